@@ -17,6 +17,7 @@ from cli.verbs import (
     logs,
     plan,
     report,
+    rollout,
     top,
     usage,
     version,
@@ -32,8 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    daemons, apply, plan, deployments, defrag, get, describe, top, report, usage, logs, events, workers, access, audit,
-    version,
+    daemons, apply, plan, deployments, rollout, defrag, get, describe, top, report, usage, logs, events, workers,
+    access, audit, version,
 ):  # fmt: skip
     app.add_typer(module.app)
 

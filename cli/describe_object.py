@@ -10,6 +10,7 @@ from cli.explanations import explain_lines, layout_line, need_lines
 from cli.formatting import age, duration, gib, hours, or_dash, percent, printable, when
 from cli.kinds import EVENTS, GPUS, INSTANCES, table_of, why
 from cli.policy_text import effective_policy, rule_of, verdict_fields
+from cli.rollout_text import rollout_fields
 from cli.scaling_text import scaling_fields
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Condition
@@ -82,6 +83,7 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
     ]
     yield from _section("Limits on the replicas", intents)
     yield from _section("Replicas by demand", _fields(fields) if (fields := scaling_fields(view, now)) else [])
+    yield from _section("Rollout", _fields(fields) if (fields := rollout_fields(view, now)) else [])
     yield from _conditions(status.conditions, now)
 
 

@@ -120,6 +120,7 @@ INSTANCES: Final = Kind(
         Column("AGE", lambda i, now: age(i.created_at, now)),
         Column("IDLE", lambda i, now: idle_for(i.status, now)),
         Column("STOPS IN", lambda i, now: stops_in(i.status, now)),
+        Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
         Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else DASH, wide=True),
         Column("ENGINE", lambda i, _: i.status.engine or i.spec.engine, wide=True),
         Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else DASH, wide=True),

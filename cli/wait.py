@@ -7,13 +7,14 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cli.api import parse, path_of
 from cli.errors import CliError, TimedOutError, UnreachableError
 from cli.formatting import printable
 from cli.kinds import why
+from cli.rollout_text import STANDS, rollout_state
+from cli.wait_state import WaitState
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
 
@@ -30,14 +31,6 @@ class Target:
     name: str
     uid: str
     generation: int
-
-
-class WaitState(Enum):
-    """The state of a wait."""
-
-    WAITING = "waiting"
-    DONE = "done"
-    FAILED = "failed"
 
 
 _OF_PHASE: Final = {
@@ -61,6 +54,9 @@ def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, 
     if status.phase == "stopped" and view.spec.replica_bounds[1] > 0:
         line += f"\nit is stopped until you run: gpuward start {target.name}"
         return WaitState.FAILED, line
+    rollout = status.rollout
+    if rollout is not None and rollout.revision == status.revision and rollout.state in STANDS:
+        return WaitState.FAILED, f"{line}\ngo back: gpuward rollout undo {target.name}"
     return _OF_PHASE.get(status.phase, WaitState.WAITING), line
 
 
@@ -105,6 +101,31 @@ async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float,
         return not waiting
 
     await _poll(check, timeout_s, progress, lambda: f"still not running: {', '.join(waiting)}")
+
+
+async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, progress: ProgressLog) -> str:
+    """Waits until a deployment's newest revision is rolled out; returns a line that says so.
+
+    Raises:
+        CliError: the rollout has failed or was aborted, or the deployment was deleted.
+        TimedOutError: the timeout is over.
+    """
+    last = ""
+
+    async def check() -> bool:
+        nonlocal last
+        raw = await api.find(path_of("deployments", name))
+        if raw is None:
+            raise CliError(f"{name}: was deleted")
+        state, last = rollout_state(parse(DeploymentView, raw), uid)
+        if state is WaitState.FAILED:
+            raise CliError(last)
+        if state is WaitState.WAITING:
+            progress.report(name, last)
+        return state is WaitState.DONE
+
+    await _poll(check, timeout_s, progress, lambda: f"not rolled out yet: {last}")
+    return last
 
 
 async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> None:

@@ -97,6 +97,11 @@ class Place:
     number: int
     sockets: Sockets | None
 
+    def remove_sockets(self) -> None:
+        """Removes the sockets' files, where the process that made them has died."""
+        if self.sockets is not None:
+            self.sockets.remove()
+
 
 async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_controller: bool) -> int:
     """Serves until a signal, or until another process does instead; returns the exit code."""
@@ -104,7 +109,7 @@ async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_c
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    watching = _end_with_controller(parent, stop) if with_controller else _end_with_parent(parent)
+    watching = _end_with_controller(parent, stop, place) if with_controller else _end_with_parent(parent, place)
     task = asyncio.create_task(watching, name="parent")
 
     def on_ready() -> None:
@@ -135,6 +140,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             part_of(settings.bodies_in_flight_per_key, count),
             refused=refused,
         ),
+        client_stall_s=settings.client_stall,
         number=place.number,
         sockets=place.sockets,
     )
@@ -174,24 +180,28 @@ def _listening(settings: GatewaySettings, listen_fds: Sequence[int]) -> list[soc
         raise OSError(f"cannot listen on {where}: {why}; choose another port with --port") from error
 
 
-async def _end_with_parent(parent: int) -> None:
+async def _end_with_parent(parent: int, place: Place) -> None:
     """Ends this process at once when the one that forked it has: another one may listen on the same port."""
     while holder_of(parent) is Holder.LIVES:  # noqa: ASYNC110 - nothing notifies of it
         await asyncio.sleep(_POLL_S)
+    place.remove_sockets()
     os._exit(1)
 
 
-async def _end_with_controller(parent: int, stop: Stop) -> None:
+async def _end_with_controller(parent: int, stop: Stop, place: Place) -> None:
     """Ends this process at once when its controller has. Where only its parent has, it serves until it is replaced."""
-    warned = False
+    orphaned = False
     while (controller := holder_of(_CONTROLLERS)) is not Holder.ENDED:
-        if not warned and holder_of(parent) is Holder.ENDED:
-            warned = True
+        if not orphaned and holder_of(parent) is Holder.ENDED:
+            orphaned = True
             log.warning("the process that forks gateways has died; serving until the controller has replaced it")
         if controller is Holder.REPLACED and not stop.is_set():
+            place.remove_sockets()  # of a dead parent: no other process removes them
             stop.replaced = True
             stop.set()
         await asyncio.sleep(_POLL_S)
+    if orphaned:
+        place.remove_sockets()
     os._exit(1)
 
 

@@ -8,6 +8,7 @@ import orjson
 
 from http1.head import Fields
 from schemas.api.models import MODEL_PATHS
+from schemas.api.response_error import ResponseError
 
 MESSAGES_PATH: Final = b"/v1/messages"
 NO_RETRY: Final = {"x-should-retry": "false"}  # heeded by OpenAI's and Anthropic's clients, which repeat 5xx
@@ -19,8 +20,8 @@ _WAITING_HELPS: Final = frozenset({429, 503})
 _WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
 
 
-class GatewayError(Exception):
-    """An error response. `code` is for programs; `message` says what is wrong, where, and what to do."""
+class GatewayError(ResponseError):
+    """An error response of the gateway. `param`: what of the request is wrong."""
 
     def __init__(
         self,
@@ -32,12 +33,7 @@ class GatewayError(Exception):
         headers: Mapping[str, str] | None = None,
         param: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.details = dict(details or {})
-        self.headers = dict(headers or {})
+        super().__init__(status, code, message, details=details, headers=headers)
         self.param = param
 
 

@@ -65,6 +65,7 @@ class Gateway:
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
+        client_stall_s: after which a client that takes nothing is cut, in seconds.
         number: of this process among those of the gateway, from 0.
         sockets: by which the processes ask one another; None: it is the only one.
     """
@@ -80,6 +81,7 @@ class Gateway:
         proxies: TrustedProxies | None = None,
         bodies: Callable[[Callable[[str], None]], Bodies],
         limits: Limits | None = None,
+        client_stall_s: float = CLIENT_STALL_S,
         number: int = 0,
         sockets: Sockets | None = None,
     ) -> None:
@@ -127,7 +129,7 @@ class Gateway:
             closed=self.metrics.connection_closed,
         )
         # An exchange has a limit for its whole body, after which it says so.
-        progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=CLIENT_STALL_S)
+        progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
         self._server = Server(Service(front.handle, front.malformed, door, progress))
         self._sweeping: asyncio.TimerHandle | None = None
         self._sweeps = 0

@@ -27,6 +27,9 @@ class GatewaySettings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8420, description="Port to listen on; 0 takes any free one.")
     drain: Annotated[Seconds, Field(ge=0, le=86_400)] = 600.0
+    client_stall: Annotated[Seconds, Field(ge=1, le=3600)] = Field(
+        60.0, description="A client that takes nothing of its answer for so long is cut."
+    )
     gateway_processes: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="Processes that serve the port together; about one for each core that requests may use."
     )

@@ -36,9 +36,7 @@ class Sockets:
         return str(self.folder / str(number))
 
     def remove(self) -> None:
-        """Removes the folder."""
-        for one in self.bound:
-            one.close()
+        """Removes the folder; repeating it changes nothing."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

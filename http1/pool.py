@@ -13,7 +13,7 @@ CONNECT_S: Final = 5.0
 # Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 64
-_RECEIVE_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
+_RECEIVE_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
 
 
 class ConnectError(Exception):

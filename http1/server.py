@@ -10,7 +10,7 @@ from http1.server_connection import ServerConnection, Service
 from http1.server_states import State
 
 _SWEEP_S: Final = 1.0
-_SEND_BUFFER_BYTES: Final = 256 * 1024  # else a kernel holds megabytes for a client that does not read
+_SEND_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
 _CLOSE_POLL_S: Final = 0.02
 
 

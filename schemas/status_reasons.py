@@ -234,9 +234,31 @@ SCALING: Final[Mapping[str, ReasonText]] = {
     "not_idle_yet": ReasonText("The deployment sleeps once no request has come for `idle_after`.", "Wait."),
     "idle_after": ReasonText("No request came for `idle_after`, so the deployment sleeps.", "A request wakes it."),
     "asleep": ReasonText("The deployment sleeps: nothing runs.", "A request wakes it, or `gpuward wake NAME`."),
-    "wake_withdrawn": ReasonText("All requests that waited are gone, and nothing was placed, so it sleeps.", _NONE),
+    "wake_withdrawn": ReasonText("All requests that waited are gone, and no replica has run yet, so it sleeps.", _NONE),
     "autoscaled": ReasonText("The number of replicas was changed for the demand.", _NONE),
     "autoscaler_would_scale": ReasonText("With `dry_run`, the number of replicas would have been changed.", _NONE),
+}
+
+ROLLOUTS: Final[Mapping[str, ReasonText]] = {
+    "rolling_out": ReasonText("Instances of the newest revision take the place of older ones.", "Wait."),
+    "canary": ReasonText("The newest revision gets a share of the requests for a time.", "Wait."),
+    "rollout_started": ReasonText("The rollout of a new revision has begun, or is tried once more.", _NONE),
+    "rollout_promoted": ReasonText("The canary is over, and the rollout goes on.", _NONE),
+    "rollout_complete": ReasonText("All replicas run the newest revision.", _NONE),
+    "rollout_failed": ReasonText(
+        "The new revision did not become ready within three times `start_timeout`, or cannot. The old one goes on "
+        "serving, and nothing is tried again.",
+        "Read the message. Apply a corrected manifest, or run `gpuward rollout undo NAME`; "
+        "`gpuward rollout resume NAME` tries it again.",
+    ),
+    "rollout_aborted": ReasonText(
+        "Too many requests to the new revision ended with an error of its engine or with its death. "
+        "The old one takes its place again.",
+        "Apply a corrected manifest, or run `gpuward rollout undo NAME`.",
+    ),
+    "rollout_paused": ReasonText("A user has paused the rollout.", "Run `gpuward rollout resume NAME`."),
+    "rollout_resumed": ReasonText("A user has resumed the rollout.", _NONE),
+    "rollout_undone": ReasonText("A user went back to an older revision.", _NONE),
 }
 
 ACCESS: Final[Mapping[str, ReasonText]] = {
@@ -258,4 +280,5 @@ REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Access": ACCESS,
     "Policies": POLICIES,
     "Scaling": SCALING,
+    "Rollouts": ROLLOUTS,
 }

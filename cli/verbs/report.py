@@ -1,7 +1,6 @@
 """The verb `report`."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +9,7 @@ from cli.errors import UsageError
 from cli.idle_report import as_csv, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
 from cli.runner import parse_seconds, run
+from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.history import IdleReport
 from schemas.printing import block
 
@@ -19,31 +19,12 @@ if TYPE_CHECKING:  # slow to import
 app = typer.Typer()
 _reports = typer.Typer(no_args_is_help=True, help="Report how GPUs were used.")
 app.add_typer(_reports, name="report")
-_WEEK_S: Final = 7 * 86_400.0
-
-
-class ReportFormat(StrEnum):
-    """An output format of a report."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
 
 
 @_reports.command()
 def idle(
     ctx: typer.Context,
-    since: Annotated[
-        float,
-        typer.Option(
-            "--since",
-            parser=parse_seconds,
-            metavar="DURATION",
-            show_default="7d",
-            help="Start of the report as time before now, such as 7d or 12h.",
-        ),
-    ] = _WEEK_S,
+    since: SinceOption = WEEK_S,
     minimum: Annotated[
         int | None,
         typer.Option(

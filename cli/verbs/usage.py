@@ -1,14 +1,14 @@
 """The verb `usage`."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.api import parse, path_of
 from cli.output import Format, print_data, print_table
-from cli.runner import parse_seconds, run
+from cli.runner import run
 from cli.usage_report import usage_csv, usage_table
-from cli.verbs.report import ReportFormat
+from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.usage import UsageReport
 from schemas.printing import block
 
@@ -16,22 +16,12 @@ if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
-_WEEK_S: Final = 7 * 86_400.0
 
 
 @app.command()
 def usage(
     ctx: typer.Context,
-    since: Annotated[
-        float,
-        typer.Option(
-            "--since",
-            parser=parse_seconds,
-            metavar="DURATION",
-            show_default="7d",
-            help="Start of the report as time before now, such as 7d or 12h.",
-        ),
-    ] = _WEEK_S,
+    since: SinceOption = WEEK_S,
     by: Annotated[
         str, typer.Option("--by", metavar="LIST", help="What to sum by: some of key, model and endpoint.")
     ] = "key,model",

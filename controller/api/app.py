@@ -27,6 +27,7 @@ from controller.api.resources import (
     logs,
     metrics,
     policies,
+    rollouts,
     secrets,
     usage,
     utilization,
@@ -62,6 +63,7 @@ def all_routes(version: str) -> list[Route]:
     """Every route of the API."""
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
+        rollouts.ROUTES,
         plan.ROUTES,
         defrag.ROUTES,
         instances.ROUTES,

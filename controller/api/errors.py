@@ -1,7 +1,7 @@
 """Turns errors into responses: every error is `{"error": {"code", "message", "details"}}`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from controller.store.core.refusals import (
     InUseError,
     LastAdminKeyError,
     NotFoundError,
+    NothingToUndoError,
+    NotRollingError,
     NotScaledError,
     TokenRefusedError,
     WorkerNameTakenError,
@@ -25,29 +27,14 @@ from controller.store.views.paging import BadCursorError
 from http1.bodies import BodiesFullError
 from http1.connections import Refusal
 from http1.server_log import MALFORMED
+from schemas.api.response_error import ResponseError
 from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
 
 
-class ApiError(Exception):
-    """An error response. `code` is for programs; `message` says what is wrong, where, and what to do."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        details: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.details = dict(details or {})
-        self.headers = dict(headers or {})
+class ApiError(ResponseError):
+    """An error response of the API."""
 
 
 # Refusals of the store: their status and code.
@@ -56,6 +43,8 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (GenerationConflictError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
     (NotScaledError, 409, "not_asleep"),
+    (NotRollingError, 409, "not_rolling"),
+    (NothingToUndoError, 409, "nothing_to_undo"),
     (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
     (TokenRefusedError, 401, "token_refused"),

@@ -97,7 +97,7 @@ def start_payload(
         needs_port=process.needs_port,
         probe=process.probe,
         start_timeout_s=spec.start_timeout,
-        drain_time_s=spec.drain_time,
+        drain_time_s=spec.drain_s,
         stop_on_disconnect_after_s=None if stop_after == "none" else stop_after,
         simulated_load=process.simulated_load,
         gpus_by_index=process.gpus_by_index,

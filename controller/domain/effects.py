@@ -9,6 +9,7 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import InstanceFacts, NeedError
 from controller.domain.phases import InstancePhase, check_instance_edge
 from controller.domain.placement import Need
+from controller.domain.rollouts import RolloutRecord
 
 ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
@@ -126,6 +127,8 @@ class DeploymentEffects:
         events: their objects without the deployment, which the writer adds.
         forget_failures: instances that have run long enough.
         analyse: the generation whose analysis must run; None: none must.
+        rollout: what is stored about the rollout; None: unchanged.
+        forget_rollout: what is stored about it goes.
         requeue_after_s: seconds until the next step at the latest; None: on the next hint.
     """
 
@@ -144,6 +147,8 @@ class DeploymentEffects:
     forget_failures: list[str] = field(default_factory=list)
     analyse: int | None = None
     wake_placement: bool = False
+    rollout: RolloutRecord | None = None
+    forget_rollout: bool = False
     requeue_after_s: float | None = None
 
     @property
@@ -152,7 +157,7 @@ class DeploymentEffects:
         return bool(
             self.creates or self.phase_changes or self.restarts or self.releases or self.stops or self.withdrawals
             or self.removals or self.store_need or self.status or self.finish or self.events or self.forget_failures
-            or self.relocation_ends
+            or self.relocation_ends or self.rollout or self.forget_rollout
         )  # fmt: skip
 
     def change_phase(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, Need
+from controller.domain.rollouts import RolloutFacts
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -186,3 +187,4 @@ class DeploymentFacts:
     instances: tuple[InstanceFacts, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     relocations: tuple[RelocationFacts, ...] = ()
+    rollout: RolloutFacts | None = None  # None: nothing is stored about one

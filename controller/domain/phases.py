@@ -186,7 +186,8 @@ DEPLOYMENT_PHASES: Final[Mapping[DeploymentPhase, str]] = {
     DeploymentPhase.SUCCEEDED: "every instance has succeeded",
     DeploymentPhase.RUNNING: "as many instances as wanted run the newest revision, and none is stopping",
     DeploymentPhase.FAILED: "every instance has failed or succeeded, and at least one has failed",
-    DeploymentPhase.DEGRADED: "an instance is unhealthy, in backoff, unreachable or failed, or too few of them run",
+    DeploymentPhase.DEGRADED: "an instance is unhealthy, in backoff, unreachable or failed, too few of them run, "
+    "or the rollout of the newest revision has failed or was aborted",
     DeploymentPhase.PROGRESSING: "instances are analyzing, scheduled, starting, stopping or being replaced",
     DeploymentPhase.PENDING: "its instances are pending and none runs",
 }

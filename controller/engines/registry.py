@@ -41,8 +41,6 @@ def validate(spec: DeploymentSpec) -> None:
         SpecError: names the field and what to do; EngineUnsupportedError where a later version might run it.
     """
     engine = engine_for(spec)
-    if spec.update == "rolling":
-        raise EngineUnsupportedError("update: rolling is not available in this version; use update: recreate")
     _check_model(spec)
     if (problem := count_problem(spec)) is not None:
         raise SpecError(problem)

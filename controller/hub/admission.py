@@ -9,6 +9,7 @@ from aiohttp import web
 
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
+from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.join import refusal
 from controller.hub.messages import NO_DATABASE
@@ -82,6 +83,7 @@ class Admission:
             timeout=CLOSE_LIMIT_S,
             max_msg_size=MAX_MESSAGE_BYTES,
             compress=False,
+            autoping=False,  # see Frames
             protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
         try:
@@ -124,7 +126,8 @@ class Admission:
             await socket.prepare(request)
             offered = agreement.offered_by(request)
             agreement.check_offer(offered, self._spoken)
-            hello = await handshake.receive_hello(socket, offered, self._spoken)
+            frames = Frames(socket)
+            hello = await handshake.receive_hello(frames, offered, self._spoken)
             received_s = self._clock.monotonic()
             with acting(f"agent:{identity.name}"):
                 accepted = await handshake.accept(self._database, identity, hello, request.remote)
@@ -141,6 +144,7 @@ class Admission:
         session = Session(
             socket,
             request.transport,
+            frames,
             worker_id=identity.id,
             name=identity.name,
             number=accepted.session,

@@ -16,6 +16,7 @@ from controller.domain.events import NewEvent
 from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import inventory_events, write_inventory
+from controller.hub.frames import Frames
 from controller.hub.heartbeats import foreign_events
 from controller.hub.reports import stray_event, truncated
 from controller.hub.session import SEND_LIMIT_S, close_socket
@@ -71,7 +72,7 @@ async def identify(database: Database, credential: str) -> Identity | None:
         return await sessions.find_by_credential(connection, digest)
 
 
-async def receive_hello(socket: web.WebSocketResponse, offered: Protocols, spoken: Protocols) -> Hello:
+async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -> Hello:
     """Waits for the first message.
 
     Raises:
@@ -81,8 +82,8 @@ async def receive_hello(socket: web.WebSocketResponse, offered: Protocols, spoke
     """
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):
-            message = await socket.receive()
-    except TimeoutError as error:
+            message = await frames.next()
+    except (TimeoutError, ConnectionError) as error:
         raise HandshakeRefusedError(f"no hello arrived within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")

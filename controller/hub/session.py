@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
+from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
@@ -47,6 +48,7 @@ class Session:
         self,
         socket: web.WebSocketResponse,
         transport: asyncio.BaseTransport | None,
+        frames: Frames,
         *,
         worker_id: str,
         name: str,
@@ -74,6 +76,7 @@ class Session:
         self.held_until: float | None = None
         self.recheck_at = 0.0
         self._socket = socket
+        self._frames = frames
         self._transport = transport
         self._outgoing: deque[Outgoing] = deque()
         self._more = asyncio.Event()
@@ -138,9 +141,11 @@ class Session:
         """
         try:
             async with asyncio.timeout(SILENCE_LIMIT_S):
-                message = await self._socket.receive()
+                message = await self._frames.next()
         except TimeoutError:
             self.cut(f"no message arrived for {SILENCE_LIMIT_S:g} s")
+            return None
+        except ConnectionError:  # a ping could not be answered
             return None
         if message.type is WSMsgType.TEXT:
             self.doubts = Doubts()

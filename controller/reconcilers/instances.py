@@ -103,15 +103,16 @@ class InstancesReconciler:
         if any(s.effects.releases or s.effects.restarts for s in steps):
             return found  # these lock devices, after which no workers may be locked
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
-            facts, stored = step.facts, step.effects.store_need
-            revision = facts.revisions[facts.revision]
-            need = stored.need if stored is not None else revision.need
-            if need is not None:
-                # A relocation's replacement has its place already and is placed by the full pass.
-                created = zip(step.names, step.effects.creates, strict=True)
-                names = [name for name, create in created if create.relocation is None]
-                new = (new_instance(name, facts.uid, facts.name, facts.revision) for name in names)
-                found += [NewInstance(one, revision.spec, need) for one in new]
+            # A relocation's replacement has its place already and is placed by the full pass.
+            created = zip(step.names, step.effects.creates, strict=True)
+            for name, create in created:
+                facts, stored = step.facts, step.effects.store_need
+                revision = facts.revisions[create.revision]
+                newest = create.revision == facts.revision
+                need = stored.need if stored is not None and newest else revision.need
+                if need is not None and create.relocation is None:
+                    new = new_instance(name, facts.uid, facts.name, create.revision)
+                    found.append(NewInstance(new, revision.spec, need))
         return found
 
     def _follow_up(self, step: DeploymentStep, placed: Collection[str]) -> None:

@@ -9,6 +9,7 @@ from fields import default_of, described, limits_of, type_of
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling
 from schemas.manifest.serving import Queue, ServingLimits
 from schemas.simulated import SimulatedGpu, SimulatedHosts, SimulatedReserve, SimulatedWorker
@@ -37,6 +38,9 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Placement", Placement),
     ("ReplicaRange", ReplicaRange),
     ("Scaling", Scaling),
+    ("Rollout", Rollout),
+    ("Canary", Canary),
+    ("Abort", Abort),
     ("ServingLimits", ServingLimits),
     ("Queue", Queue),
     ("UtilizationPolicy object", PolicyManifest),

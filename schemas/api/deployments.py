@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy
+from schemas.api.rollouts import RolloutStatus
 from schemas.base import View
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -64,6 +65,7 @@ class DeploymentStatus(View):
         observed_generation: the latest generation that the controller has acted on.
         policy: the effective utilization policy; None: there is none.
         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
+        rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
     """
 
     phase: DeploymentPhaseName
@@ -77,6 +79,7 @@ class DeploymentStatus(View):
     intents: list[IntentView] = []
     policy: DeploymentPolicy | None = None
     scaling: ScalingStatus | None = None
+    rollout: RolloutStatus | None = None
 
 
 class DeploymentView(View):

@@ -110,6 +110,12 @@ def refuse_limits(role: str, body: KeyLimitsBody) -> None:
                 raise ValueError(f"{name}: a viewer's key cannot ask models; leave it out, or write role inference")
 
 
+class UndoBody(Strict):
+    """`POST /deployments/{name}/rollout/undo`."""
+
+    revision: Annotated[Whole, Field(ge=1, description="number of the revision; absent: the one before")] | None = None
+
+
 class TokenBody(Strict):
     """`POST /tokens`."""
 

@@ -10,6 +10,7 @@ from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.rollout import Rollout, check_rolling
 from schemas.manifest.scaling import ReplicaRange, Replicas, Scaling, bounds_of
 from schemas.manifest.serving import ServingLimits
 from schemas.quantities import Seconds
@@ -47,6 +48,8 @@ class Probe(Strict):
         return value
 
 
+SERVED_DRAIN_S: Final = 600.0
+OTHER_DRAIN_S: Final = 30.0
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
 
 
@@ -110,9 +113,10 @@ class DeploymentSpec(Strict):
         description="Longest time without progress while an instance starts; after that it is killed and retried. "
         "A new line in its log counts as progress.",
     )
-    drain_time: Seconds = Field(
-        30.0,
-        description="Longest time that a stopping instance gets to finish its requests and exit; then it is killed.",
+    drain_time: Seconds | Literal["auto"] = Field(
+        "auto",
+        description="Longest time that a stopping instance gets to finish its requests and exit; then it is killed. "
+        "`auto`: 10m where requests reach it, else 30s.",
     )
     probe: Probe | None = Field(
         None, description="Health check that replaces the one of the engine. A custom command has none of its own."
@@ -142,8 +146,9 @@ class DeploymentSpec(Strict):
     update: Literal["recreate", "rolling"] = Field(
         "recreate",
         description="How a new revision replaces instances. `recreate`: stop each old instance before its "
-        "replacement starts. `rolling`: not available yet.",
+        "replacement starts. `rolling`: start the replacement first, as `rollout` says.",
     )
+    rollout: Rollout = Field(Rollout(), description="How `update: rolling` replaces instances.")
     labels: Annotated[dict[Text, ScalarText], Field(max_length=64)] = Field(
         {}, description="Labels of the deployment, for your own use. They do not affect placement."
     )
@@ -197,6 +202,7 @@ class DeploymentSpec(Strict):
         if self.image is not None and self.runtime != "docker":
             raise ValueError("image: requires runtime: docker; remove it or set the runtime")
         self._check_range()
+        check_rolling(self)
         world, gpus = self.parallel.world, self.resources.gpus
         if world is not None and gpus not in ("auto", world):
             raise ValueError(
@@ -217,7 +223,7 @@ class DeploymentSpec(Strict):
                 f"replicas: must be a number with restart: {self.restart}, since a task takes no requests; "
                 "write a number or restart: always"
             )
-        if self.command and not any("{port}" in part for part in self.command):
+        if not self.takes_requests:
             raise ValueError(
                 "replicas: must be a number for a command without {port}, which no request reaches; "
                 "write a number or add {port} to the command"
@@ -227,6 +233,18 @@ class DeploymentSpec(Strict):
     def replica_bounds(self) -> tuple[int, int]:
         """The fewest and the most replicas."""
         return bounds_of(self.replicas)
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests reach it; they do not reach a command without a port."""
+        return not self.command or any("{port}" in part for part in self.command)
+
+    @property
+    def drain_s(self) -> float:
+        """The longest time to finish requests and exit, in seconds."""
+        if self.drain_time != "auto":
+            return self.drain_time
+        return SERVED_DRAIN_S if self.takes_requests and self.restart == "always" else OTHER_DRAIN_S
 
     @property
     def gpus_stated(self) -> int | None:
@@ -253,6 +271,9 @@ IN_PLACE_FIELDS: Final = frozenset(
         "movable",
         "minimum_runtime",
         "serving",
+        "update",
+        "rollout",
+        "drain_time",
     }
 )
 

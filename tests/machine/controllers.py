@@ -121,6 +121,7 @@ class Controller:
         session = Session(
             None,  # type: ignore[arg-type]  # nothing is written to a socket: its queue is read
             None,
+            None,  # type: ignore[arg-type]  # as above
             worker_id=identity.id,
             name=identity.name,
             number=greeted.session,

@@ -1,14 +1,16 @@
 """Aliases and adapters: each name under which requests ask for a model belongs to one deployment."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
-from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.problems import ManifestError
+from controller.store.deployments.names import problems_of_names
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.problems import ManifestError, join_path
 from support.builders.apply import apply_spec
 
 
@@ -73,3 +75,33 @@ async def test_of_two_that_take_a_name_at_once_one_is_refused(migrated: Database
             apply_spec(migrated, f"a{n}", given), apply_spec(migrated, taken, spec()), return_exceptions=True
         )
         assert [type(one) for one in outcomes if isinstance(one, BaseException)] == [ManifestError]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_plan_finds_the_first_name_that_applies_in_order_find_taken(migrated: Database, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - names, not secrets
+
+    def manifest() -> DeploymentManifest:
+        names = chance.sample("abcdef", 4)
+        aliases, adapters = names[1 : 1 + chance.randrange(3)], names[3 : 3 + chance.randrange(2)]
+        given = spec(*aliases, adapters=tuple(adapters))
+        return DeploymentManifest(name=chance.choice(names[:2]), **given.model_dump())
+
+    async def outcome(one: DeploymentManifest) -> str | None:
+        try:
+            await apply_spec(migrated, one.name, one.spec())
+        except ManifestError as error:
+            return error.problems[0].path
+        return None
+
+    for _ in range(4):
+        await outcome(manifest())
+    file = {f"manifests[{n}]": manifest() for n in range(4)}
+    async with migrated.snapshot() as connection:
+        problems = await problems_of_names(connection, file)
+    for path, one in file.items():
+        found = await outcome(one)
+        if found is not None:
+            assert join_path(path, found) in {problem.path for problem in problems}
+            return
+    assert problems == []

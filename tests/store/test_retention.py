@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.store.access.usage import roll_up_usage
 from controller.store.core.database import Database
 from controller.store.telemetry.retention import prune
 from controller.store.views.metrics import read_figures
@@ -72,3 +73,36 @@ async def test_sums_of_deleted_actions_grow(migrated: Database) -> None:
         await act(migrated, uid, name="", of=None, days_ago=40, lasted_s=7)
         await pruned(migrated)
     assert await totals(migrated) == [("", 2, 0, 28), ("p", 2, 0, 400)]
+
+
+async def test_rows_of_gateways_that_are_long_gone_go(migrated: Database) -> None:
+    """Those of a gateway that is silent for a while stay: what it has is unknown."""
+    uid = await add_deployment(migrated, "m")
+    async with migrated.transaction() as connection:
+        for name, hours in (("lives", 0.0), ("silent", 0.5), ("gone", 2.0)):
+            await connection.execute(
+                """with made as (insert into gateways (id, name, seen_at)
+                                 values (gen_random_uuid(), $1, now() - make_interval(secs => $2)) returning id)
+                   insert into gateway_demand (gateway_id, deployment_uid, mean, in_flight, waiting, arrived)
+                   select id, $3, 1, 1, 0, 1 from made""",
+                name,
+                hours * 3600,
+                uid,
+            )
+            await connection.execute(
+                """insert into wakes (deployment_uid, source, expires_at)
+                   values ($1, 'gateway:' || $2::text, now() - make_interval(secs => $3 - 60))""",
+                uid,
+                name,
+                hours * 3600,
+            )
+            await connection.execute(
+                "insert into usage_flushes values (gen_random_uuid(), 1, now() - make_interval(days => $1))",
+                int(hours * 5),
+            )
+        await prune(connection, keep_events_days=30, keep_actions_days=30)
+        await roll_up_usage(connection)
+    assert [row["name"] for row in await rows(migrated, "select name from gateways order by 1")] == ["lives", "silent"]
+    assert len(await rows(migrated, "select 1 from gateway_demand")) == 2
+    assert [row["source"] for row in await rows(migrated, "select source from wakes")] == ["gateway:lives"]
+    assert len(await rows(migrated, "select 1 from usage_flushes")) == 2, "numbers of batches are kept for a week"

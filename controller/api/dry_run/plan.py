@@ -20,6 +20,7 @@ from controller.api.route import Access, Route
 from controller.api.spec_privileges import judge_for
 from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import may_reserve
+from controller.store.deployments.names import problems_of_names
 from controller.store.placement.preemption import read_holders
 from schemas.api.plan import PlanView
 from schemas.api.requests import PlanBody
@@ -40,9 +41,10 @@ async def post(request: web.Request) -> web.Response:
     validate_all(deployments)
     async with context.database.snapshot() as connection:
         policies = await policy_effects(connection, written, longest_window_s=context.longest_window_s)
+        problems = [*policies.problems, *await problems_of_names(connection, deployments)]
         warnings = await warnings_of(connection, deployments)
-    if policies.problems:
-        raise invalid(policies.problems)
+    if problems:
+        raise invalid(problems)
     async with request.app[ANALYSES_AT_ONCE]:
         effects = await effects_of(context, list(deployments.values()), judge_for(request))
     replaced = [effect.uid for effect in effects if effect.change == "replace"]

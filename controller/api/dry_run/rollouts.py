@@ -2,14 +2,15 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from controller.api.dry_run.changes import ManifestEffect
 from controller.decide.instances.classify import classify
-from controller.decide.instances.create import create_missing
-from controller.decide.instances.evict import evict
-from controller.decide.instances.rollout import STOP_REASON, stop_outdated
-from controller.decide.instances.scale import scale_down, wanted_replicas
+from controller.decide.instances.replicas import create_wanted, stop_unwanted
+from controller.decide.instances.rolling import rolling_of
+from controller.decide.instances.rollout import STOP_REASON
+from controller.decide.instances.scale import wanted_replicas
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
 from controller.domain.phases import InstancePhase
@@ -18,6 +19,7 @@ from controller.store.deployments.observe import observe
 
 P = InstancePhase
 _CLEARED: Final = frozenset({"user", "policy"})  # a changed spec removes these limits
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)  # what runs counts as available
 _HAS_A_PLACE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
 
 
@@ -44,7 +46,9 @@ def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "unchanged":
         return facts
     intents = tuple(one for one in facts.intents if one.source not in _CLEARED)
-    changed = replace(facts, spec=effect.spec, intents=intents)
+    # Time does not pass in a rehearsal: a canary counts as over.
+    spec = effect.spec.model_copy(update={"rollout": effect.spec.rollout.model_copy(update={"canary": None})})
+    changed = replace(facts, spec=spec, intents=intents)
     if effect.change == "update":
         return changed
     number = facts.generation + 1
@@ -63,11 +67,9 @@ class Rollout:
         """Chooses as a step of the reconciler does, in its order. What stops keeps its claims until `end`."""
         facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
         buckets = classify(facts)
-        leaving = evict(facts, buckets, effects)
-        leaving |= stop_outdated(facts, buckets, wanted, effects)
-        leaving |= scale_down(facts, buckets, wanted, leaving, effects)
-        leaving |= {one.id for one in buckets.stopping}
-        create_missing(facts, buckets, wanted, leaving, effects)
+        rolling = rolling_of(facts, buckets, wanted)
+        leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
+        create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         reasons = {one.instance: one.stop_reason for one in effects.phase_changes}
         removed = frozenset(one.instance for one in effects.removals)
         kept = (
@@ -122,7 +124,7 @@ class Rollout:
         self.facts = replace(
             self.facts,
             instances=tuple(
-                replace(one, phase=P.RUNNING) if one.phase in _HAS_A_PLACE else one
+                replace(one, phase=P.RUNNING, phase_since=_LONG_AGO) if one.phase in _HAS_A_PLACE else one
                 for one in self.facts.instances
                 if one.id not in ended
             ),

@@ -1,13 +1,14 @@
 """Creating missing replicas: substitutes, successors of preempted instances, and new ones."""
 
 from collections.abc import Collection
+from typing import Final
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
 from controller.decide.instances.rollout import STOP_REASON
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 
-_MAX_CREATED = 2_000  # in one step, so that it stays short; the next step continues
+MAX_CREATED: Final = 2_000  # in one step, so that it stays short; the next step continues
 
 
 def create_missing(
@@ -30,12 +31,27 @@ def create_missing(
     )
     outdated_stopping += sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
     missing = wanted - counted - outdated_stopping
+    add_creates(facts, buckets, leaving, facts.revision, min(max(missing, 0), MAX_CREATED), effects)
+    if missing > MAX_CREATED:
+        effects.requeue(0.0)
+
+
+def add_creates(
+    facts: DeploymentFacts,
+    buckets: Buckets,
+    leaving: Collection[str],
+    revision: int,
+    number: int,
+    effects: DeploymentEffects,
+) -> None:
+    """Adds so many instances of a revision. The first ones are successors that this step has not created yet."""
     substituted = {i.replaces for i in facts.instances}
     given_up = [i.id for i in buckets.given_up if i.id not in leaving and i.id not in substituted]
     # Successors of preempted instances come first and keep their queue time.
     successors = [(i.id, i.created_at) for i in buckets.requeued] + [(id_, None) for id_ in given_up]
-    for n in range(min(max(missing, 0), _MAX_CREATED)):
+    begun = {create.replaces for create in effects.creates}
+    successors = [one for one in successors if one[0] not in begun]
+    analyzing = effects.analyse is not None and effects.analyse == revision
+    for n in range(number):
         replaces, born = successors[n] if n < len(successors) else (None, None)
-        effects.creates.append(Create(facts.revision, replaces, analyzing=effects.analyse is not None, born=born))
-    if missing > _MAX_CREATED:
-        effects.requeue(0.0)
+        effects.creates.append(Create(revision, replaces, analyzing=analyzing, born=born))

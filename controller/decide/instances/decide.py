@@ -6,12 +6,12 @@ the effects.
 
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
-from controller.decide.instances.create import create_missing
-from controller.decide.instances.evict import evict
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
 from controller.decide.instances.relocate import relocate
-from controller.decide.instances.rollout import stop_outdated, unblocks_next_step
-from controller.decide.instances.scale import scale_down, stop_all, wanted_replicas
+from controller.decide.instances.replicas import create_wanted, stop_unwanted
+from controller.decide.instances.rolling import note_rollout, rolling_of
+from controller.decide.instances.rollout import unblocks_next_step
+from controller.decide.instances.scale import stop_all, wanted_replicas
 from controller.decide.instances.status import derive_status
 from controller.decide.instances.stop import stop
 from controller.domain.effects import DeploymentEffects
@@ -35,22 +35,20 @@ def decide(
     wanted = wanted_replicas(facts)
     deleted = facts.deleted_at is not None
     buckets = classify(facts)
+    rolling = rolling_of(facts, buckets, wanted)
     for instance in buckets.stopping:
         stop(facts, instance, effects, instance.stop_reason or instance.reason, instance.message)
     if deleted:
-        leaving = stop_all(facts, effects)
+        leaving = stop_all(facts, effects) | {i.id for i in buckets.stopping}
     else:
-        leaving = evict(facts, buckets, effects)
-        leaving |= stop_outdated(facts, buckets, wanted, effects)
-        leaving |= scale_down(facts, buckets, wanted, leaving, effects)
-    leaving |= {i.id for i in buckets.stopping}
+        leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
     staying = [i for i in facts.instances if i.id not in leaving]
     for instance in staying:
         advance(facts, instance, effects, settings)
     if not deleted:
         if not settle_need(facts, wanted, finished, known, settings, effects):
             analyse(facts, staying, wanted, effects)
-        create_missing(facts, buckets, wanted, leaving, effects)
+        create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         relocate(facts, buckets.relocations, effects)
         if unblocks_next_step(facts, effects):
             effects.requeue(0.0)
@@ -58,5 +56,6 @@ def decide(
         effects.finish = True
     if is_placeable(facts, effects):
         effects.wake_placement = True
-    derive_status(facts, wanted, effects)
+    note_rollout(facts, rolling, effects)
+    derive_status(facts, wanted, effects, rolling.judgement.record if rolling is not None else None)
     return effects

@@ -85,8 +85,10 @@ def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: in
 
 def is_placeable(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
     """Whether these effects give placement a new instance, or the need of a pending one."""
-    revision, stored = facts.revisions.get(facts.revision), effects.store_need
+    stored = effects.store_need
     stores_need = stored is not None and stored.need is not None
-    has_need = stores_need or (revision is not None and revision.need is not None)
+    known = {generation for generation, revision in facts.revisions.items() if revision.need is not None}
+    if stores_need:
+        known.add(facts.revision)
     waiting = any(i.phase in _WAITING for i in facts.instances)
-    return has_need and (bool(effects.creates) or (stored is not None and waiting))
+    return any(create.revision in known for create in effects.creates) or (stores_need and waiting)

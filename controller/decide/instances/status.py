@@ -7,11 +7,13 @@ from typing import Any
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
+from controller.domain.rollouts import RolloutRecord, RolloutState
 from controller.domain.wanted import AUTOSCALER, is_asleep
 
 P = InstancePhase
 D = DeploymentPhase
 _PROGRESSING = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
+_STANDS = frozenset({RolloutState.FAILED, RolloutState.ABORTED})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
 
 
@@ -25,17 +27,28 @@ class _After:
     revision: int
 
 
-def derive_status(facts: DeploymentFacts, wanted: int, effects: DeploymentEffects) -> None:
-    """Adds the deployment's status to the effects where it differs from the stored one."""
+def derive_status(
+    facts: DeploymentFacts, wanted: int, effects: DeploymentEffects, rollout: RolloutRecord | None = None
+) -> None:
+    """Adds the deployment's status to the effects where it differs from the stored one.
+
+    Args:
+        facts: the deployment.
+        wanted: number of wanted replicas.
+        effects: what is added to.
+        rollout: how far its rollout is, with `update: rolling`.
+    """
     instances = _after(facts, effects)
     current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
     phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
     phases += [P.PENDING] * len(effects.creates)
     ready = phases.count(P.RUNNING)
     phase = _phase(facts, wanted, phases, ready)
+    stands = rollout is not None and rollout.state in _STANDS
     if phase is D.RUNNING and not current:
-        phase = D.PROGRESSING  # all run between two replacements of a rollout, but not all as applied
-    reason, message = _why(facts, phase, instances)
+        # All run between two replacements of a rollout, but not all as applied.
+        phase = D.DEGRADED if stands else D.PROGRESSING
+    reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
     conditions = _conditions(facts, wanted, ready, phase, current=current)
     status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
@@ -90,7 +103,9 @@ def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> Deplo
     return None
 
 
-def _why(facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After]) -> tuple[str, str]:
+def _why(
+    facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After], rollout: RolloutRecord | None
+) -> tuple[str, str]:
     if phase is D.ASLEEP:
         intent = next((i for i in facts.intents if i.max_replicas == 0 and i.source != AUTOSCALER), None)
         return (intent.reason if intent else "asleep"), "asleep; a request wakes it"
@@ -101,10 +116,15 @@ def _why(facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_Af
         return "", ""
     if phase is D.DELETING:
         return "deleted", f"{len(instances)} instances are still stopping" if instances else ""
+    found = "", ""
     for instance in instances:
         if instance.phase not in (P.RUNNING, P.REPLACED, P.SUCCEEDED) and (instance.reason or instance.message):
-            return instance.reason, instance.message
-    return "", ""
+            found = instance.reason, instance.message
+            break
+    if rollout is None or rollout.state is RolloutState.COMPLETE or rollout.fallback is None:
+        return found
+    halted = rollout.state in _STANDS or rollout.reason == "rollout_paused"
+    return (rollout.reason, rollout.message) if halted or not any(found) else found
 
 
 def _conditions(

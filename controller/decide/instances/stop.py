@@ -56,8 +56,7 @@ def order_stop(
     worker = instance.host_of(rank)
     if worker is None or host_is_dead(facts, worker) or instance.command("stop", rank) is not None:
         return
-    drain_time_s = facts.revisions[instance.revision].spec.drain_time
-    effects.stops.append(Stop(instance.id, instance.epoch, rank, worker, drain_time_s, reason))
+    effects.stops.append(Stop(instance.id, instance.epoch, rank, worker, facts.spec.drain_s, reason))
 
 
 def _objects(instance: InstanceFacts) -> tuple[str, ...]:

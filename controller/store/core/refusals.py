@@ -39,6 +39,18 @@ class NotScaledError(RefusedError):
     code = "not_asleep"
 
 
+class NotRollingError(RefusedError):
+    """The deployment has `update: recreate`, whose rollouts cannot be paused."""
+
+    code = "not_rolling"
+
+
+class NothingToUndoError(RefusedError):
+    """There is no other revision to go back to."""
+
+    code = "nothing_to_undo"
+
+
 class LastAdminKeyError(RefusedError):
     """Without this key there would be no administrator."""
 

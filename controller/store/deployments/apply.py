@@ -17,8 +17,16 @@ from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL, notify_all
-from controller.store.core.refusals import GenerationConflictError, NotFoundError, NotScaledError
+from controller.store.core.refusals import GenerationConflictError, NotScaledError
+from controller.store.deployments.live import LIVE, live_row, missing
 from controller.store.deployments.names import change_names, check_held, names_of
+from controller.store.deployments.revisions import (
+    apply_again,
+    revision_to_undo,
+    revision_under_way,
+    spec_of_revision,
+    write_revision,
+)
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
 from controller.store.scaling.begin import keep_number
@@ -33,12 +41,12 @@ from schemas.manifest.scaling import bounds_of
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Change = Literal["unchanged", "updated", "replaced"]
 Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
-_LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
 _CREATE: Final = """
     with created as (
         insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)),
     revised as (
-        insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, 1, $3, $4))
+        insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id)
+        values ($1, 1, $3, $4, $6, $7))
     insert into model_names (name, deployment_uid) select name, $1 from unnest($5::text[]) name
         on conflict do nothing returning name"""
 # One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
@@ -112,7 +120,7 @@ async def apply(
     async with database.transaction() as connection:
         outcome: ApplyOutcome
         await _check_policy(connection, spec, longest_window_s)
-        row = await connection.fetchrow(_LIVE, name)
+        row = await connection.fetchrow(LIVE, name)
         if if_match is not None and (row is None or row["generation"] != if_match):
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
         if row is None:
@@ -144,7 +152,7 @@ async def scale(
         ManifestError: the result is not valid, such as fewer at most than at least.
     """
     async with database.transaction() as connection:
-        row = await _live(connection, name)
+        row = await live_row(connection, name)
         if if_match is not None and row["generation"] != if_match:
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
         bounds = bounds_of(row["spec"]["replicas"])
@@ -155,6 +163,30 @@ async def scale(
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
+async def undo(database: Database, name: str, to: int | None, *, judge: Judge = allow_all) -> DeploymentView:
+    """Goes back to an older revision. Fields that change in place stay as they are.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        to: number of the revision; None: the one before.
+        judge: as in `apply`.
+
+    Raises:
+        NotFoundError: no live deployment has this name, or the revision is not kept.
+        NothingToUndoError: there is no other revision.
+        ManifestError: the older revision does not fit the fields that stay.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name)
+        number, old = await revision_to_undo(connection, row, to)
+        present = DeploymentSpec.model_validate(row["spec"])
+        spec = parse_spec(spec_of_revision(present, old), name=name)
+        judge(name, present, spec)
+        await _change(connection, row, spec, "rollout_undone", input_hash="", back_to=number)
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
 async def stop(database: Database, name: str) -> DeploymentView:
     """Limits the deployment to zero replicas until it is started or its spec changes.
 
@@ -162,7 +194,7 @@ async def stop(database: Database, name: str) -> DeploymentView:
         NotFoundError: no live deployment has this name.
     """
     async with database.transaction() as connection:
-        row = await _live(connection, name)
+        row = await live_row(connection, name)
         status = await connection.execute(
             """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
                on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
@@ -182,7 +214,7 @@ async def wake(database: Database, name: str, for_s: float) -> DeploymentView:
         NotScaledError: it never sleeps, or its user has stopped it.
     """
     async with database.transaction() as connection:
-        row = await _live(connection, name)
+        row = await live_row(connection, name)
         uid = row["uid"]
         _check_may_wake(name, DeploymentSpec.model_validate(row["spec"]))
         if await connection.fetchval(
@@ -219,7 +251,7 @@ async def start(database: Database, name: str) -> DeploymentView:
         NotFoundError: no live deployment has this name.
     """
     async with database.transaction() as connection:
-        row = await _live(connection, name)
+        row = await live_row(connection, name)
         if await _clear_intents(connection, row["uid"]):
             await _record(connection, row["uid"], "started", f"deployment {name} was started by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
@@ -241,7 +273,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
             )
             row = await connection.fetchrow(query, name)
         if row is None:
-            raise _missing(name)
+            raise missing(name)
         if if_match is not None and row["generation"] != if_match:
             raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
         # From the row as it was: a deployment that never started may be finished by now.
@@ -259,30 +291,41 @@ async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s:
 
 async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
     uid, names = uuid.uuid4(), names_of(name, spec)
-    held = await connection.fetch(_CREATE, uid, name, spec.model_dump(mode="json"), input_hash, sorted(names))
+    stored = spec.model_dump(mode="json")
+    held = await connection.fetch(_CREATE, uid, name, stored, input_hash, sorted(names), *current_actor())
     await check_held(connection, names, (row["name"] for row in held))
     await _record(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
     return uid
 
 
-async def _change(connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str) -> Change:
-    """Writes `spec` to the locked `row`, and removes the limits of the old one."""
+async def _change(
+    connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str, back_to: int | None = None
+) -> Change:
+    """Writes `spec` to the locked `row`, and removes the limits of the old one.
+
+    A change back to a revision of the rollout that is under way makes no third one. `back_to` names such a revision.
+    """
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
     if change == "unchanged":
         return change
     uid, old = row["uid"], row["generation"]
     new = old + 1
+    revision = row["revision"]
     await change_names(connection, uid, names_of(row["name"], before), names_of(row["name"], spec))
     if change == "replaced":
-        await _write_revision(connection, uid, new, spec, input_hash)
+        revision = await revision_under_way(connection, uid, revision, spec) if back_to is None else back_to
+        if revision is not None:
+            await apply_again(connection, uid, revision)
     await connection.execute(
         "update deployments set generation = $2, revision = $3, spec = $4 where uid = $1",
         uid,
         new,
-        new if change == "replaced" else row["revision"],
+        revision or new,
         spec.model_dump(mode="json"),
     )
+    if revision is None:
+        await write_revision(connection, uid, new, spec, input_hash)
     await keep_number(connection, uid, before, spec)
     await _clear_intents(connection, uid)
     scaled = scales(before) or scales(spec)
@@ -302,33 +345,10 @@ async def _record_policy_change(connection: Any, row: Any, old: DeploymentSpec, 
     await write_events(connection, [NewEvent("policy_changed", message, (f"deployment:{row['uid']}",), evidence)])
 
 
-async def _write_revision(
-    connection: Any, uid: uuid.UUID, generation: int, spec: DeploymentSpec, input_hash: str
-) -> None:
-    await connection.execute(
-        "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, $2, $3, $4)",
-        uid,
-        generation,
-        spec.model_dump(mode="json"),
-        input_hash,
-    )
-
-
 async def _clear_intents(connection: Any, uid: uuid.UUID) -> bool:
     query = "delete from intents where deployment_uid = $1 and source in ('user', 'policy')"
     status: str = await connection.execute(query, uid)
     return status != "DELETE 0"
-
-
-async def _live(connection: Any, name: str) -> Any:
-    row = await connection.fetchrow(_LIVE, name)
-    if row is None:
-        raise _missing(name)
-    return row
-
-
-def _missing(name: str) -> NotFoundError:
-    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
 
 
 async def _record(

@@ -19,6 +19,7 @@ from controller.store.core.locks import lock_rows
 from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import record_relocations
 from controller.store.deployments.restart_in_place import restart_in_place
+from controller.store.deployments.rollouts import write_rollouts
 
 _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels (no words) and look-alikes
 
@@ -40,6 +41,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     if len(steps) > 1:  # a single one is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})
     await _write_deployments(connection, steps)
+    await write_rollouts(connection, steps)
     await _lock(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)

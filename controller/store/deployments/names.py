@@ -2,10 +2,15 @@
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.problems import FieldProblem, ManifestError
+from controller.store.core.database import Reader
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
+
+_HOLDERS: Final = """
+    select n.name as held, d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid
+     where n.name = any($1) or d.name = any($2)"""
 
 
 def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
@@ -14,11 +19,10 @@ def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
     Raises:
         ManifestError: an alias or an adapter is named as the deployment.
     """
-    serving = spec.serving
-    fields = dict.fromkeys(serving.adapters, "serving.adapters") | dict.fromkeys(serving.aliases, "serving.aliases")
-    if name in fields:
-        raise ManifestError([FieldProblem(fields[name], f"{name!r} is the deployment's own name; remove it")])
-    return {name: "name", **fields}
+    fields = _fields(name, spec)
+    if fields[name] != "name":
+        raise ManifestError([FieldProblem(fields[name], _own(name))])
+    return fields
 
 
 async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -53,19 +57,48 @@ async def check_held(connection: Any, wanted: Mapping[str, str], held: Iterable[
         raise await _taken(connection, min(taken), wanted)
 
 
+async def problems_of_names(connection: Reader, manifests: Mapping[str, DeploymentManifest]) -> list[FieldProblem]:
+    """Names that applies of these manifests, one after the other, would find taken.
+
+    Args:
+        connection: to read from.
+        manifests: by their path in the request.
+    """
+    wanted = {name for one in manifests.values() for name in _fields(one.name, one.spec())}
+    rows = await connection.fetch(_HOLDERS, sorted(wanted), sorted({one.name for one in manifests.values()}))
+    holders = {row["held"]: (row["name"], row["spec"]) for row in rows}
+    problems = []
+    for path, one in manifests.items():
+        spec = one.spec()
+        fields = _fields(one.name, spec)
+        holders = {name: holder for name, holder in holders.items() if holder[0] != one.name}
+        problems += [
+            FieldProblem(join_path(path, field), _told(name, *holders[name]) if name in holders else _own(name))
+            for name, field in fields.items()
+            if name in holders or (name == one.name and field != "name")
+        ]
+        holders |= dict.fromkeys(fields.keys() - holders.keys(), (one.name, spec.model_dump(mode="json")))
+    return problems
+
+
 async def _taken(connection: Any, name: str, fields: Mapping[str, str]) -> ManifestError:
-    row = await connection.fetchrow(
-        "select d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid where n.name = $1",
-        name,
-    )
-    if row is None:  # it has just been freed
-        return ManifestError([FieldProblem(fields[name], f"{name!r} was taken a moment ago; apply again")])
-    serving = row["spec"].get("serving") or {}
-    kinds = {
-        "a name": [row["name"]],
-        "an alias": serving.get("aliases") or [],
-        "an adapter": serving.get("adapters") or {},
-    }
+    (row,) = await connection.fetch(_HOLDERS, [name], []) or (None,)
+    told = f"{name!r} was taken a moment ago; apply again" if row is None else _told(name, row["name"], row["spec"])
+    return ManifestError([FieldProblem(fields[name], told)])
+
+
+def _fields(name: str, spec: DeploymentSpec) -> dict[str, str]:
+    serving = spec.serving
+    fields = dict.fromkeys(serving.adapters, "serving.adapters") | dict.fromkeys(serving.aliases, "serving.aliases")
+    return {name: "name"} | fields
+
+
+def _own(name: str) -> str:
+    return f"{name!r} is the deployment's own name; remove it"
+
+
+def _told(name: str, holder: str, spec: Mapping[str, Any]) -> str:
+    serving = spec.get("serving") or {}
+    kinds = {"an alias": serving.get("aliases") or (), "an adapter": serving.get("adapters") or ()}
     kind = next((kind for kind, names in kinds.items() if name in names), "a name")
-    fix = f"{name!r} is {kind} of deployment {row['name']!r} already; choose another one"
-    return ManifestError([FieldProblem(fields[name], fix)])
+    return f"{name!r} is {kind} of deployment {holder!r} already; choose another one"

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
+from controller.store.deployments.rollouts import read_rollouts
 from schemas.manifest.deployment import DeploymentSpec
 
 _DEPLOYMENTS: Final = """
@@ -33,12 +35,14 @@ _DEPLOYMENTS: Final = """
                        order by source), '[]')
               from intents where deployment_uid = d.uid) as intents,
            (select jsonb_agg(to_jsonb(r) order by r.id) from relocations r
-             where r.deployment_uid = d.uid and r.state = 'moving') as relocations
+             where r.deployment_uid = d.uid and r.state = 'moving') as relocations,
+           (select to_jsonb(o) from rollouts o where o.deployment_uid = d.uid) as rollout
       from deployments d where uid = any($1::uuid[])"""
 _REVISIONS: Final = """
     select r.* from revisions r join deployments d on d.uid = r.deployment_uid
      where r.deployment_uid = any($1::uuid[])
        and (r.generation = d.revision
+            or exists (select 1 from rollouts o where o.deployment_uid = d.uid and o.stable = r.generation)
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
 _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
 _CLAIMS: Final = """
@@ -92,6 +96,7 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     if not found:
         return {}
     revisions = _group(await connection.fetch(_REVISIONS, found), "deployment_uid")
+    rollouts = await read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
     instances = await connection.fetch(_INSTANCES, found)
     ids = [row["id"] for row in instances]
     claims = _group(await connection.fetch(_CLAIMS, ids), "instance_id") if ids else {}
@@ -105,7 +110,10 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
             _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ()))
         )
     return {
-        str(row["uid"]): _deployment(row, revisions.get(row["uid"], ()), by_deployment[row["uid"]], hosts)
+        str(row["uid"]): replace(
+            _deployment(row, revisions.get(row["uid"], ()), by_deployment[row["uid"]], hosts),
+            rollout=rollouts.get(row["uid"]),
+        )
         for row in deployments
     }
 

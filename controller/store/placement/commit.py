@@ -35,7 +35,9 @@ _WRITE: Final = """
                explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
           from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
          where i.id = x.id and i.epoch = x.epoch - 1 and i.phase in ('pending', 'analyzing')
-           and d.uid = i.deployment_uid and d.deleted_at is null and d.revision = i.revision
+           and d.uid = i.deployment_uid and d.deleted_at is null
+           and (d.revision = i.revision or exists (
+                select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))
      returning i.id),
     claimed as (
         insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)

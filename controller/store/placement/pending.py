@@ -52,7 +52,9 @@ _WAITING: Final = """
              where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-     where (i.in_all <= $1 or i.place <= $2) and d.deleted_at is null and r.need is not null and i.revision = d.revision
+     where (i.in_all <= $1 or i.place <= $2) and d.deleted_at is null and r.need is not null
+       and (i.revision = d.revision or exists (
+            select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))
      order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
               (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""
@@ -73,7 +75,9 @@ _AWAITED: Final = """
               from instances o where o.phase = 'stopping' and o.stop_reason = 'new_revision') i
       join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
       join revisions r on r.deployment_uid = d.uid and r.generation = d.revision and r.need is not null
-     where i.place <= least((d.spec ->> 'replicas')::int,
+     where i.place <= least(case jsonb_typeof(d.spec -> 'replicas') when 'object'
+                                 then (d.spec -> 'replicas' ->> 'max')::int
+                                 else (d.spec ->> 'replicas')::int end,
                             (select min(t.max_replicas) from intents t where t.deployment_uid = d.uid))
                       - (select count(*) from instances k
                           where k.deployment_uid = d.uid and k.phase not in ('stopping', 'replaced'))

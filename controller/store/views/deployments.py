@@ -10,10 +10,12 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.deployments.observe import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
+from controller.store.views.rollouts import rollouts_of
 from controller.store.views.scaling import Scaled, scaled_of
 from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
 from schemas.api.envelopes import Condition, Page
+from schemas.api.rollouts import RolloutStatus
 
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
 
@@ -81,11 +83,19 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
         intents[row["deployment_uid"]].append(IntentView(**columns_of(IntentView, row)))
     live = [row for row in rows if row["deleted_at"] is None]
     watched = await watched_of(connection, [row["uid"] for row in live])
-    scaled = await scaled_of(connection, {row["uid"]: spec_from_json(row["spec"]) for row in live}, intents)
-    return [_view(row, intents[row["uid"]], watched.get(row["uid"]), scaled.get(row["uid"])) for row in rows]
+    specs = {row["uid"]: spec_from_json(row["spec"]) for row in live}
+    scaled = await scaled_of(connection, specs, intents)
+    rollouts = await rollouts_of(connection, specs)
+    return [
+        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid))
+        for row in rows
+        if (uid := row["uid"])
+    ]
 
 
-def _view(row: Any, intents: list[IntentView], watched: Watched | None, scaled: Scaled | None) -> DeploymentView:
+def _view(
+    row: Any, intents: list[IntentView], watched: Watched | None, scaled: Scaled | None, rollout: RolloutStatus | None
+) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
     wanted = 0 if deleted else wanted_replicas(spec, intents)
@@ -113,5 +123,6 @@ def _view(row: Any, intents: list[IntentView], watched: Watched | None, scaled: 
             intents=intents,
             policy=watched.policy if watched else None,
             scaling=scaled.status if scaled else None,
+            rollout=rollout,
         ),
     )

@@ -22,7 +22,9 @@ _STATES: Final = """
                        then max(x.stop_after_s + x.drain_s) end as stops_within_s
              from (select nullif(coalesce(r.spec ->> 'stop_on_disconnect_after', 'none'), 'none')::double precision
                               as stop_after_s,
-                          coalesce((r.spec ->> 'drain_time')::double precision, 30) as drain_s
+                          case r.spec ->> 'drain_time'
+                              when 'auto' then 600  -- at most: the agent knows which one it is
+                              else coalesce((r.spec ->> 'drain_time')::double precision, 30) end as drain_s
                      from devices d
                      join claims c on c.device = d.uuid
                      join instances i on i.id = c.instance_id

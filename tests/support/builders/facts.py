@@ -69,7 +69,7 @@ def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> Inst
 
 
 def deployment(*instances: InstanceFacts, hosts: tuple[HostFacts, ...] = (), **fields: Any) -> DeploymentFacts:
-    given: DeploymentSpec = fields.pop("spec", spec())
+    given: DeploymentSpec = fields.pop("spec", None) or spec()
     need = fields.pop("need", NEED)
     revision = fields.get("revision", 1)
     revisions = fields.pop(

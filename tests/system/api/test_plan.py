@@ -14,6 +14,7 @@ from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.api_calls import deployment, plan, plan_problems
+from support.builders.apply import apply_spec
 from support.builders.fleet import Fleet
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 from support.leading.served_api import ServedApi
@@ -42,6 +43,15 @@ async def test_manifests_are_planned_together_by_priority(api: ServedApi, db: Da
     assert placed["gpus"] != first["gpus"]
     assert sum(waiting["explain"]["rejected"].values()) == waiting["explain"]["workers"] == 1
     assert await everything(db) == before
+
+
+async def test_names_of_models_that_are_taken_are_named(api: ServedApi, db: Database) -> None:
+    await apply_spec(
+        db, "chat", DeploymentSpec.model_validate({"engine": "simulated", "serving": {"aliases": ["gpt"]}})
+    )
+    problems = await plan_problems(api, deployment("a"), deployment("b", serving={"aliases": ["c", "gpt"]}))
+    assert list(problems) == ["[1].serving.aliases"]
+    assert "'gpt' is an alias of deployment 'chat' already" in problems["[1].serving.aliases"]
 
 
 async def test_pending_instances_come_first_and_keep_their_reservation(api: ServedApi, db: Database) -> None:
@@ -114,8 +124,10 @@ async def test_a_named_worker_is_checked_like_any_other(api: ServedApi, db: Data
 
 async def test_a_plan_refuses_the_manifests_that_an_apply_refuses(api: ServedApi) -> None:
     assert "did you mean 'replicas'" in (await plan_problems(api, deployment("a", replcas=1)))["replcas"]
-    found = await plan_problems(api, deployment("a", runtime="docker"), deployment("b", update="rolling"))
-    assert found.keys() == {"[0].runtime", "[1].update"}
+    found = await plan_problems(
+        api, deployment("a", runtime="docker"), deployment("b", update="rolling", restart="never")
+    )
+    assert found.keys() == {"[0].runtime", "[1].runtime"}
     assert "manifests" in await plan_problems(api)
     assert "at most 10000" in (await plan_problems(api, deployment("a", replicas=20_000)))["replicas"]
 

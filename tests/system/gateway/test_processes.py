@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import time
+from pathlib import Path
 
 import aiohttp
 import asyncpg
@@ -80,9 +81,16 @@ async def is_ready(cluster: Cluster) -> bool:
     return await fresh_or_none(cluster, "/readyz") == 200
 
 
+def sockets_in(folder: Path) -> list[Path]:
+    """The folders of the sockets by which processes ask one another."""
+    return list(folder.glob("gpuward-gateway-*"))
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_where_the_forking_process_is_killed_nothing_is_refused(cluster: Cluster, processes: int) -> None:
-    await with_a_model(cluster, GPUWARD_GATEWAY_PROCESSES=str(processes))
+    temporary = cluster.folder / "tmp"
+    temporary.mkdir(mode=0o777)
+    await with_a_model(cluster, GPUWARD_GATEWAY_PROCESSES=str(processes), TMPDIR=str(temporary))
     parent = cluster.gateway_parent()
     serving = parent.children()
     stream = asyncio.create_task(fresh(cluster, CHAT, json=asked("tokens=100 token_seconds=0.1", stream=True)))
@@ -104,11 +112,12 @@ async def test_where_the_forking_process_is_killed_nothing_is_refused(cluster: C
     assert status == 200
     assert text.endswith(b"data: [DONE]\n\n"), "a stream of before goes on to its end"
     assert (await fresh(cluster, "/readyz"))[0] == 200
+    assert len(sockets_in(temporary)) == (processes > 1), "the dead one's are removed"
     # The controller's end is also that of a gateway which lost its forking process.
     cluster.gateway_parent().kill()
-    (*_, last) = (cluster.processes["controller"],)
-    last.terminate()
-    assert await asyncio.to_thread(last.wait, 20) == 0
+    controller = cluster.processes["controller"]
+    controller.terminate()
+    assert await asyncio.to_thread(controller.wait, 20) == 0
 
 
 async def test_g21_sigterm_with_50_streams(cluster: Cluster) -> None:

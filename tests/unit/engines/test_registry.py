@@ -36,7 +36,6 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
     ("fields", "words"),
     [
         ({"engine": "simulated", "runtime": "docker"}, "runtime: docker"),
-        ({"engine": "simulated", "update": "rolling"}, "update: rolling"),
     ],
 )
 def test_unsupported_in_this_version(fields: dict[str, Any], words: str) -> None:

@@ -15,6 +15,7 @@ def connection() -> Session:
     return Session(
         web.WebSocketResponse(),
         None,
+        None,  # type: ignore[arg-type]  # nothing is read
         worker_id="w",
         name="gpu-1",
         number=1,

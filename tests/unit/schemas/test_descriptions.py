@@ -8,12 +8,13 @@ from pydantic import BaseModel
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
 from schemas.manifest.policy import PolicyManifest, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling
 from schemas.manifest.serving import Queue, ServingLimits
 
 MODELS = (
     *(DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, ReplicaRange, Scaling, ServingLimits),
-    *(Queue, PolicyManifest, Webhook),
+    *(Rollout, Canary, Abort, Queue, PolicyManifest, Webhook),
 )
 FIELDS = [(model, name) for model in MODELS for name in model.model_fields]
 

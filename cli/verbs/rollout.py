@@ -1,0 +1,90 @@
+"""The verbs of rollouts: status, pause, resume, undo, history."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.api import parse, path_of
+from cli.errors import CliError
+from cli.output import Format, print_data, print_table
+from cli.rollout_text import HISTORY_TITLES, history_rows, rollout_state
+from cli.runner import OutputOption, TimeoutOption, post, run
+from cli.verbs.apply import DEFAULT_TIMEOUT_S
+from cli.wait import ProgressLog, until_rolled_out
+from cli.wait_state import WaitState
+from schemas.api.deployments import DeploymentView
+from schemas.api.rollouts import RevisionList
+from schemas.printing import block
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+rollout = typer.Typer(no_args_is_help=True, help="Manage the rollout of a deployment's newest revision.")
+app.add_typer(rollout, name="rollout")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the deployment.")]
+
+
+@rollout.command()
+def status(
+    ctx: typer.Context,
+    name: NameArgument,
+    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Wait until it is complete.")] = True,
+    timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Wait until the newest revision is rolled out. Exits with 1 where it fails, with 4 after the timeout."""
+
+    async def work(api: "Api") -> None:
+        view = parse(DeploymentView, await api.get(path_of("deployments", name)))
+        state, line = rollout_state(view, view.uid)
+        if state is WaitState.WAITING and watch:
+            line = await until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
+        elif state is WaitState.FAILED:
+            raise CliError(line)
+        print(block(line))
+
+    run(ctx, work)
+
+
+@rollout.command()
+def pause(ctx: typer.Context, name: NameArgument) -> None:
+    """Halt the present rollout and later ones. What runs goes on."""
+    post(ctx, ("deployments", name, "rollout", "pause"), f"deployment/{name} rollout paused")
+
+
+@rollout.command()
+def resume(ctx: typer.Context, name: NameArgument) -> None:
+    """Let a paused rollout go on, or try one that has failed or was aborted once more."""
+    post(ctx, ("deployments", name, "rollout", "resume"), f"deployment/{name} rollout resumed")
+
+
+@rollout.command()
+def undo(
+    ctx: typer.Context,
+    name: NameArgument,
+    to: Annotated[int | None, typer.Option("--to", min=1, metavar="REVISION", help="Revision to go back to.")] = None,
+) -> None:
+    """Go back to the revision before, or to another one. Replicas and other settings in place stay as they are."""
+
+    async def work(api: "Api") -> None:
+        body = {} if to is None else {"revision": to}
+        raw = await api.post(path_of("deployments", name, "rollout", "undo"), body)
+        print(block(f"deployment/{name} goes back to revision {parse(DeploymentView, raw).status.revision}"))
+
+    run(ctx, work)
+
+
+@rollout.command()
+def history(ctx: typer.Context, name: NameArgument, output: OutputOption = Format.TABLE) -> None:
+    """List the revisions of a deployment, the one that was applied last first."""
+
+    async def work(api: "Api") -> None:
+        raw = await api.get(path_of("deployments", name, "revisions"))
+        if output.for_programs:
+            print_data(raw, output)
+            return
+        rows = history_rows(parse(RevisionList, raw).items, datetime.now(UTC))
+        print_table(HISTORY_TITLES, rows, empty="no revisions")
+
+    run(ctx, work)

@@ -1,0 +1,62 @@
+"""Rollouts of deployments: their revisions, pause, resume, undo."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.manifest_routes import etag
+from controller.api.responses import json_response
+from controller.api.route import Access, Handler, Route
+from controller.api.spec_privileges import judge_for
+from controller.store.core.database import Database
+from controller.store.deployments.apply import undo
+from controller.store.deployments.rollouts import pause, resume
+from controller.store.views.deployments import deployment_by_name
+from controller.store.views.rollouts import revisions_of
+from schemas.api.deployments import DeploymentView
+from schemas.api.requests import UndoBody
+from schemas.api.rollouts import RevisionList
+
+
+async def _revisions(request: web.Request) -> web.Response:
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        return json_response(await revisions_of(connection, request.match_info["name"]))
+
+
+async def _undo(request: web.Request) -> web.Response:
+    body = await read_model(request, UndoBody)
+    database, name = request.app[CONTEXT].database, request.match_info["name"]
+    view = await undo(database, name, body.revision, judge=judge_for(request))
+    return json_response(view, headers=etag(view))
+
+
+def _verb(act: Callable[[Database, str], Awaitable[None]]) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        database, name = request.app[CONTEXT].database, request.match_info["name"]
+        await act(database, name)
+        async with database.snapshot() as connection:
+            view = await deployment_by_name(connection, name)
+        return json_response(view, headers=etag(view))
+
+    return handler
+
+
+_PATH: Final = "/api/v1/deployments/{name}"
+_TAG: Final = "deployments"
+ROUTES: Final = (
+    Route("GET", _PATH + "/revisions", _revisions, Access.READ, "List revisions", _TAG, RevisionList),
+    Route(
+        "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout", _TAG, DeploymentView
+    ),
+    Route(
+        "POST", _PATH + "/rollout/resume", _verb(resume), Access.OPERATE,
+        "Resume the rollout, or try a failed one again", _TAG, DeploymentView,
+    ),
+    Route(
+        "POST", _PATH + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision", _TAG,
+        DeploymentView, UndoBody,
+    ),
+)  # fmt: skip

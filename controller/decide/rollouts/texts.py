@@ -1,0 +1,50 @@
+"""What users are told of a rollout. Pure."""
+
+from collections.abc import Sequence
+
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord
+from schemas.manifest.rollout import Rollout
+
+
+def begun_text(record: RolloutRecord) -> str:
+    """A rollout has begun."""
+    again = ", once more" if record.attempt > 1 and record.seen else ""
+    return f"revision {record.revision} takes the place of revision {record.stable}{again}"
+
+
+def progress_text(record: RolloutRecord, wanted: int) -> str:
+    """How many replicas run the revision."""
+    if wanted == 0:
+        return f"revision {record.revision} starts with the next replica; none is wanted now"
+    return f"{record.available} of {wanted} replicas run revision {record.revision}"
+
+
+def canary_text(record: RolloutRecord, settings: Rollout, replicas: int, silent: Sequence[str]) -> str:
+    """What the canary does or waits for."""
+    weight = settings.canary.weight if settings.canary is not None else 0
+    if record.canary_since is None:
+        few = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        return f"waits for {few} of revision {record.revision} to be ready"
+    text = f"revision {record.revision} gets {weight} % of the requests"
+    if silent:
+        names = ", ".join(silent)
+        text += f"; gateway {names} does not report, so its errors are unknown and the canary goes on"
+    return text
+
+
+def complete_text(record: RolloutRecord) -> str:
+    """A rollout is complete."""
+    return f"all replicas run revision {record.revision}"
+
+
+def failed_text(record: RolloutRecord, tried_s: float, hopeless: str, trouble: str) -> str:
+    """A rollout has failed, and what goes on."""
+    why = hopeless or (f"not ready within {tried_s:g} s" + (f": {trouble}" if trouble else ""))
+    return f"revision {record.revision} did not start ({why}); revision {record.stable} goes on serving"
+
+
+def aborted_text(record: RolloutRecord, settings: Rollout, outcomes: RequestOutcomes) -> str:
+    """A rollout was aborted for its errors."""
+    allowed = 100 * settings.abort.error_ratio if settings.abort is not None else 0
+    failed = f"{outcomes.errors} of {outcomes.requests} requests to revision {record.revision} failed"
+    return f"{failed}, more than {allowed:g} %; revision {record.stable} takes its place again"

@@ -1,0 +1,56 @@
+"""The frames of one agent's connection, within a budget: however fast they come, other connections have their turn.
+
+Pings are answered here, since aiohttp would answer all that have arrived before anything else runs.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import WSMessage, WSMsgType, web
+
+BURST: Final = 1_000  # frames at once: a host that reports all its processes after a reconnection
+PER_S: Final = 500.0
+UNIT_BYTES: Final = 4096  # of a frame that counts once: with the rate, 2 MiB a second
+_TURN: Final = 20  # frames, after which others have their turn
+_CONTROL: Final = (WSMsgType.PING, WSMsgType.PONG)
+
+
+class FrameBudget:
+    """How many frames a connection may send; long ones count as several. Times are seconds, monotonic."""
+
+    def __init__(self, now: float, *, burst: int = BURST, per_s: float = PER_S) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left = float(burst)
+        self._at = now
+
+    def take(self, now: float, size: int = 0) -> float:
+        """Takes one frame of so many bytes; returns the seconds to wait before the next."""
+        cost = 1.0 + size // UNIT_BYTES
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - cost
+        self._at = now
+        return max(0.0, -self._left / self._per_s)
+
+
+class Frames:
+    """Reads a socket that does not answer pings by itself. While it waits, flow control holds the agent back."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+        self._loop = asyncio.get_running_loop()
+        self._budget = FrameBudget(self._loop.time())
+        self._taken = 0
+
+    async def next(self) -> WSMessage:
+        """The next frame with data, or the end of the connection."""
+        while True:
+            frame = await self._socket.receive()
+            self._taken += 1
+            size = len(frame.data) if isinstance(frame.data, str | bytes) else 0
+            wait_s = self._budget.take(self._loop.time(), size)
+            if wait_s or self._taken % _TURN == 0:
+                await asyncio.sleep(wait_s)
+            if frame.type not in _CONTROL:
+                return frame
+            if frame.type is WSMsgType.PING and not self._socket.closed:
+                await self._socket.pong(frame.data)

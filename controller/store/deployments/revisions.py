@@ -1,0 +1,114 @@
+"""A deployment's revisions: immutable specs, with the key that made each. A bounded number is kept."""
+
+from typing import Any, Final
+
+from controller.domain.rollouts import RolloutState
+from controller.store.core.acting import current_actor
+from controller.store.core.refusals import NotFoundError, NothingToUndoError
+from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+
+KEPT: Final = 10  # revisions of a deployment, beside those that instances and its rollout need
+_WRITE: Final = """
+    insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id)
+    values ($1, $2, $3, $4, $5, $6)"""
+_PRUNE: Final = """
+    delete from revisions r
+     where r.deployment_uid = $1
+       and r.generation not in (select generation from revisions where deployment_uid = $1
+                                 order by applied_at desc, generation desc limit $2)
+       and r.generation <> (select revision from deployments where uid = $1)
+       and not exists (select 1 from instances i where i.deployment_uid = $1 and i.revision = r.generation)
+       and not exists (select 1 from rollouts o where o.deployment_uid = $1
+                          and r.generation in (o.revision, o.stable))"""
+# A change back while the old revision still has instances, or is the one to fall back to.
+_UNDER_WAY: Final = """
+    select r.generation, r.spec from revisions r
+     where r.deployment_uid = $1 and r.generation <> $2
+       and (exists (select 1 from instances i where i.deployment_uid = $1 and i.revision = r.generation
+                       and i.phase <> 'stopping')
+            or exists (select 1 from rollouts o where o.deployment_uid = $1 and o.stable = r.generation
+                          and o.state <> 'complete'))
+     order by r.generation desc"""
+_AGAIN: Final = """
+    update revisions set applied_at = clock_timestamp(), need_error = null
+     where deployment_uid = $1 and generation = $2"""
+
+
+async def write_revision(connection: Any, uid: Any, generation: int, spec: DeploymentSpec, input_hash: str) -> None:
+    """Writes a new revision, and forgets the oldest ones beyond the bound."""
+    await connection.execute(_WRITE, uid, generation, spec.model_dump(mode="json"), input_hash, *current_actor())
+    await connection.execute(_PRUNE, uid, KEPT)
+
+
+async def revision_under_way(connection: Any, uid: Any, present: int, spec: DeploymentSpec) -> int | None:
+    """The older revision of the present rollout that runs the same as `spec`; None: there is none."""
+    wanted = processes_of(spec)
+    for row in await connection.fetch(_UNDER_WAY, uid, present):
+        try:
+            known = DeploymentSpec.model_validate(row["spec"])
+        except ValueError:  # written by another version
+            continue
+        if processes_of(known) == wanted:
+            return int(row["generation"])
+    return None
+
+
+async def apply_again(connection: Any, uid: Any, generation: int) -> None:
+    """An older revision becomes the newest one again."""
+    await connection.execute(_AGAIN, uid, generation)
+
+
+async def revision_to_undo(connection: Any, row: Any, to: int | None) -> tuple[int, DeploymentSpec]:
+    """The revision to go back to, with its spec.
+
+    Args:
+        connection: to read on.
+        row: of the locked deployment.
+        to: its number; None: the one before: the last that was rolled out, else the one that was applied before.
+
+    Raises:
+        NotFoundError: it is not kept.
+        NothingToUndoError: it is the present one, or there is none before.
+    """
+    name, present = row["name"], row["revision"]
+    if to is None:
+        to = await _previous(connection, row["uid"], present)
+    if to is None:
+        raise NothingToUndoError(f"deployment {name!r} has no revision before {present}")
+    if to == present:
+        raise NothingToUndoError(f"deployment {name!r} is at revision {to} already")
+    stored = await connection.fetchval(
+        "select spec from revisions where deployment_uid = $1 and generation = $2", row["uid"], to
+    )
+    if stored is None:
+        raise NotFoundError(f"deployment {name!r} has no revision {to}; gpuward rollout history {name} lists them")
+    return to, DeploymentSpec.model_validate(stored)
+
+
+async def _previous(connection: Any, uid: Any, present: int) -> int | None:
+    stable = await connection.fetchval(
+        "select stable from rollouts where deployment_uid = $1 and state <> $2", uid, str(RolloutState.COMPLETE)
+    )
+    if stable is not None and stable != present:
+        return int(stable)
+    found = await connection.fetchval(
+        """select generation from revisions where deployment_uid = $1 and generation <> $2
+            order by applied_at desc, generation desc limit 1""",
+        uid,
+        present,
+    )
+    return None if found is None else int(found)
+
+
+def processes_of(spec: DeploymentSpec) -> dict[str, Any]:
+    """What of a spec its processes depend on. Engines get adapters as flags."""
+    content = spec.model_dump(mode="json", exclude=set(IN_PLACE_FIELDS))
+    return {**content, "adapters": spec.model_dump(mode="json")["serving"]["adapters"]}
+
+
+def spec_of_revision(present: DeploymentSpec, old: DeploymentSpec) -> dict[str, Any]:
+    """The present spec with the processes of an older revision, as JSON."""
+    before, now = old.model_dump(mode="json"), present.model_dump(mode="json")
+    kept = {field: now[field] for field in IN_PLACE_FIELDS}
+    kept["serving"]["adapters"] = before["serving"]["adapters"]
+    return {**before, **kept}

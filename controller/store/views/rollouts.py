@@ -1,0 +1,82 @@
+"""Rollouts and revisions as the API shows them."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from controller.store.core.database import Reader
+from controller.store.core.refusals import NotFoundError
+from controller.store.deployments.observe import spec_from_json
+from schemas.api.rollouts import RevisionList, RevisionView, RolloutStatus
+from schemas.manifest.deployment import DeploymentSpec
+
+_ROLLOUTS: Final = """
+    select r.*, coalesce(o.requests, 0) as requests, coalesce(o.errors, 0) as errors
+      from rollouts r
+      left join lateral (
+             select sum(g.requests)::bigint as requests, sum(g.errors)::bigint as errors from gateway_outcomes g
+              where g.deployment_uid = r.deployment_uid and g.revision = r.revision and g.attempt = r.attempt) o on true
+     where r.deployment_uid = any($1::uuid[]) and r.revision is not null"""
+_REVISIONS: Final = """
+    select r.generation, r.created_at, r.applied_at, r.actor, r.request_id, r.spec,
+           r.generation = d.revision as newest,
+           r.generation = coalesce((select stable from rollouts o where o.deployment_uid = d.uid), -1) as stable,
+           (select count(*) from instances i where i.deployment_uid = d.uid and i.revision = r.generation)::int
+               as instances
+      from deployments d join revisions r on r.deployment_uid = d.uid
+     where d.name = $1 and d.deleted_at is null
+     order by r.applied_at desc, r.generation desc"""
+
+
+async def rollouts_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, RolloutStatus]:
+    """The rollouts of these deployments, of those that have one."""
+    uids = [uid for uid, spec in specs.items() if spec.update == "rolling"]
+    rows = await connection.fetch(_ROLLOUTS, uids) if uids else []
+    return {row["deployment_uid"]: _status(row, specs[row["deployment_uid"]]) for row in rows}
+
+
+def _status(row: Any, spec: DeploymentSpec) -> RolloutStatus:
+    canary, since = spec.rollout.canary, row["canary_since"]
+    until = since + timedelta(seconds=canary.for_s) if canary is not None and since is not None else None
+    return RolloutStatus(
+        state=row["state"],
+        paused=row["paused"],
+        revision=row["revision"],
+        stable=row["stable"],
+        reason=row["reason"],
+        message=row["message"],
+        since=row["since"],
+        updated=row["updated"],
+        available=row["available"],
+        weight=row["weight"],
+        canary_until=until,
+        requests=row["requests"],
+        errors=row["errors"],
+    )
+
+
+async def revisions_of(connection: Reader, name: str) -> RevisionList:
+    """The revisions of a live deployment.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+    """
+    rows = await connection.fetch(_REVISIONS, name)
+    if not rows:
+        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
+    return RevisionList(items=list(_views(rows)))
+
+
+def _views(rows: Iterable[Any]) -> Iterable[RevisionView]:
+    for row in rows:
+        yield RevisionView(
+            revision=row["generation"],
+            created_at=row["created_at"],
+            applied_at=row["applied_at"],
+            actor=row["actor"],
+            request_id=row["request_id"],
+            newest=row["newest"],
+            stable=row["stable"],
+            instances=row["instances"],
+            spec=spec_from_json(row["spec"]),
+        )

@@ -1,0 +1,73 @@
+"""Rollouts and revisions of deployments as the API returns them."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import View
+from schemas.manifest.deployment import DeploymentSpec
+
+RolloutStateName = Literal["canary", "progressing", "complete", "failed", "aborted"]
+
+
+class RolloutStatus(View):
+    """How far the rollout of the newest revision is, with `update: rolling`.
+
+    Attributes:
+        state: `failed`: the new revision did not become ready. `aborted`: it had too many errors.
+        paused: by a user.
+        revision: that is rolled out.
+        stable: the last one of which all replicas ran, to which a rollout falls back; None: there is none yet.
+        reason: for the state.
+        since: when it came to this state.
+        updated: replicas of the revision.
+        available: of these, such as run for `ready_for`.
+        weight: percent of the requests for the revision; None: by least load over all replicas.
+        canary_until: when the canary ends; None: there is none, or its replicas are not ready.
+        requests: to the revision in this attempt, as gateways have counted.
+        errors: of these, such as ended with a 5xx of the engine or with its death.
+    """
+
+    state: RolloutStateName
+    paused: bool = False
+    revision: int
+    stable: int | None = None
+    reason: str = ""
+    message: str = ""
+    since: datetime
+    updated: int = 0
+    available: int = 0
+    weight: int | None = None
+    canary_until: datetime | None = None
+    requests: int = 0
+    errors: int = 0
+
+
+class RevisionView(View):
+    """A revision of a deployment: the spec that its processes run. Fields that change in place are as they were then.
+
+    Attributes:
+        revision: its number.
+        created_at: when it was first applied.
+        applied_at: when it was last applied, or gone back to.
+        actor: which key made it, as `key:NAME`; empty: unknown.
+        request_id: of the request that made it.
+        newest: the deployment shall run it.
+        stable: all replicas ran it last.
+        instances: that run it, or are on their way.
+    """
+
+    revision: int
+    created_at: datetime
+    applied_at: datetime
+    actor: str = ""
+    request_id: str = ""
+    newest: bool = False
+    stable: bool = False
+    instances: int = 0
+    spec: DeploymentSpec
+
+
+class RevisionList(View):
+    """A deployment's revisions, the one that was applied last first. A bounded number is kept."""
+
+    items: list[RevisionView]

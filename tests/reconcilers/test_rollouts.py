@@ -1,0 +1,259 @@
+"""Rollouts on a real database: stored with each step, safe against users, other leaders and an end at any step."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from controller.runtime.outcome import StaleError
+from controller.store.core.acting import acting
+from controller.store.core.database import Database
+from controller.store.core.refusals import NotFoundError, NothingToUndoError, NotRollingError
+from controller.store.deployments import apply as deployments
+from controller.store.deployments import revisions, rollouts
+from controller.store.views.deployments import deployment_by_name
+from controller.store.views.rollouts import revisions_of
+from schemas.manifest.deployment import DeploymentSpec
+from support.builders.apply import apply_spec
+from support.database.ledger import add_host, rows
+from support.leading.leader_term import LeaderTerm
+
+GPUS = 3
+ROLLOUT: dict[str, Any] = {"ready_for": "0s"}
+
+
+def chat(seconds: float = 0.01, **fields: Any) -> DeploymentSpec:
+    base = {"engine": "simulated", "replicas": 2, "update": "rolling", "rollout": ROLLOUT, "resources": {"gpus": 1},
+            "args": {"token_seconds": seconds}}  # fmt: skip
+    return DeploymentSpec.model_validate(base | fields)
+
+
+class Site:
+    """One host whose processes run as soon as they are commanded to, and end as soon as they are stopped."""
+
+    def __init__(self, db: Database, term: LeaderTerm) -> None:
+        self.db, self.term = db, term
+        self.bad: set[int] = set()
+
+    async def agents(self) -> None:
+        async with self.db.transaction() as c:
+            await c.execute(
+                """insert into processes (instance_id, epoch, rank, worker_id, session, state, seq, reason, exit_code)
+                   select o.instance_id, o.epoch, o.rank, o.worker_id, 1,
+                          case when i.revision = any($1::bigint[]) then 'exited' else 'running' end, 1,
+                          case when i.revision = any($1::bigint[]) then 'exit' end,
+                          case when i.revision = any($1::bigint[]) then 1 end
+                     from commands o join instances i on i.id = o.instance_id and i.epoch = o.epoch
+                    where o.verb = 'start' and o.state = 'open'
+                   on conflict do nothing""",
+                sorted(self.bad),
+            )
+            await c.execute(
+                """update processes p set state = 'exited', reason = 'stopped', exit_code = 0
+                     from commands o where o.verb = 'stop' and o.instance_id = p.instance_id and o.epoch = p.epoch"""
+            )
+            await c.execute("update commands set state = 'accepted', sent_at = now() where state = 'open'")
+
+    async def play(self, steps: int = 12, term: LeaderTerm | None = None) -> None:
+        for _ in range(steps):
+            try:
+                await (term or self.term).step()
+            except StaleError:
+                continue
+            await self.agents()
+
+    async def running(self) -> list[tuple[int, str]]:
+        found = await rows(self.db, "select revision, phase from instances order by revision, phase")
+        return [(row["revision"], row["phase"]) for row in found]
+
+    async def rollout(self) -> dict[str, Any]:
+        (row,) = await rows(self.db, "select * from rollouts")
+        return row
+
+
+@pytest.fixture
+async def site(db: Database, leader_term: LeaderTerm) -> Site:
+    await add_host(db, "w1", gpus=GPUS)
+    return Site(db, leader_term)
+
+
+async def up(db: Database, site: Site, **fields: Any) -> None:
+    await apply_spec(db, "chat", chat(**fields))
+    await site.play(6)
+    assert await site.running() == [(1, "running")] * 2
+    assert (await site.rollout())["state"] == "complete"
+
+
+async def test_a_rollout_is_stored_shown_and_complete(db: Database, site: Site) -> None:
+    await up(db, site)
+    await apply_spec(db, "chat", chat(0.02))
+    await site.play(2)
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert view.status.rollout is not None
+    assert (view.status.rollout.state, view.status.rollout.stable, view.status.rollout.revision) == (
+        "progressing", 1, 2,
+    )  # fmt: skip
+    await site.play(14)
+    assert await site.running() == [(2, "running")] * 2
+    assert (await site.rollout())["stable"] == 2
+    reasons = [
+        r["reason"] for r in await rows(db, "select reason from events where reason like 'rollout%' order by id")
+    ]
+    assert reasons == ["rollout_started", "rollout_complete"]
+
+
+async def test_another_leader_goes_on_and_the_old_one_writes_nothing(db: Database, site: Site) -> None:
+    await up(db, site)
+    await apply_spec(db, "chat", chat(0.02))
+    await site.play(3)
+    successor = await LeaderTerm.begin(db)
+    for _ in range(18):
+        before = await rows(db, "select version from deployments")
+        with suppress(StaleError):
+            await site.term.step()
+        assert before == await rows(db, "select version from deployments")
+        await site.play(1, successor)
+    assert await site.running() == [(2, "running")] * 2
+    assert len(await rows(db, "select 1 from events where reason = 'rollout_complete'")) == 1
+    await successor.aclose()
+
+
+async def test_a_user_who_pauses_between_read_and_write_wins(
+    db: Database, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await up(db, site)
+    await apply_spec(db, "chat", chat(0.02))
+    decide = site.term.instances._decide
+
+    def paused_meanwhile(facts: Any) -> Any:
+        monkeypatch.setattr(site.term.instances, "_decide", decide)
+        found = decide(facts)
+        assert found.effects.rollout is not None
+        return found
+
+    monkeypatch.setattr(site.term.instances, "_decide", paused_meanwhile)
+    observed = site.term.instances._apply
+
+    async def apply_late(steps: Any) -> Any:
+        monkeypatch.setattr(site.term.instances, "_apply", observed)
+        await rollouts.pause(db, "chat")
+        return await observed(steps)
+
+    monkeypatch.setattr(site.term.instances, "_apply", apply_late)
+    with pytest.raises(StaleError):
+        await site.term.instances.step(sorted(await site.term.instances.list_keys()))
+    await site.play()
+    assert await site.running() == [(1, "running")] * 2
+    assert (await site.rollout())["reason"] == "rollout_paused"
+    await rollouts.resume(db, "chat")
+    await site.play(16)
+    assert await site.running() == [(2, "running")] * 2
+
+
+async def test_g55_a_failed_rollout_stands_and_undo_goes_back(db: Database, site: Site) -> None:
+    await up(db, site)
+    site.bad = {2}
+    await apply_spec(db, "chat", chat(0.02, start_timeout="1s"))
+    await site.play(4)
+    async with db.transaction() as c:
+        await c.execute("update rollouts set trying_since = trying_since - interval '1 min'")
+    await site.play(4)
+    assert (await site.rollout())["state"] == "failed"
+    assert await site.running() == [(1, "running")] * 2
+    # A replica that is lost comes back with the revision that serves.
+    async with db.transaction() as c:
+        await c.execute("delete from claims where instance_id = (select min(id) from instances)")
+        await c.execute("delete from instances where id = (select min(id) from instances)")
+    await site.play(4)
+    assert await site.running() == [(1, "running")] * 2
+    view = await deployments.undo(db, "chat", None)
+    assert (view.status.revision, view.generation) == (1, 3)
+    await site.play(4)
+    assert (await site.rollout())["state"] == "complete"
+    assert [r["generation"] for r in await rows(db, "select generation from revisions order by 1")] == [1, 2]
+
+
+async def test_the_old_spec_in_mid_rollout_makes_no_third_revision(db: Database, site: Site) -> None:
+    await up(db, site)
+    await apply_spec(db, "chat", chat(0.02))
+    await site.play(3)
+    applied = await apply_spec(db, "chat", chat(replicas=2, priority=7))
+    assert (applied.view.status.revision, applied.view.spec.priority) == (1, 7)
+    await site.play(12)
+    assert await site.running() == [(1, "running")] * 2
+    await apply_spec(db, "chat", chat(0.02))
+    found = await rows(db, "select revision, generation from deployments")
+    assert [tuple(r.values()) for r in found] == [(4, 4)], "after the rollout, files may have changed: a new one"
+
+
+async def test_undo_keeps_what_changes_in_place_and_goes_to_a_named_revision(db: Database, site: Site) -> None:
+    await up(db, site)
+    for seconds in (0.02, 0.03):
+        await apply_spec(db, "chat", chat(seconds))
+        await site.play(16)
+    await deployments.scale(db, "chat", 3, 3)
+    view = await deployments.undo(db, "chat", 1)
+    assert (view.status.revision, view.spec.args["token_seconds"], view.spec.replicas) == (1, 0.01, 3)
+    with pytest.raises(NothingToUndoError, match="at revision 1 already"):
+        await deployments.undo(db, "chat", 1)
+    with pytest.raises(NotFoundError, match="has no revision 9"):
+        await deployments.undo(db, "chat", 9)
+    await site.play(20)
+    again = await deployments.undo(db, "chat", None)
+    assert again.status.revision == 3
+
+
+async def test_history_is_bounded_and_names_the_key(db: Database, site: Site) -> None:
+    await up(db, site)
+    with acting("key:ops", "request-7"):
+        for n in range(2, 16):
+            await apply_spec(db, "chat", chat(n / 100))
+    async with db.connection() as c:
+        found = (await revisions_of(c, "chat")).items
+    numbers = [one.revision for one in found]
+    assert numbers[: revisions.KEPT] == list(range(15, 5, -1))
+    assert numbers[revisions.KEPT :] == [1], "it still runs"
+    assert (found[0].actor, found[0].request_id, found[0].newest, found[-1].stable) == (
+        "key:ops",
+        "request-7",
+        True,
+        True,
+    )
+
+
+async def test_a_pause_needs_update_rolling(db: Database) -> None:
+    await apply_spec(db, "chat", chat(update="recreate"))
+    with pytest.raises(NotRollingError):
+        await rollouts.pause(db, "chat")
+    with pytest.raises(NothingToUndoError, match="no revision before 1"):
+        await deployments.undo(db, "chat", None)
+
+
+async def test_back_to_recreate_forgets_the_rollout(db: Database, site: Site) -> None:
+    await up(db, site)
+    await rollouts.pause(db, "chat")
+    await apply_spec(db, "chat", chat(0.02))
+    await apply_spec(db, "chat", chat(0.02, update="recreate"))
+    await site.play(16)
+    assert await rows(db, "select 1 from rollouts") == []
+    assert await site.running() == [(2, "running")] * 2
+
+
+async def test_a_deletion_in_mid_rollout_leaves_nothing(db: Database, site: Site) -> None:
+    await up(db, site)
+    await apply_spec(db, "chat", chat(0.02))
+    await site.play(3)
+    await deployments.delete(db, "chat")
+    await site.play(6)
+    left = """select 1 from instances union all select 1 from claims union all select 1 from rollouts
+              union all select 1 from revisions union all select 1 from deployments"""
+    assert await rows(db, left) == []
+
+
+async def test_a_range_of_replicas_rolls_while_an_outdated_instance_stops(db: Database, site: Site) -> None:
+    await apply_spec(db, "chat", chat(replicas={"min": 2, "max": 3}, update="recreate"))
+    await site.play(6)
+    await apply_spec(db, "chat", chat(0.02, replicas={"min": 2, "max": 3}, update="recreate"))
+    await site.play(20)
+    assert await site.running() == [(2, "running")] * 2

@@ -1,0 +1,176 @@
+"""A deployment in a rollout, stepped by the real decision in a world of its own: no database, time by hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.decide.instances.decide import decide
+from controller.domain.effects import DeploymentEffects
+from controller.domain.events import NewEvent
+from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.restart_delays import RestartSettings
+from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
+from schemas.manifest.deployment import DeploymentSpec
+from support.builders.facts import NEED, NOW, deployment, instance, process, spec
+
+P = InstancePhase
+SETTINGS = RestartSettings()
+
+
+@dataclass
+class RollingWorld:
+    """Its instances do what a test says; all else is what steps of the deployment decide.
+
+    Attributes:
+        capacity: of instances that may hold a place at once.
+        bad: revisions whose instances exit instead of coming up.
+        drains_s: how long a stopping instance takes.
+    """
+
+    replicas: int = 4
+    rollout: dict[str, Any] = field(default_factory=dict)
+    start_timeout: float = 60.0
+    capacity: int = 100
+    bad: set[int] = field(default_factory=set)
+    drains_s: float = 3.0
+    outcomes: RequestOutcomes = field(default_factory=RequestOutcomes)
+    now: datetime = NOW
+    revision: int = 1
+    generation: int = 1
+    paused: bool = False
+    asked: int = 0
+    record: RolloutRecord | None = None
+    instances: dict[str, InstanceFacts] = field(default_factory=dict)
+    events: list[NewEvent] = field(default_factory=list)
+    needs: dict[int, NeedError] = field(default_factory=dict)
+    least_ready: int = 10**6
+    most_in_all: int = 0
+    status: tuple[str, str] = ("", "")
+    watch: Callable[["RollingWorld"], None] = lambda _: None
+    _number: int = 0
+    _specs: dict[int, DeploymentSpec] = field(default_factory=dict)
+
+    def facts(self) -> DeploymentFacts:
+        given = self._specs.get(self.replicas)
+        if given is None:
+            given = self._specs[self.replicas] = spec(
+                replicas=self.replicas, update="rolling", rollout=self.rollout, start_timeout=self.start_timeout
+            )
+        revisions = {
+            n: RevisionFacts(n, given, f"hash-{n}", NOW, need=None if n in self.needs else NEED,
+                             need_error=self.needs.get(n))
+            for n in range(1, self.generation + 1)
+        }  # fmt: skip
+        return deployment(
+            *self.instances.values(), spec=given, revision=self.revision, generation=self.generation,
+            revisions=revisions, now=self.now,
+            rollout=RolloutFacts(self.record, self.paused, self.asked, self.outcomes),
+        )  # fmt: skip
+
+    def step(self) -> DeploymentEffects:
+        """One step of the deployment, and what placement and agents do about it at once."""
+        effects = decide(self.facts(), SETTINGS)
+        self.record = effects.rollout or self.record
+        self.events += effects.events
+        if effects.status is not None:
+            self.status = (str(effects.status.phase), effects.status.reason)
+        for change in effects.phase_changes:
+            self._set(change.instance, phase=change.to, reason=change.reason, message=change.message,
+                      failures=self.instances[change.instance].failures if change.failures is None
+                      else change.failures, not_before=change.not_before,
+                      stop_reason=change.stop_reason or self.instances[change.instance].stop_reason,
+                      phase_since=self.now)  # fmt: skip
+        for restart in effects.restarts:
+            self._set(restart.instance, phase=P.STARTING, phase_since=self.now, processes=(process("starting"),))
+        for removal in effects.removals:
+            del self.instances[removal.instance]
+        for create in effects.creates:
+            self._number += 1
+            name = f"i{self._number:03}"
+            self.instances[name] = instance(name, "pending", revision=create.revision, replaces=create.replaces,
+                                            created_at=self.now, phase_since=self.now)  # fmt: skip
+        self._note()
+        return effects
+
+    def _place(self) -> None:
+        for one in list(self.instances.values()):
+            holding = sum(bool(i.claims) for i in self.instances.values())
+            placeable = one.revision == self.revision or (
+                self.record is not None and self.record.holds and one.revision == self.record.stable
+            )
+            if one.phase is P.PENDING and placeable and holding < self.capacity:
+                placed = instance(one.id, "starting")
+                self._set(one.id, phase=P.STARTING, claims=placed.claims, commands=placed.commands, epoch=1,
+                          processes=(process("starting"),), phase_since=self.now)  # fmt: skip
+
+    def _agents(self) -> None:
+        for one in list(self.instances.values()):
+            if one.phase is P.STARTING and one.process() is not None:
+                state = process("exited", "exit", 1) if one.revision in self.bad else process("running")
+                self._set(one.id, processes=(state,))
+            if one.phase is P.STOPPING and (self.now - one.phase_since).total_seconds() >= self.drains_s:
+                self._set(one.id, processes=(process("exited", "stopped", 0),))
+
+    def play(self, seconds: float, tick_s: float = 1.0) -> "RollingWorld":
+        """Lets time pass: steps, placement and agents each tick."""
+        for _ in range(round(seconds / tick_s)):
+            for _ in range(2):
+                self.step()
+                self._place()
+                self._agents()
+                self._note()
+            self.watch(self)
+            self.now += timedelta(seconds=tick_s)
+        return self
+
+    def apply(self, *, back_to: int | None = None) -> "RollingWorld":
+        """A new revision, or an older one again."""
+        self.generation += 1
+        self.revision = self.generation if back_to is None else back_to
+        return self
+
+    def pause(self, *, paused: bool) -> "RollingWorld":
+        self.paused, self.asked = paused, self.asked + 1
+        return self
+
+    def kill(self, name: str) -> None:
+        """Its process exits."""
+        self._set(name, processes=(process("exited", "exit", 1),))
+
+    def begin_bounds(self) -> None:
+        """Counts least and most anew."""
+        self.least_ready, self.most_in_all = 10**6, 0
+
+    def running(self, revision: int | None = None) -> int:
+        return sum(
+            i.phase is P.RUNNING and (revision is None or i.revision == revision) for i in self.instances.values()
+        )
+
+    def of(self, revision: int) -> list[InstanceFacts]:
+        return [i for i in self.instances.values() if i.revision == revision]
+
+    def reasons(self) -> list[str]:
+        return [str(e.reason) for e in self.events if str(e.reason).startswith("rollout_")]
+
+    @property
+    def state(self) -> str:
+        return str(self.record.state) if self.record is not None else ""
+
+    def _note(self) -> None:
+        self.least_ready = min(self.least_ready, self.running())
+        self.most_in_all = max(self.most_in_all, len(self.instances))
+
+    def _set(self, name: str, **fields: Any) -> None:
+        self.instances[name] = replace(self.instances[name], **fields)
+
+
+def rolled_out(**fields: Any) -> RollingWorld:
+    """A deployment whose first revision runs for long."""
+    world = RollingWorld(**fields)
+    world.play(6).play(1000, tick_s=100.0)
+    assert (world.state, world.running()) == ("complete", world.replicas)
+    world.begin_bounds()
+    world.events.clear()
+    return world
