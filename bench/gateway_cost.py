@@ -205,7 +205,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def interpreter() -> str:
-    """Its version and build: one without profile-guided optimization takes about 1.5 times the CPU for the same code."""
+    """Its version, and whether it is optimized by profile: else the same code takes about 1.5 times the CPU."""
     guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
     return f"Python {platform.python_version()}, {'optimized by profile' if guided else 'not optimized by profile'}"
 
@@ -217,7 +217,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")
     parser.add_argument("--two-gateways", action="store_true", help="watch the controller under two loaded gateways")
     options = parser.parse_args()
-    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable; {interpreter()})")
+    cores = f"{psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable"
+    print(f"$ {shlex.join(sys.argv)}   ({cores}; {interpreter()})")
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
         Path(folder).chmod(0o711)
         passed = asyncio.run(run(options, Path(folder)))
