@@ -234,7 +234,7 @@ SCALING: Final[Mapping[str, ReasonText]] = {
     "not_idle_yet": ReasonText("The deployment sleeps once no request has come for `idle_after`.", "Wait."),
     "idle_after": ReasonText("No request came for `idle_after`, so the deployment sleeps.", "A request wakes it."),
     "asleep": ReasonText("The deployment sleeps: nothing runs.", "A request wakes it, or `gpuward wake NAME`."),
-    "wake_withdrawn": ReasonText("All requests that waited are gone, and nothing was placed, so it sleeps.", _NONE),
+    "wake_withdrawn": ReasonText("All requests that waited are gone, and no replica has run yet, so it sleeps.", _NONE),
     "autoscaled": ReasonText("The number of replicas was changed for the demand.", _NONE),
     "autoscaler_would_scale": ReasonText("With `dry_run`, the number of replicas would have been changed.", _NONE),
 }

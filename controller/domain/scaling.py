@@ -28,7 +28,7 @@ class ScalingReason(StrEnum):
     IDLE = "idle_after"  # it goes to sleep
     ASLEEP = "asleep"
     POLICY = "policy_idle"  # put to sleep by a utilization policy
-    WAKE_WITHDRAWN = "wake_withdrawn"  # all requests that waited are gone, and nothing was placed
+    WAKE_WITHDRAWN = "wake_withdrawn"  # all requests that waited are gone, and no replica has run yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +144,8 @@ class Replicas:
 
     Attributes:
         running: they serve.
-        placed: they hold claims and do not serve yet.
-        pending: they hold nothing.
+        placed: they have a place, and start or are expected back.
+        pending: they wait for a place, or after a failure for the next attempt.
     """
 
     running: int = 0

@@ -14,7 +14,7 @@ from controller.store.views.deployments import deployment_by_name
 from controller.store.views.metrics import read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
-from support.database.ledger import rows
+from support.database.ledger import add_instance, rows
 from support.database.scaled_ledger import ScaledLedger, load
 
 
@@ -89,6 +89,24 @@ async def test_g31_the_wish_to_run_outlives_the_refused_request(db: Database, wo
         await c.execute("update wakes set expires_at = now()")
     await world.look(1)
     assert await world.number() == 0
+
+
+async def test_g31_a_model_that_does_not_start_tries_no_more_once_its_clients_are_gone(
+    db: Database, world: ScaledLedger
+) -> None:
+    uid = await world.deployment()
+    await world.look(1)
+    await world.gateways[0].wake(uid)
+    await world.look(1)
+    await add_instance(db, uid, "chat-0", phase="backoff", epoch=1)
+    await world.step_all()
+    await world.look(30)
+    assert await world.number() == 1, "as long as the wish lasts"
+    async with db.transaction() as c:
+        await c.execute("update wakes set expires_at = now()")
+    await world.look(1)
+    assert await world.number() == 0
+    assert [reason for reason, _ in await world.events()] == ["woken", "wake_withdrawn"]
 
 
 async def test_demand_adds_and_the_down_window_removes(world: ScaledLedger) -> None:

@@ -46,7 +46,7 @@ def _why(view: ScalingView, history: ScalingHistory, now: float, number: int, re
                 R.ASLEEP: "asleep, and no request waits",
                 R.IDLE: f"without requests for {duration_text(rule.idle_after_s)}",
                 R.POLICY: "put to sleep by its utilization policy",
-                R.WAKE_WITHDRAWN: "no request waits any more, and nothing was placed",
+                R.WAKE_WITHDRAWN: "no request waits any more, and no replica has run yet",
             }[reason]
 
 

@@ -137,7 +137,7 @@ def _replicas(phases: Mapping[str, int]) -> Replicas:
             continue
         if phase is InstancePhase.RUNNING:
             running += number
-        elif phase in HOLDS_CLAIMS:
+        elif phase in HOLDS_CLAIMS and phase is not InstancePhase.BACKOFF:
             placed += number
         else:
             pending += number
