@@ -1,6 +1,7 @@
 """What the gateway answers for itself and the controller: whether both are alive and ready, and their metrics."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ _LIMIT_S: Final = 6.0  # the controller's own checks have shorter ones
 _METRICS_LIMIT_S: Final = 30.0
 _STALL_S: Final = 30.0
 _OK: Final = 200
+_KEPT_S: Final = 0.2  # for which the others' states are kept
 _STATE: Final = "state"
 _EXPOSITION: Final = "metrics"
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
@@ -70,6 +72,9 @@ class Health:
         self._registry = registry
         self._number = number
         self._others = others
+        self._asking = asyncio.Lock()
+        self._asked_at = -math.inf
+        self._kept: Mapping[int, bytes | None] = {}
 
     def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
         """What this process answers when the others ask, by question."""
@@ -149,8 +154,12 @@ class Health:
 
     async def _states(self) -> dict[int, dict[str, Any] | None]:
         """The state of each process, by number; None: it does not answer."""
-        others = await self._others(_STATE)
-        states = {number: None if text is None else orjson.loads(text) for number, text in others.items()}
+        loop = asyncio.get_running_loop()
+        async with self._asking:  # anything may ask, without a key: the others are asked once at a time
+            if loop.time() - self._asked_at >= _KEPT_S:
+                self._kept = await self._others(_STATE)
+                self._asked_at = loop.time()
+        states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 
     async def _asked(self, head: RequestHead) -> tuple[int, dict[str, Any] | None]:

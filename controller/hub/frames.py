@@ -10,12 +10,13 @@ from aiohttp import WSMessage, WSMsgType, web
 
 BURST: Final = 1_000  # frames at once: a host that reports all its processes after a reconnection
 PER_S: Final = 500.0
+UNIT_BYTES: Final = 4096  # of a frame that counts once: with the rate, 2 MiB a second
 _TURN: Final = 20  # frames, after which others have their turn
 _CONTROL: Final = (WSMsgType.PING, WSMsgType.PONG)
 
 
 class FrameBudget:
-    """How many frames a connection may send. Times are seconds, monotonic."""
+    """How many frames a connection may send; long ones count as several. Times are seconds, monotonic."""
 
     def __init__(self, now: float, *, burst: int = BURST, per_s: float = PER_S) -> None:
         self._burst = burst
@@ -23,9 +24,10 @@ class FrameBudget:
         self._left = float(burst)
         self._at = now
 
-    def take(self, now: float) -> float:
-        """Takes one frame; returns the seconds to wait before the next."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - 1.0
+    def take(self, now: float, size: int = 0) -> float:
+        """Takes one frame of so many bytes; returns the seconds to wait before the next."""
+        cost = 1.0 + size // UNIT_BYTES
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - cost
         self._at = now
         return max(0.0, -self._left / self._per_s)
 
@@ -44,7 +46,8 @@ class Frames:
         while True:
             frame = await self._socket.receive()
             self._taken += 1
-            wait_s = self._budget.take(self._loop.time())
+            size = len(frame.data) if isinstance(frame.data, str | bytes) else 0
+            wait_s = self._budget.take(self._loop.time(), size)
             if wait_s or self._taken % _TURN == 0:
                 await asyncio.sleep(wait_s)
             if frame.type not in _CONTROL:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from controller.api_socket import FILE_NAME
+from gateway.settings import GatewaySettings
 from schemas.simulated import SimulatedHosts
 from support.processes.cluster import Cluster
 
@@ -120,6 +121,10 @@ def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_s
     services = COMPOSE["services"]
     assert [name for name, service in services.items() if "ports" in service] == ["gateway"]
     assert "--no-gateway" in services["controller"]["command"]
+    assert services["gateway"]["environment"]["GPUWARD_GATEWAY_PROCESSES"] == "${GPUWARD_GATEWAY_PROCESSES:-1}"
+    drain_s = GatewaySettings.model_fields["drain"].default
+    assert services["gateway"]["stop_grace_period"] == "11m", "longer than streams may go on"
+    assert drain_s < 660
     (socket,) = [one.partition("=")[2] for one in services["gateway"]["command"] if one.startswith("--controller=")]
     folder, _, name = socket.rpartition("/")
     assert name == FILE_NAME

@@ -50,8 +50,8 @@ async def test_names_of_models_that_are_taken_are_named(api: ServedApi, db: Data
         db, "chat", DeploymentSpec.model_validate({"engine": "simulated", "serving": {"aliases": ["gpt"]}})
     )
     problems = await plan_problems(api, deployment("a"), deployment("b", serving={"aliases": ["c", "gpt"]}))
-    assert list(problems) == ["manifests[1].serving.aliases"]
-    assert "'gpt' is an alias of deployment 'chat' already" in problems["manifests[1].serving.aliases"]
+    assert list(problems) == ["[1].serving.aliases"]
+    assert "'gpt' is an alias of deployment 'chat' already" in problems["[1].serving.aliases"]
 
 
 async def test_pending_instances_come_first_and_keep_their_reservation(api: ServedApi, db: Database) -> None:

@@ -1,4 +1,7 @@
-"""A gateway on another host: what the controller believes of it, and of clients that claim to be one."""
+"""A gateway on another host: what the controller believes of it, and of clients that claim to be one.
+
+The controller has no gateway of its own here: that one would be between them, and would count as the client.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +11,7 @@ import aiohttp
 import pytest
 
 from support.processes.cluster import Cluster
-from support.processes.gateways import CHAT, asked, embedded_dsn
+from support.processes.gateways import CHAT, asked
 
 pytestmark = pytest.mark.cases
 
@@ -77,11 +80,11 @@ class Remote:
             return answer.status == 200
 
 
-async def test_a_remote_gateway_is_believed_by_its_secret_alone(cluster: Cluster) -> None:
-    await cluster.start_controller(GPUWARD_GATEWAY_SECRET=SECRET)
-    dsn = embedded_dsn(cluster)
-    believed = Remote(cluster, "believed", dsn, GPUWARD_GATEWAY_SECRET=SECRET)
-    wrong = Remote(cluster, "wrong", dsn, GPUWARD_GATEWAY_SECRET=SECRET + "-not")
+async def test_a_remote_gateway_is_believed_by_its_secret_alone(cluster: Cluster, database: str) -> None:
+    env = {"GPUWARD_GATEWAY_SECRET": SECRET, "GPUWARD_DATABASE_URL": database}
+    await cluster.start_controller(GPUWARD_GATEWAY="false", **env)
+    believed = Remote(cluster, "believed", database, GPUWARD_GATEWAY_SECRET=SECRET)
+    wrong = Remote(cluster, "wrong", database, GPUWARD_GATEWAY_SECRET=SECRET + "-not")
     for remote in (believed, wrong):
         await cluster.until(remote.is_ready, "the gateway is ready", 60)
 
@@ -98,9 +101,12 @@ async def test_a_remote_gateway_is_believed_by_its_secret_alone(cluster: Cluster
     assert await join(wrong.url, await token(), "host-2", **FORWARDED) == 200
     assert await join(wrong.url, await token(), "host-3", **FORWARDED, **{"X-Gpuward-Gateway": "guessed"}) == 200
     assert log().count(f"peer={CLIENT}") == 1
-    # Through the controller's own gateway, also with the right secret: it passes no such header on.
-    assert await join(cluster.url, await token(), "host-4", **FORWARDED, **{"X-Gpuward-Gateway": SECRET}) == 200
+    # A client's own claim goes no further, even one that has the secret.
+    assert await join(believed.url, await token(), "host-4", **FORWARDED, **{"X-Gpuward-Gateway": SECRET}) == 200
     assert log().count(f"peer={CLIENT}") == 2
+    # At the controller's own port a stranger is the address that it connects from.
+    assert await join(cluster.url, await token(), "host-5", **FORWARDED, **{"X-Gpuward-Gateway": "guessed"}) == 200
+    assert log().count(f"peer={CLIENT}") == 3
     assert FORGED not in log()
 
     # An agent on another host joins through it, without --advertise: requests reach it where it dialed from.
@@ -110,6 +116,6 @@ async def test_a_remote_gateway_is_believed_by_its_secret_alone(cluster: Cluster
         await cluster.running("m")
         address = (await cluster.get("/workers/gpu-1"))["status"]["proxy_address"]
         assert address.startswith(f"{CLIENT}:"), address
-        for through in (believed.url, wrong.url, cluster.url):
+        for through in (believed.url, wrong.url):
             async with cluster.session.post(through + CHAT, json=asked("tokens=1")) as answer:
                 assert answer.status == 200, await answer.text()

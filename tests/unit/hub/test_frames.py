@@ -32,6 +32,12 @@ def test_the_budget(taken: int, spaced_s: float, wait_s: float) -> None:
     assert waits == pytest.approx(wait_s, rel=0.02)
 
 
+def test_long_frames_count_as_several() -> None:
+    budget = FrameBudget(0.0)
+    assert budget.take(0.0, 3 * 2**20) == 0.0, "a backlog of samples after an outage"
+    assert budget.take(1.0, 8 * 2**20) == pytest.approx((1 + 2048 + 1 + 768 - BURST - PER_S) / PER_S)
+
+
 class Flooded:
     """A socket on which pings have arrived without end, then one message."""
 

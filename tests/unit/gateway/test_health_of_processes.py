@@ -1,0 +1,85 @@
+"""The health of a gateway of several processes: the others answer, are silent, lag, or are asked by many at once."""
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway import health as module
+from gateway.health import Health
+
+FINE = orjson.dumps({"lag_s": 0.0, "problem": ""})
+
+
+class Answer:
+    """What one request is answered."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body: dict[str, Any] = {}
+
+    def start(self, status: int, _fields: object) -> None:
+        self.status = status
+
+    async def send(self, data: bytes) -> None:
+        self.body = orjson.loads(data)
+
+
+def health(others: Mapping[int, bytes | None], asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Health:
+    async def ask(question: str) -> Mapping[int, bytes | None]:
+        asked.append(question)
+        await asyncio.sleep(0)
+        return others
+
+    async def fetch(*_: object) -> tuple[Any, bytes]:
+        return SimpleNamespace(status=200), b'{"ready": true, "checks": {}}'
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    return Health(
+        SimpleNamespace(),  # type: ignore[arg-type]  # it is fetched from
+        SimpleNamespace(known=True),  # type: ignore[arg-type]  # nothing else of it is asked
+        draining=lambda: False,
+        loop_lag_s=lambda: 0.1,
+        registry=CollectorRegistry(),
+        number=1,
+        others=ask,
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "ready", "why", "alive", "word"),
+    [
+        ({}, 200, "", 200, None),
+        ({0: FINE}, 200, "", 200, None),
+        ({0: FINE, 2: None}, 503, "process 3: it does not answer", 503, "process_silent"),
+        (
+            {0: orjson.dumps({"lag_s": 9.0, "problem": "no model is known yet"})},
+            503, "process 1: no model is known yet", 503, "lagging",
+        ),
+    ],
+)  # fmt: skip
+async def test_one_answer_for_all(
+    others: Mapping[int, bytes | None], ready: int, why: str, alive: int, word: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked: list[str] = []
+    of, answer = health(others, asked, monkeypatch), Answer()
+    head: Any = SimpleNamespace(path=b"/readyz", fields=[])
+    await of._ready(head, [], answer)  # type: ignore[arg-type]  # stands in for a streamed answer
+    assert (answer.status, answer.body["checks"]["gateway"]["message"]) == (ready, why)
+    await of._alive(head, [], answer)  # type: ignore[arg-type]  # as above
+    assert (answer.status, answer.body.get("status")) == (alive, word)
+
+
+async def test_many_questions_at_once_ask_the_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    of = health({0: FINE}, asked, monkeypatch)
+    head: Any = SimpleNamespace(path=b"/readyz", fields=[])
+    answers = [Answer() for _ in range(50)]
+    await asyncio.gather(*(of._ready(head, [], answer) for answer in answers))  # type: ignore[arg-type]  # as above
+    assert {answer.status for answer in answers} == {200}
+    assert len(asked) == 1
