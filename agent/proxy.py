@@ -27,10 +27,10 @@ from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.handler import DROPPED, Handler
 from http1.head import RequestHead
+from http1.malformed_log import MalformedLog
 from http1.reading import MessageError
 from http1.server import Server
 from http1.server_connection import ServerConnection, Service
-from http1.server_log import MalformedLog
 from http1.streamed_answer import StreamedAnswer
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 

@@ -3,7 +3,8 @@
 Gpuward's way is public port, gateway, agent's port, engine; nginx and the plain proxy (asyncio protocols and httptools)
 are one hop before the same engine. Only the hops' CPU counts, without what they use at rest. Rounds are interleaved;
 a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
-Without nginx on the machine its ratios cannot be judged.
+Without nginx on the machine its ratios cannot be judged. Other work on the machine raises them: it takes caches from
+interpreted code first. So does an interpreter that was built without profile-guided optimization.
 
     make bench-gateway      (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
 """
@@ -11,9 +12,11 @@ Without nginx on the machine its ratios cannot be judged.
 import argparse
 import asyncio
 import os
+import platform
 import shlex
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -201,6 +204,12 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
     return verdict.passed
 
 
+def interpreter() -> str:
+    """Its version, and whether it is optimized by profile: else the same code takes about 1.5 times the CPU."""
+    guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
+    return f"Python {platform.python_version()}, {'optimized by profile' if guided else 'not optimized by profile'}"
+
+
 def main() -> None:
     """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -208,7 +217,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")
     parser.add_argument("--two-gateways", action="store_true", help="watch the controller under two loaded gateways")
     options = parser.parse_args()
-    print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)")
+    cores = f"{psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable"
+    print(f"$ {shlex.join(sys.argv)}   ({cores}; {interpreter()})")
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
         Path(folder).chmod(0o711)
         passed = asyncio.run(run(options, Path(folder)))

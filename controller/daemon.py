@@ -47,7 +47,8 @@ from controller.store.views.leader import read_holder
 from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
-from http1.forwarded import GatewayTrust, TrustedProxies
+from http1.forwarded import TrustedProxies
+from http1.origin_middleware import GatewayTrust
 from http1.server_log import ServerLog
 from http1.site import BoundedSite, Bounds
 from schemas.log_lines import configure_logs

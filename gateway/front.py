@@ -26,9 +26,9 @@ from http1.connections import Refusal
 from http1.forwarded import Origin, TrustedProxies
 from http1.handler import DROPPED, Handler
 from http1.head import Fields, RequestHead
+from http1.malformed_log import MalformedLog
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
-from http1.server_log import MalformedLog
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 
 log = structlog.get_logger(__name__)

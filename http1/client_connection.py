@@ -253,6 +253,7 @@ class ClientConnection(asyncio.Protocol):
         """The connection is gone."""
         self._transport = None
         self._fail("the connection was lost")
+        self._reader.close()
         self._closed(self)
 
     def pause_writing(self) -> None:

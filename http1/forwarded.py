@@ -1,20 +1,15 @@
 """Who a request is from where proxies stand before the server: only a trusted proxy's `X-Forwarded-*` counts."""
 
-import hmac
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
-
-from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # The gateway's own words to the controller. It passes on no header of these names, nor of X-Forwarded-*.
 GATEWAY_HEADER: Final = "X-Gpuward-Gateway"  # the secret by which the controller believes the others
 BEHIND_PROXY_HEADER: Final = "X-Gpuward-Behind-Proxy"  # a trusted proxy has sent the request
-BEHIND_PROXY: Final = web.RequestKey("BEHIND_PROXY", bool)
-_SCHEMES: Final = frozenset({"http", "https"})
+SCHEMES: Final = frozenset({"http", "https"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +50,7 @@ class TrustedProxies:
             if address not in self:
                 break
         scheme = headers.get("X-Forwarded-Proto", "").rpartition(",")[2].strip().lower()
-        return Origin(address, scheme if scheme in _SCHEMES else None)
-
-    def middleware(self, gateway: Callable[[web.BaseRequest], bool] = lambda _: False) -> Middleware:
-        """Gives requests their origin: `remote` and `scheme`, and `BEHIND_PROXY` where a trusted proxy sent them.
-
-        Args:
-            gateway: whether the gateway passes a request on, whose word on its origin counts.
-        """
-
-        @web.middleware
-        async def from_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if gateway(request):
-                if BEHIND_PROXY_HEADER in request.headers:
-                    request[BEHIND_PROXY] = True
-                address = request.headers.get("X-Forwarded-For", "")
-                scheme = request.headers.get("X-Forwarded-Proto", "")
-                return await handler(request.clone(remote=address, scheme=scheme if scheme in _SCHEMES else "http"))
-            peer = request.remote or ""
-            if peer not in self:
-                return await handler(request)
-            origin = self.origin(peer, request.headers, request.headers.getall("X-Forwarded-For", []))
-            request[BEHIND_PROXY] = True
-            return await handler(request.clone(remote=origin.address, scheme=origin.scheme or request.scheme))
-
-        return from_origin
+        return Origin(address, scheme if scheme in SCHEMES else None)
 
 
 def _without_port(entry: str) -> str:
@@ -96,21 +67,3 @@ def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
         return None
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return mapped or parsed
-
-
-class GatewayTrust:
-    """Recognizes requests that the gateway passes on: those on a Unix socket, and those that carry its secret.
-
-    Args:
-        secret: that both know; empty: the socket alone counts.
-    """
-
-    def __init__(self, secret: str = "") -> None:
-        self._secret = secret.encode()
-
-    def __call__(self, request: web.BaseRequest) -> bool:
-        """Whether the gateway sends this request."""
-        if request.transport is not None and isinstance(request.transport.get_extra_info("sockname"), str | bytes):
-            return True
-        given = request.headers.get(GATEWAY_HEADER, "").encode(errors="surrogateescape")
-        return bool(self._secret) and hmac.compare_digest(given, self._secret)

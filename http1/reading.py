@@ -70,6 +70,10 @@ class MessageReader:
             raise MessageError(400, "malformed", "a body with too much beside its bytes")
         return rest
 
+    def close(self) -> None:
+        """Nothing more will be read: parser and reader let go of each other, so that neither waits for a collection."""
+        self._parser = None
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field; also called for trailers, which are dropped."""
         if not self._in_head:

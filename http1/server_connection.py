@@ -165,6 +165,7 @@ class ServerConnection(AnsweringConnection):
         self._transport = None
         self._end()
         self._door.lost(self.record)
+        self._reader.close()
         self._closed(self)
 
     def pause_writing(self) -> None:

@@ -9,33 +9,11 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from http1.malformed_log import MalformedLog
+
 MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
-_PERIOD_S: Final = 60.0
 
 log = structlog.get_logger(__name__)
-
-
-class MalformedLog:
-    """Logs malformed requests: one line a minute, with the number of those held back.
-
-    Args:
-        name: of the server.
-        monotonic: seconds that never go backwards.
-    """
-
-    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
-        self._monotonic = monotonic
-        self._logged_s = float("-inf")
-        self._held_back = 0
-
-    def note(self, detail: str) -> None:
-        """One malformed request."""
-        if self._monotonic() - self._logged_s < _PERIOD_S:
-            self._held_back += 1
-            return
-        log.warning("malformed request", server=self._name, detail=detail, more_before=self._held_back)
-        self._logged_s, self._held_back = self._monotonic(), 0
 
 
 class ServerLog(logging.Logger):

@@ -38,6 +38,7 @@ from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
 from http1.log_limit import LogLimit
+from http1.origin_middleware import origin_middleware
 from schemas.api.models import (
     FORM_PATHS,
     MODEL_PATH,
@@ -117,7 +118,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         middlewares=[
             middlewares.bound_connection,
             middlewares.identify,
-            context.proxies.middleware(context.from_gateway),
+            origin_middleware(context.proxies, context.from_gateway),
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,

@@ -17,7 +17,8 @@ from controller.store.access.key_reads import Principal
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.connections import limits_for
-from http1.forwarded import GatewayTrust, TrustedProxies
+from http1.forwarded import TrustedProxies
+from http1.origin_middleware import GatewayTrust
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 

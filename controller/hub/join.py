@@ -15,8 +15,8 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
-from http1.forwarded import BEHIND_PROXY
 from http1.log_limit import LogLimit
+from http1.origin_middleware import BEHIND_PROXY
 from schemas.api.envelopes import ErrorBody, ErrorView
 from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode
 

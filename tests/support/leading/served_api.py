@@ -23,7 +23,7 @@ from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
 from http1.connections import Limits
-from http1.forwarded import GatewayTrust
+from http1.origin_middleware import GatewayTrust
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
 
