@@ -101,7 +101,6 @@ class Gateway:
             woken=self._wakes_changed,
             metrics=QueueMetrics(self.metrics.registry),
         )
-        self._reporter = Reporter(DemandReports(database, name), self.demand, self.queues, self._loop.time)
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
@@ -109,6 +108,14 @@ class Gateway:
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
             self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
+        )
+        self._reporter = Reporter(
+            DemandReports(database, name),
+            self.demand,
+            self.queues,
+            self._loop.time,
+            self._models.outcomes,
+            self.routes.table.rollouts,
         )
         self._draining = False
         health = Health(

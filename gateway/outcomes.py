@@ -57,6 +57,9 @@ VERDICTS: Final[Mapping[Happening, Verdict]] = {
     Happening.BROKE_OFF_MIDWAY: Settled(None, ENGINE_DIED),
     Happening.SILENT_MIDWAY: Settled(None, TIMED_OUT),
 }
+MIDWAY: Final = frozenset({Happening.BROKE_OFF_MIDWAY, Happening.SILENT_MIDWAY})
+# The engine's doing, or taken for it: these count against its revision.
+OF_ENGINE: Final = MIDWAY | {Happening.ENGINE_BUSY, Happening.BROKE_OFF, Happening.SILENT}
 # Agents before this rule marked also this answer as a refusal, though the engine may have seen the request.
 _AFTER_THE_FIRST_BYTE: Final = frozenset({"engine_unreachable"})
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from controller.live.endpoints import Endpoint, Model, Stopped
+from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
+from gateway.choose_revision import by_revision, place_in_turn, place_of_session
 from gateway.replica_backoff import ReplicaBackoff
 from gateway.session_home import home_of
 
@@ -46,6 +47,7 @@ class RoutingTable:
         self._last_picked: dict[str, int] = {}
         self._others: dict[str, tuple[int, float]] = {}  # requests of other gateways, and when they were told
         self._picks = _NEVER
+        self._places = 0
         self._backoff = ReplicaBackoff()
 
     def update(
@@ -135,8 +137,29 @@ class RoutingTable:
         """The models with at least one running instance."""
         return sorted(self._by_model)
 
+    def rollouts(self) -> dict[str, RolloutRoute]:
+        """The rollouts under way, by the deployment's uid."""
+        return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
+
+    def place(self, model: str, session: bytes) -> float | None:
+        """A request's place while a share of the requests goes to a new revision; None: none does."""
+        known = self._models.get(model)
+        if known is None or known.rollout is None or known.rollout.weight is None:
+            return None
+        if session:
+            return place_of_session(session, known.uid, known.rollout.revision)
+        self._places += 1
+        return place_in_turn(self._places)
+
     def pick(
-        self, model: str, tried: Collection[str] = (), *, queued: bool = False, adapter: str = "", session: bytes = b""
+        self,
+        model: str,
+        tried: Collection[str] = (),
+        *,
+        queued: bool = False,
+        adapter: str = "",
+        session: bytes = b"",
+        place: float | None = None,
     ) -> Endpoint | None:
         """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
@@ -149,19 +172,31 @@ class RoutingTable:
             queued: the request waits in the queue.
             adapter: only instances that have loaded it; empty: any.
             session: it goes to its home while that can take it; empty: it has none.
+            place: among all requests, which says to which revision it goes while that can take it; None: to any.
         """
         now, known = self._clock(), self._by_model.get(model, [])
         if adapter:
             known = [e for e in known if adapter in e.adapters]
-        chosen = home_of(session, known) if session else None
-        if chosen is None or not self._can_take(chosen, tried, now):
-            chosen = self._least_busy(known, tried, now, queued=queued)
+        chosen = None
+        rollout = self._models[model].rollout if place is not None and model in self._models else None
+        if place is not None and rollout is not None and rollout.weight is not None:
+            for group in by_revision(known, rollout, place):
+                chosen = chosen or self._best(group, tried, now, queued=True, session=session)
+        chosen = chosen or self._best(known, tried, now, queued=queued, session=session)
         if chosen is None:
             return None
         self._picks += 1
         self._last_picked[chosen.instance] = self._picks
         self._backoff.picked(chosen.instance, now)
         return chosen
+
+    def _best(
+        self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool, session: bytes
+    ) -> Endpoint | None:
+        home = home_of(session, known) if session else None
+        if home is not None and self._can_take(home, tried, now):
+            return home
+        return self._least_busy(known, tried, now, queued=queued)
 
     def _least_busy(
         self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool

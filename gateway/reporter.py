@@ -1,15 +1,16 @@
 """Tells the leader once a second what each model has here, and at once which models shall wake."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from controller.live.demand import WAKE_S, DemandReports
-from controller.live.endpoints import DATABASE_ERRORS
+from controller.live.endpoints import DATABASE_ERRORS, RolloutRoute
 from gateway.demand import Demand
 from gateway.queues import Queues
+from gateway.revision_outcomes import RevisionOutcomes
 
 log = structlog.get_logger(__name__)
 
@@ -27,13 +28,25 @@ class Reporter:
         demand: what is counted.
         queues: the models that shall wake.
         clock: seconds, monotonic.
+        outcomes: of revisions while one is rolled out.
+        rollouts: those under way, by the deployment's uid.
     """
 
-    def __init__(self, reports: DemandReports, demand: Demand, queues: Queues, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        reports: DemandReports,
+        demand: Demand,
+        queues: Queues,
+        clock: Callable[[], float],
+        outcomes: RevisionOutcomes,
+        rollouts: Callable[[], Mapping[str, RolloutRoute]],
+    ) -> None:
         self._reports = reports
         self._demand = demand
         self._queues = queues
         self._clock = clock
+        self._outcomes = outcomes
+        self._rollouts = rollouts
         self._poked = asyncio.Event()
         self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
         self._failing = False
@@ -71,6 +84,7 @@ class Reporter:
                     log.warning("demand could not be reported", error=str(error) or type(error).__name__)
                 self._failing = True
                 self._demand.everything_again()
+                self._outcomes.everything_again()
                 self._asked.clear()
             await self._until_due()
 
@@ -84,9 +98,11 @@ class Reporter:
         await asyncio.sleep(_GATHER_S)
 
     async def _report(self) -> None:
-        told = await self._reports.report(self._demand.report(self._clock()))
+        counts = self._outcomes.report(self._rollouts())
+        told = await self._reports.report(self._demand.report(self._clock()), counts)
         if told.anew:
             self._demand.everything_again()
+            self._outcomes.everything_again()
         self._queues.told(told.elsewhere)
         now = self._clock()
         for uid in self._queues.take_withdrawn():

@@ -73,6 +73,17 @@ class RequestOutcomes:
 
 
 @dataclass(frozen=True, slots=True)
+class RevisionCount:
+    """What one gateway has counted of one revision's requests in an attempt."""
+
+    uid: str  # of the deployment
+    revision: int
+    attempt: int
+    requests: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutFacts:
     """A deployment's rollout as it was read.
 

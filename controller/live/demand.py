@@ -1,15 +1,17 @@
 """What a gateway tells the leader: that it is there, what each model has here, and which models shall wake."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.domain.rollouts import RevisionCount
 from controller.domain.scaling import GatewayLoad
 from controller.store.core.database import Database
+from controller.store.deployments.outcomes import report_outcomes
 from controller.store.scaling import reports
 from controller.store.scaling.reports import WAKE_S
 
-__all__ = ["WAKE_S", "DemandReports", "GatewayLoad", "Told"]
+__all__ = ["WAKE_S", "DemandReports", "GatewayLoad", "RevisionCount", "Told"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,14 @@ class DemandReports:
         self._name = name
         self._beat = 0
 
-    async def report(self, loads: Mapping[str, GatewayLoad]) -> Told:
-        """Tells that it is there, and what has changed, by deployment."""
+    async def report(self, loads: Mapping[str, GatewayLoad], counts: Sequence[RevisionCount] = ()) -> Told:
+        """Tells that it is there, and what has changed: demand by deployment, and counts of revisions in rollouts."""
         self._beat += 1
         told = {uuid.UUID(uid): load for uid, load in loads.items()}
         async with self._database.connection() as connection:
             anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
+            if counts:
+                await report_outcomes(connection, self._id, counts)
             waiting = await reports.waiting_elsewhere(connection, self._id)
         return Told({str(uid): number for uid, number in waiting.items()}, anew)
 

@@ -7,10 +7,18 @@ from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database, Reader
-from controller.store.deployments.serving import Model, RevisionKey, Serving, Stopped, Trouble, read_serving
+from controller.store.deployments.serving import (
+    Model,
+    RevisionKey,
+    RolloutRoute,
+    Serving,
+    Stopped,
+    Trouble,
+    read_serving,
+)
 from schemas.manifest.serving import ServingLimits
 
-__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Model", "Stopped", "Trouble", "read_endpoints"]
+__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Model", "RolloutRoute", "Stopped", "Trouble", "read_endpoints"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from typing import Final
 
 import structlog
 
+from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.event_stream import WholeEvents, is_event_stream, is_plain
 from gateway.exchange.heads import in_flight, of_agent, returned
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
 from gateway.exchange.states import ANSWERING, CUT, DONE, HELD_LIMIT_S, SENT
-from gateway.outcomes import VERDICTS, Happening, Settled, TryAnother
+from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import settled_error
 from gateway.usage.include_usage import without_usage_chunk
@@ -26,6 +27,7 @@ _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas ar
 _TIMING: Final = b"queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f"
 _OK: Final = 200
 _BUSY: Final = 503
+_SERVER_ERROR: Final = 500
 
 
 @dataclass(slots=True)
@@ -144,6 +146,8 @@ class Answering(Receiving):
         """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
         self._enter(ANSWERING)
         self._status = head.status
+        if self._endpoint is not None:
+            self._note_outcome(self._endpoint, failed=head.status >= _SERVER_ERROR)
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         kind, encoding = head.named.get(b"content-type", b""), head.named.get(b"content-encoding", b"")
@@ -185,6 +189,8 @@ class Answering(Receiving):
         endpoint, table = self._endpoint, self._models.routes.table
         if endpoint is None:
             return
+        if happening in OF_ENGINE and not (happening in MIDWAY and self._status >= _SERVER_ERROR):  # counted already
+            self._note_outcome(endpoint, requests=0 if happening in MIDWAY else 1, failed=True)
         self._leave()
         match VERDICTS[happening]:
             case TryAnother():
@@ -199,6 +205,13 @@ class Answering(Receiving):
                 self._break_off(settled.code, f"{what} and is not repeated")
             case Settled() as settled:
                 self.fail(settled_error(settled, endpoint, detail))
+
+    def _note_outcome(self, endpoint: Endpoint, *, requests: int = 1, failed: bool) -> None:
+        """Counts a request that an engine has answered or broken off, while a revision is rolled out."""
+        known = self._models.routes.table.model(self._model)
+        if known is not None and known.rollout is not None:
+            count = self._models.outcomes.note
+            count(known.uid, known.rollout, endpoint.revision, requests=requests, errors=int(failed))
 
     def _ended_busy(self, *, kept: bool) -> None:
         busy, self._busy = self._busy, None

@@ -31,7 +31,7 @@ _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_adapter", "_rechecked", "_session")
+    __slots__ = ("_adapter", "_place", "_rechecked", "_session")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Exchange(Waiting):
         self._rechecked = False
         self._adapter = ""  # for which it asks
         self._session = b""  # which has a home among the replicas
+        self._place: float | None = None  # among the requests of which a new revision gets a share
 
     def _route(self) -> None:
         pieces, self._pieces = self._pieces, []
@@ -85,7 +86,11 @@ class Exchange(Waiting):
         queues = self._models.queues
         endpoint = None
         if not queues.must_wait(self._model):
-            endpoint = table.pick(self._model, self._tried, adapter=self._adapter, session=self._session)
+            if self._place is None:
+                self._place = table.place(self._model, self._head.named.get(_SESSION, b""))
+            endpoint = table.pick(
+                self._model, self._tried, adapter=self._adapter, session=self._session, place=self._place
+            )
         if endpoint is not None:
             self._ask(endpoint)
         elif self._held is not None:

@@ -17,6 +17,7 @@ from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.queues import Queues
 from gateway.request_metrics import CLIENT_GONE, RequestMetrics, count_tokens
+from gateway.revision_outcomes import RevisionOutcomes
 from gateway.usage.passage import Passage
 from http1.bodies import Bodies, Hold
 from http1.client_connection import ClientConnection
@@ -44,6 +45,7 @@ class Models:
         meter: keys' limits and usage.
         metrics: of requests.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
+        outcomes: of revisions while one is rolled out.
     """
 
     keys: KeyRing
@@ -55,6 +57,7 @@ class Models:
     metrics: RequestMetrics
     failed: Callable[[GatewayError, bytes, str], None]
     under_way: "set[Holding]" = field(default_factory=set)
+    outcomes: RevisionOutcomes = field(default_factory=RevisionOutcomes)
 
 
 class Holding:

@@ -63,6 +63,21 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutRoute:
+    """A rollout under way, as the gateway needs it.
+
+    Attributes:
+        revision: the new one.
+        attempt: by which requests are counted.
+        weight: percent of the requests for the new one; None: by least load over all replicas.
+    """
+
+    revision: str
+    attempt: int
+    weight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A live deployment as the gateway serves it.
 
@@ -75,6 +90,7 @@ class Model:
         trouble: why none runs, and none will without a change or another attempt; None: one may at any time.
         load_s: how long its last start took; None: unknown.
         serves: it takes requests; a command without a port does not.
+        rollout: of its newest revision; None: it is complete.
     """
 
     uid: str
@@ -85,6 +101,7 @@ class Model:
     trouble: Trouble | None = None
     load_s: float | None = None
     serves: bool = True
+    rollout: RolloutRoute | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,7 @@ class Serving:
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.spec->'replicas' as replicas, d.spec->'serving' as limits,
            (d.spec->'scaling'->>'dry_run')::boolean as dry_run, d.spec->'command' as command, d.load_s,
-           limited.source,
+           limited.source, o.revision as rollout_revision, o.attempt, o.weight,
            (select coalesce(jsonb_agg(jsonb_build_object(
                        'source', source, 'min', min_replicas, 'max', max_replicas)), '[]')
               from intents where deployment_uid = d.uid) as intents,
@@ -121,6 +138,7 @@ _DEPLOYMENTS: Final = """
              select i.source from intents i
               where i.deployment_uid = d.uid and i.max_replicas = 0 and i.source in ('user', 'policy')
               order by i.source = 'policy' limit 1) limited on true
+      left join rollouts o on o.deployment_uid = d.uid and o.state <> 'complete' and o.stable <> o.revision
      where d.deleted_at is null"""
 
 
@@ -194,6 +212,9 @@ def _model(row: Any, unready: Sequence[Any]) -> Model:
         trouble=_trouble(unready),
         load_s=row["load_s"],
         serves=not row["command"] or any("{port}" in part for part in row["command"]),
+        rollout=None
+        if row["rollout_revision"] is None
+        else RolloutRoute(str(row["rollout_revision"]), row["attempt"], row["weight"]),
     )
 
 

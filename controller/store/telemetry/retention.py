@@ -30,6 +30,11 @@ async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: in
         """delete from gateway_demand g
             where not exists (select 1 from deployments d where d.uid = g.deployment_uid)"""
     )
+    await connection.execute(
+        """delete from gateway_outcomes g
+            where not exists (select 1 from rollouts r where r.deployment_uid = g.deployment_uid
+                                 and r.attempt = g.attempt and r.state <> 'complete')"""
+    )
     await connection.execute("delete from wakes where expires_at < now()")
     await connection.execute(
         "delete from engine_loads l where not exists (select 1 from instances i where i.id = l.instance_id)"

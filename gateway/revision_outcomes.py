@@ -1,0 +1,52 @@
+"""How requests to each revision end while one is rolled out, as the leader is told. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.live.demand import RevisionCount
+from controller.live.endpoints import RolloutRoute
+
+
+@dataclass(slots=True)
+class _Counted:
+    attempt: int
+    requests: int = 0
+    errors: int = 0
+    told: bool = False
+
+
+class RevisionOutcomes:
+    """The counts of the rollouts under way. Where none is, nothing is counted."""
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[str, str], _Counted] = {}
+
+    def note(self, uid: str, rollout: RolloutRoute, revision: str, *, requests: int = 0, errors: int = 0) -> None:
+        """Adds requests that an engine of the revision has answered or broken off, and those that count as errors."""
+        counted = self._counted.get((uid, revision))
+        if counted is None or counted.attempt != rollout.attempt:
+            counted = self._counted[uid, revision] = _Counted(rollout.attempt)
+        counted.requests += requests
+        counted.errors += errors
+        counted.told = False
+
+    def report(self, under_way: Mapping[str, RolloutRoute]) -> list[RevisionCount]:
+        """What has changed since the last report. What belongs to no rollout under way (by uid) is forgotten."""
+        self._counted = {
+            key: one
+            for key, one in self._counted.items()
+            if (rollout := under_way.get(key[0])) is not None and rollout.attempt == one.attempt
+        }
+        changed = [
+            RevisionCount(uid, int(revision), one.attempt, one.requests, one.errors)
+            for (uid, revision), one in self._counted.items()
+            if not one.told
+        ]
+        for one in self._counted.values():
+            one.told = True
+        return changed
+
+    def everything_again(self) -> None:
+        """The next report tells all: what was told before may be lost."""
+        for one in self._counted.values():
+            one.told = False

@@ -1,0 +1,115 @@
+"""Which revision a request goes to while a new one gets a share of the requests."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from controller.live.endpoints import Endpoint, RolloutRoute
+from gateway.choose_revision import by_revision, place_in_turn, place_of_session
+from gateway.pick_instance import RoutingTable
+from gateway.revision_outcomes import RevisionOutcomes
+from support.builders.models import model
+
+MANY = 10_000
+OLD = [Endpoint("m", f"old-{n}", "127.0.0.1:1", "s", revision="1") for n in range(4)]
+NEW = Endpoint("m", "new", "127.0.0.1:1", "s", revision="2")
+
+
+def table_of(weight: int | None, endpoints: list[Endpoint]) -> RoutingTable:
+    table = RoutingTable(clock=lambda: 0.0)
+    known = replace(model("m"), rollout=RolloutRoute("2", 1, weight))
+    table.update({"m": known}, endpoints)
+    return table
+
+
+def asked(table: RoutingTable, session: bytes = b"", tried: tuple[str, ...] = ()) -> str:
+    picked = table.pick("m", tried, place=table.place("m", session))
+    return picked.revision if picked is not None else ""
+
+
+@pytest.mark.parametrize("weight", [1, 10, 33, 50, 99])
+def test_g56_the_new_revision_gets_its_share_of_10_000_requests(weight: int) -> None:
+    table = table_of(weight, [*OLD, NEW])
+    share = Counter(asked(table) for _ in range(MANY))["2"] / MANY
+    assert share == pytest.approx(weight / 100, abs=0.001)
+
+
+def test_g56_sessions_get_the_share_too_and_each_stays_on_one_revision() -> None:
+    table, other_gateway = table_of(10, [*OLD, NEW]), table_of(10, [NEW, *reversed(OLD)])
+    sessions = [b"session-%d" % n for n in range(MANY)]
+    first = [asked(table, one) for one in sessions]
+    assert Counter(first)["2"] / MANY == pytest.approx(0.1, abs=0.01)
+    assert [asked(table, one) for one in sessions] == first
+    assert [asked(other_gateway, one) for one in sessions] == first
+
+
+def test_a_larger_weight_never_moves_a_session_back() -> None:
+    sessions = [b"session-%d" % n for n in range(500)]
+    before: set[bytes] = set()
+    for weight in range(0, 101, 5):
+        table = table_of(weight, [*OLD, NEW])
+        now = {one for one in sessions if asked(table, one) == "2"}
+        assert before <= now
+        before = now
+    assert len(before) == len(sessions)
+
+
+def test_another_rollout_draws_other_sessions() -> None:
+    sessions = [b"session-%d" % n for n in range(1000)]
+    low = [{one for one in sessions if place_of_session(one, "uid", revision) < 0.1} for revision in ("2", "3")]
+    assert len(low[0] & low[1]) < 40
+
+
+def test_without_a_ready_canary_all_go_to_the_old_revision_and_the_reverse() -> None:
+    assert {asked(table_of(50, OLD)) for _ in range(20)} == {"1"}
+    assert {asked(table_of(50, [NEW])) for _ in range(20)} == {"2"}
+
+
+def test_an_aborted_revision_gets_no_request_while_an_old_one_can_take_it() -> None:
+    table = table_of(0, [*OLD, NEW])
+    assert {asked(table) for _ in range(100)} == {"1"}
+    assert asked(table, tried=tuple(one.instance for one in OLD)) == "2"
+
+
+def test_a_revision_at_its_limit_leaves_requests_to_the_other_one() -> None:
+    table = table_of(99, [*OLD, replace(NEW, max_in_flight=1)])
+    table.enter(NEW)
+    assert asked(table) == "1"
+
+
+def test_without_a_weight_the_least_busy_one_of_all_is_picked() -> None:
+    table = table_of(None, [*OLD, NEW])
+    assert table.place("m", b"any") is None
+    for one in OLD:
+        table.enter(one)
+    assert asked(table) == "2"
+
+
+def test_places_are_spread_evenly_over_any_run() -> None:
+    for begin in (0, 12_345):
+        low = sum(place_in_turn(n) < 0.1 for n in range(begin, begin + 1000))
+        assert 97 <= low <= 103
+
+
+def test_both_groups_hold_all_endpoints() -> None:
+    chosen, other = by_revision([*OLD, NEW], RolloutRoute("2", 1, 10), 0.05)
+    assert (chosen, other) == ([NEW], OLD)
+
+
+def test_counts_of_an_attempt_are_told_once_and_forgotten_with_it() -> None:
+    outcomes, rollout = RevisionOutcomes(), RolloutRoute("2", 1, 10)
+    outcomes.note("uid", rollout, "2", requests=1, errors=1)
+    outcomes.note("uid", rollout, "2", requests=1)
+    (told,) = outcomes.report({"uid": rollout})
+    assert (told.revision, told.attempt, told.requests, told.errors) == (2, 1, 2, 1)
+    assert outcomes.report({"uid": rollout}) == []
+    outcomes.everything_again()
+    assert outcomes.report({"uid": rollout}) == [told]
+    again = RolloutRoute("2", 2, 10)
+    outcomes.note("uid", again, "2", requests=1)
+    (told,) = outcomes.report({"uid": again})
+    assert (told.attempt, told.requests, told.errors) == (2, 1, 0)
+    assert outcomes.report({}) == []
+    outcomes.everything_again()
+    assert outcomes.report({"uid": again}) == []
