@@ -77,7 +77,7 @@ def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
     if trouble.code == _NO_CAPACITY:
         what = "cannot be placed now: no worker has what it needs"
     else:
-        what = "did not start, three times in a row"
+        what = "failed three times in a row, at its start or soon after"
     see = f"see: gpuward describe deployment {model}"
     headers = {"Retry-After": str(after_s)}
     return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)

@@ -15,20 +15,22 @@ def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
         OSError: the address is taken, or not this host's.
     """
     opened: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            opened.append(_bind(host, port if not opened else opened[0].getsockname()[1], shared=bool(opened)))
-        for one in opened:
-            one.listen(BACKLOG)
-    except BaseException:
-        for one in opened:
-            one.close()
-        raise
+    with _bind(host, port, shared=False) as first:
+        # Each is bound to a number: a socket that took any port would lose it where one of its processes shuts it down.
+        number = first.getsockname()[1]
+        try:
+            opened.extend(_bind(host, number, shared=True) for _ in range(count))
+            for one in opened:
+                one.listen(BACKLOG)
+        except BaseException:
+            for one in opened:
+                one.close()
+            raise
     return opened
 
 
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
-    """A bound socket. The first one is not shared yet while it is bound, so a port that is in use is refused."""
+    """A bound socket. One that is not shared is refused where the port is in use; then it lets others share."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -18,6 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
@@ -271,8 +272,8 @@ ACTS: Sequence[Act] = (
     Act("fail_thrice", _fail_thrice),
     Act("scale_up", lambda w: deployments.scale(w.db, "whole", 4, 4)),
     Act("scale_down", lambda w: deployments.scale(w.db, "whole", 2, 2)),
-    Act("stop", lambda w: deployments.stop(w.db, "shared")),
-    Act("start", lambda w: deployments.start(w.db, "shared")),
+    Act("stop", lambda w: switch.stop(w.db, "shared")),
+    Act("start", lambda w: switch.start(w.db, "shared")),
     Act("refuse", _refuse),
     Act("unsent", _unsent),
     Act("delete_unsent", _delete_unsent),

@@ -172,7 +172,9 @@ class Soak:
             return Seen(request_id, kind, 0, "reset" if ended else "lost", ended or repr(error))
 
     async def _ask(self, session: aiohttp.ClientSession, door: Door, request_id: str, kind: Kind) -> Seen:
-        model = "sleepy" if not self._naps and self.random.random() < SLEEPY_SHARE else "soak"
+        # An engine that dies again and again is left alone for long, and would hardly sleep and wake.
+        may_sleep = not self._naps and "die" not in kind.words
+        model = "sleepy" if may_sleep and self.random.random() < SLEEPY_SHARE else "soak"
         body = chat(f"[simulate id={request_id} {kind.words}]", stream=kind.stream) | {"model": model}
         headers = {"Authorization": f"Bearer {self._key['key']}"}
         async with session.post(door.url + CHAT, json=body, headers=headers) as answer:

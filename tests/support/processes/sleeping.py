@@ -1,15 +1,9 @@
 """Deployments that sleep and wake on real processes: requests to them, and what is seen of them."""
 
 import asyncio
-import tempfile
-import urllib.parse
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from controller.store.embedded.layout import PORT, Layout
 from support.processes.cluster import Cluster
 
 CHAT = "/v1/chat/completions"
@@ -78,61 +72,3 @@ async def gauge(cluster: Cluster, name: str, url: str = "", **labels: str) -> fl
     found = [line for line in lines if line.startswith((name + "{", name + " "))]
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(float(line.rsplit(" ", 1)[1]) for line in found if all(one in line for one in wanted))
-
-
-class Relay:
-    """The way of one gateway to the database, which can be cut and restored."""
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._is_cut = False
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
-        if self._is_cut:
-            writer.close()
-            return
-        other_reader, other_writer = await asyncio.open_unix_connection(str(self._target))
-        self._writers |= {writer, other_writer}
-        await asyncio.gather(_copy(reader, other_writer), _copy(other_reader, writer))
-
-    def cut(self) -> None:
-        """Nothing gets through from now on."""
-        self._is_cut = True
-        for writer in self._writers:
-            writer.close()
-        self._writers.clear()
-
-    def restore(self) -> None:
-        """New connections get through."""
-        self._is_cut = False
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.close()
-
-
-@asynccontextmanager
-async def relay(cluster: Cluster) -> AsyncIterator[tuple[Relay, str]]:
-    """A way to the database of a controller that has its own, and the URL for it."""
-    sockets = Layout(cluster.data_dir).sockets
-    name = f".s.PGSQL.{PORT}"
-    made = Relay(sockets / name)
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
-        server = await asyncio.start_unix_server(made.serve, str(Path(folder) / name))
-        dsn = Layout(cluster.data_dir).url("postgresql")
-        replaced = dsn.replace(urllib.parse.quote(str(sockets), safe=""), urllib.parse.quote(folder, safe=""))
-        assert replaced != dsn, dsn
-        try:
-            yield made, replaced
-        finally:
-            server.close()
-            made.cut()

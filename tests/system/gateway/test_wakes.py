@@ -7,8 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from support.database.gate import gate_to
 from support.processes.cluster import Cluster
-from support.processes.gateways import Another
+from support.processes.gateways import Another, embedded_dsn
 from support.processes.sleeping import (
     CHAT,
     QUICK,
@@ -21,9 +22,8 @@ from support.processes.sleeping import (
     epochs,
     events,
     gauge,
-    relay,
     sleeps,
-)  # fmt: skip
+)
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(200)]
 ONE_GPU = 1
@@ -101,13 +101,13 @@ async def test_g34_a_gateway_that_is_cut_off_and_serves_stops_nothing(cluster: C
             assert answer.status == 200
             return await answer.content.read()
 
-    async with relay(cluster) as (way, dsn):
-        other = Another(cluster, dsn)
+    async with gate_to(embedded_dsn(cluster)) as gate:
+        other = Another(cluster, gate.dsn)
         await cluster.until(other.is_ready, "the other gateway serves")
         assert (await ask(cluster))[0] == 200
         streaming = asyncio.create_task(stream(other.url))
         await asyncio.sleep(1.5)
-        way.cut()
+        gate.freeze()
 
         async def is_named() -> bool:
             conditions = (await cluster.get("/deployments/chat"))["status"]["conditions"]
@@ -120,7 +120,7 @@ async def test_g34_a_gateway_that_is_cut_off_and_serves_stops_nothing(cluster: C
         await asyncio.sleep(4)
         assert await cluster.phase_of("chat") == "running", "idle as far as is known, which is not enough"
         assert await gauge(cluster, "gpuward_autoscaler_silent_gateways") == 1
-        way.restore()
+        await gate.open()
         await asleep(cluster)
 
 

@@ -109,3 +109,21 @@ def accepted(listening: socket.socket) -> int:
             count += 1
     except BlockingIOError:
         return count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_socket_that_a_process_has_shut_down_serves_its_port_again(count: int) -> None:
+    """As where a serving process alone gets SIGTERM: its successor listens on the same socket."""
+    opened = open_listeners("127.0.0.1", 0, count)
+    try:
+        port = opened[0].getsockname()[1]
+        for one in opened:
+            one.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        for one in opened:
+            one.listen(8)
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    finally:
+        for one in opened:
+            one.close()
