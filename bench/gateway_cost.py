@@ -32,7 +32,7 @@ from support.processes.cluster import Cluster
 REST_S = 3.0  # in which what the hops use at rest is measured
 CONNECTIONS = 64
 STREAMS, EVENTS_PER_S = 100, 50
-SLOW_STREAMS = 200
+FIRST_STREAMS, SLOW_STREAMS = 20, 200
 PROMPT_BYTES = 400_000
 
 SMALL_RATIO, EVENT_RATIO, PROMPT_RATIO = 6.0, 2.5, 4.0
@@ -132,10 +132,16 @@ class Bench:
                 self.prompt.add(way, cpu / outcome["requests"] * 1e6)
 
     async def kib_per_stream(self, way: Way) -> float:
-        """What an open stream holds on this way; it is measured before anything else has grown the processes."""
-        await self._load.send(way, "requests", 8, chat("hello", max_tokens=1), seconds=0.5)
-        before = way.memory_bytes()
+        """What an open stream holds on this way, without what the first streams of all take once and for all.
+
+        It is measured before anything else has grown the processes.
+        """
         said = "[simulate tokens=1000 token_seconds=1]"
+        await self._load.send(way, "requests", 8, chat("hello", max_tokens=1), seconds=0.5)
+        await self._load.send(way, "hold", FIRST_STREAMS, chat(said, stream=True))
+        await self._load.send(way, "release", 0, {})
+        await asyncio.sleep(1)
+        before = way.memory_bytes()
         await self._load.send(way, "hold", SLOW_STREAMS, chat(said, stream=True))
         await asyncio.sleep(2)
         held = way.memory_bytes() - before

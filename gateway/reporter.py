@@ -49,6 +49,7 @@ class Reporter:
         self._rollouts = rollouts
         self._poked = asyncio.Event()
         self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
+        self._unwanted: set[str] = set()  # deployments whose wakes are to be withdrawn
         self._failing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -104,11 +105,12 @@ class Reporter:
             self._demand.everything_again()
             self._outcomes.everything_again()
         self._queues.told(told.elsewhere)
-        now = self._clock()
-        for uid in self._queues.take_withdrawn():
+        now, wakes = self._clock(), self._queues.wakes()
+        self._unwanted = (self._unwanted | self._queues.take_withdrawn()) - wakes.keys()
+        for uid in tuple(self._unwanted):
             self._asked.pop(uid, None)
             await self._reports.withdraw(uid)
-        wakes = self._queues.wakes()
+            self._unwanted.discard(uid)
         due = {u: r for u, r in wakes.items() if now - self._asked.get(u, float("-inf")) >= _AGAIN_S}
         for uid, request_id in (self._queues.take_refused() | due).items():
             await self._reports.wake(uid, request_id)

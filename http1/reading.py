@@ -33,9 +33,10 @@ class MessageError(Exception):
 class MessageReader:
     """Fields of a head, pieces of a body, and their bounds. A subclass hands them to its sink."""
 
-    __slots__ = ("_bare_bytes", "_fields", "_in_head", "_parser", "_pieces", "_problem", "_trailers")
+    __slots__ = ("_bare_bytes", "_fields", "_in_head", "_parser", "_pieces", "_problem", "_sink", "_trailers")
 
-    def __init__(self) -> None:
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
         self._fields: Fields = []
         self._pieces: list[bytes] = []  # of a body, read since the sink was last called
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
@@ -71,8 +72,8 @@ class MessageReader:
         return rest
 
     def close(self) -> None:
-        """Nothing more will be read: parser and reader let go of each other, so that neither waits for a collection."""
-        self._parser = None
+        """Nothing more will be read: reader, parser and sink let go of one another; none awaits a collection."""
+        self._parser = self._sink = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field; also called for trailers, which are dropped."""

@@ -33,11 +33,10 @@ class RequestReader(MessageReader):
         rest: what followed a request to switch protocols.
     """
 
-    __slots__ = ("_ended", "_head", "_ignored", "_sink", "_target", "begun", "busy", "pipelined", "rest")
+    __slots__ = ("_ended", "_head", "_ignored", "_target", "begun", "busy", "pipelined", "rest")
 
     def __init__(self, sink: RequestSink) -> None:
-        super().__init__()
-        self._sink = sink
+        super().__init__(sink)
         self._target = b""
         self._ignored = False
         self._head: RequestHead | None = None  # until it is handed on

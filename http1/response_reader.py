@@ -51,8 +51,7 @@ class ResponseReader(MessageReader):
     )
 
     def __init__(self, sink: ResponseSink) -> None:
-        super().__init__()
-        self._sink = sink
+        super().__init__(sink)
         self._head_only = False
         self._upgrade = False
         self._heads = 0

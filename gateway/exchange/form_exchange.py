@@ -105,6 +105,8 @@ class FormExchange(Exchange):
         if form.model is not None:
             self._asked = Asked(form.model, b"", form.span)
             self._ask_for(self._asked, 0)  # the size of a file says nothing of tokens
+        elif form.ended:
+            self._model_is_missing()
         elif self._size > MOST_HELD_BYTES:
             message = f"model: is not in the first {MOST_HELD_BYTES} bytes of the form; write it before the file"
             self.fail(GatewayError(400, "model_too_late", message, param="model"))

@@ -15,6 +15,7 @@ from controller.hub import handshake
 from controller.hub.devices import write_device_change
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from controller.store.workers.sessions import WorkerGoneError
 from machine.controllers import Controller, HandClock, Term
@@ -144,9 +145,9 @@ class World:
                 case "scale":
                     await deployments.scale(self.database, name, replicas, replicas)
                 case "stop":
-                    await deployments.stop(self.database, name)
+                    await switch.stop(self.database, name)
                 case "start":
-                    await deployments.start(self.database, name)
+                    await switch.start(self.database, name)
 
     async def operator(self, verb: Any, host: Host) -> None:
         with suppress(RefusedError):

@@ -9,6 +9,7 @@ from controller.api.resources.metrics import figures_text
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import stop as switch
 from controller.store.scaling import effects
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.metrics import read_figures
@@ -216,7 +217,7 @@ async def test_g35_a_policys_stop_of_a_deployment_with_min_0_is_a_sleep_that_a_r
 
 async def test_g35_a_users_stop_does_not_end_by_a_request(db: Database, world: ScaledLedger) -> None:
     uid = await world.deployment()
-    await deployments.stop(db, "chat")
+    await switch.stop(db, "chat")
     await world.gateways[0].wake(uid)
     await world.look(2)
     await world.term.settle()
@@ -228,7 +229,7 @@ async def test_g35_a_users_stop_does_not_end_by_a_request(db: Database, world: S
 async def test_g35_an_operators_wake_holds_it_for_its_time(db: Database, world: ScaledLedger) -> None:
     await world.deployment(scaling={"target": 8, "idle_after": 5, "down_window": 5})
     await world.look(10)
-    view = await deployments.wake(db, "chat", 7200)
+    view = await switch.wake(db, "chat", 7200)
     assert view.status.wanted == 0
     await world.look(60)
     assert await world.number() == 1
@@ -322,7 +323,7 @@ async def test_a_manifest_that_gets_a_range_stops_no_busy_replica(db: Database, 
 
 async def test_a_stopped_manifest_that_gets_a_range_begins_at_its_min(db: Database, world: ScaledLedger) -> None:
     await world.deployment(replicas=3)
-    await deployments.stop(db, "chat")
+    await switch.stop(db, "chat")
     await apply_spec(db, "chat", ranged(0, 3))
     assert (await wanted(db))[0] == 0
 

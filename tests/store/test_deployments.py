@@ -10,6 +10,7 @@ from controller.store.core.database import Database
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.deployments import apply as store
+from controller.store.deployments import stop as switch
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
@@ -76,7 +77,7 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
     migrated: Database,
 ) -> None:
     uid = (await apply_spec(migrated, "a", spec(replicas=4))).view.uid
-    await store.stop(migrated, "a")
+    await switch.stop(migrated, "a")
     await limit(migrated, uid, "policy")
     await limit(migrated, uid, "autoscaler", 3)
     unchanged = await apply_spec(migrated, "a", spec(replicas=4))
@@ -90,10 +91,10 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
 async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
     await apply_spec(migrated, "a", spec(replicas=2))
     for _ in range(2):
-        assert (await store.stop(migrated, "a")).status.wanted == 0
+        assert (await switch.stop(migrated, "a")).status.wanted == 0
     await limit(migrated, (await read(migrated)).uid, "policy")
     for _ in range(2):
-        assert (await store.start(migrated, "a")).status.wanted == 2
+        assert (await switch.start(migrated, "a")).status.wanted == 2
     assert await reasons(migrated) == ["applied", "stopped", "started"]
 
 
@@ -119,7 +120,7 @@ async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
 
 
 async def test_unknown_names_are_refused_with_the_command_that_lists_them(migrated: Database) -> None:
-    for act in (store.stop, store.start, store.delete):
+    for act in (switch.stop, switch.start, store.delete):
         with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
             await act(migrated, "x")
     with pytest.raises(NotFoundError):
@@ -162,8 +163,8 @@ async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
         await listening.add_listener(CHANNEL, hear)
         uid = (await apply_spec(migrated, "a", spec())).view.uid
         await apply_spec(migrated, "a", spec())  # unchanged: silent
-        await store.stop(migrated, "a")
-        await store.start(migrated, "a")
+        await switch.stop(migrated, "a")
+        await switch.start(migrated, "a")
         await store.scale(migrated, "a", 3, 3)
         await store.delete(migrated, "a")
         async with asyncio.timeout(10):

@@ -18,6 +18,7 @@ from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
+from controller.store.deployments import stop as switch
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Page
@@ -67,7 +68,7 @@ async def scale(request: web.Request) -> web.Response:
 async def wake(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/wake`."""
     body = await read_model(request, WakeBody)
-    view = await store.wake(request.app[CONTEXT].database, request.match_info["name"], body.for_s)
+    view = await switch.wake(request.app[CONTEXT].database, request.match_info["name"], body.for_s)
     return json_response(view, headers=etag(view))
 
 
@@ -98,8 +99,8 @@ _MANIFEST_ROUTES: Final = ManifestResource(
 ).routes()
 ROUTES: Final = (
     *_MANIFEST_ROUTES,
-    Route("POST", _PATH + "/{name}/start", _verb(store.start), Access.OPERATE, "Undo stops", _TAG, DeploymentView),
-    Route("POST", _PATH + "/{name}/stop", _verb(store.stop), Access.OPERATE, "Stop all replicas", _TAG, DeploymentView),
+    Route("POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops", _TAG, DeploymentView),
+    Route("POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas", _TAG, DeploymentView),
     Route(
         "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
         DeploymentView, ScaleBody,

@@ -1,6 +1,7 @@
-"""What users request: apply, delete, stop, start, scale. Each is one transaction with its event and notification.
+"""What users request of a deployment's spec: apply, scale, undo, delete.
 
-It writes only the API's columns; the reconciler derives the rest.
+Each is one transaction with its event and notification. It writes only the API's columns; the reconciler derives the
+rest.
 """
 
 import uuid
@@ -12,12 +13,13 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
-from controller.domain.wanted import may_sleep, scales
+from controller.domain.wanted import scales
 from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.core.notify import CHANNEL, notify_all
-from controller.store.core.refusals import GenerationConflictError, NotScaledError
+from controller.store.core.notify import CHANNEL
+from controller.store.core.refusals import GenerationConflictError
+from controller.store.deployments.changes import clear_limits, record_change
 from controller.store.deployments.live import LIVE, live_row, missing
 from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import (
@@ -187,76 +189,6 @@ async def undo(database: Database, name: str, to: int | None, *, judge: Judge = 
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
-async def stop(database: Database, name: str) -> DeploymentView:
-    """Limits the deployment to zero replicas until it is started or its spec changes.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-    """
-    async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        status = await connection.execute(
-            """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
-               on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
-               where intents.max_replicas <> 0""",
-            row["uid"],
-        )
-        if status != "INSERT 0 0":
-            await _record(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
-        return await deployment_by_uid(connection, str(row["uid"]))
-
-
-async def wake(database: Database, name: str, for_s: float) -> DeploymentView:
-    """Keeps a deployment awake for so long, though no request comes; 0 ends that.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        NotScaledError: it never sleeps, or its user has stopped it.
-    """
-    async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        uid = row["uid"]
-        _check_may_wake(name, DeploymentSpec.model_validate(row["spec"]))
-        if await connection.fetchval(
-            "select 1 from intents where deployment_uid = $1 and source = 'user' and max_replicas = 0", uid
-        ):
-            raise NotScaledError(f"deployment {name!r} is stopped; run: gpuward start {name}")
-        await connection.execute(
-            """insert into wakes (deployment_uid, source, expires_at)
-               values ($1, 'user', now() + make_interval(secs => $2))
-               on conflict (deployment_uid, source)
-               do update set created_at = now(), expires_at = excluded.expires_at""",
-            uid,
-            for_s,
-        )
-        what = f"is kept awake for {for_s:g} s" if for_s else "is no longer kept awake"
-        message = f"deployment {name} {what} by its user"
-        event = NewEvent("kept_awake", message, (f"deployment:{uid}",), {"for_s": for_s})
-        await write_events(connection, [event])
-        await notify_all(connection, {"wake": [str(uid)], "status": [str(uid)]})
-        return await deployment_by_uid(connection, str(uid))
-
-
-def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
-    if not may_sleep(spec):
-        low, high = spec.replica_bounds
-        why = f"runs {low}" if low == high else f"runs at least {max(low, 1)}"
-        raise NotScaledError(f"deployment {name!r} never sleeps: it {why}; gpuward scale {name} --min 0 lets it")
-
-
-async def start(database: Database, name: str) -> DeploymentView:
-    """Removes the limits of `stop` and of policies.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-    """
-    async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        if await _clear_intents(connection, row["uid"]):
-            await _record(connection, row["uid"], "started", f"deployment {name} was started by its user")
-        return await deployment_by_uid(connection, str(row["uid"]))
-
-
 async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
     """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
 
@@ -294,7 +226,7 @@ async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: 
     stored = spec.model_dump(mode="json")
     held = await connection.fetch(_CREATE, uid, name, stored, input_hash, sorted(names), *current_actor())
     await check_held(connection, names, (row["name"] for row in held))
-    await _record(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
+    await record_change(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
     return uid
 
 
@@ -327,9 +259,11 @@ async def _change(
     if revision is None:
         await write_revision(connection, uid, new, spec, input_hash)
     await keep_number(connection, uid, before, spec)
-    await _clear_intents(connection, uid)
+    await clear_limits(connection, uid)
     scaled = scales(before) or scales(spec)
-    await _record(connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new, scaled=scaled)
+    await record_change(
+        connection, uid, reason, f"deployment {row['name']} was {change}", old=old, new=new, scaled=scaled
+    )
     if before.utilization_policy != spec.utilization_policy:
         await _record_policy_change(connection, row, before, spec)
     return change
@@ -343,25 +277,3 @@ async def _record_policy_change(connection: Any, row: Any, old: DeploymentSpec, 
         evidence["old"], evidence["new"] = changed_fields(before, after)
     message = f"deployment {row['name']} changed its utilization policy: {evidence['old']} -> {evidence['new']}"
     await write_events(connection, [NewEvent("policy_changed", message, (f"deployment:{row['uid']}",), evidence)])
-
-
-async def _clear_intents(connection: Any, uid: uuid.UUID) -> bool:
-    query = "delete from intents where deployment_uid = $1 and source in ('user', 'policy')"
-    status: str = await connection.execute(query, uid)
-    return status != "DELETE 0"
-
-
-async def _record(
-    connection: Any,
-    uid: uuid.UUID,
-    reason: str,
-    message: str,
-    *,
-    old: int | None = None,
-    new: int | None = None,
-    scaled: bool = False,
-) -> None:
-    """Writes the event and the notification of one change. `scaled`: replicas follow the requests, or did so."""
-    evidence = {} if new is None else {"old_generation": old, "generation": new}
-    await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
-    await notify_all(connection, {"deployment": [str(uid)], "scaling": [str(uid)] if scaled else []})

@@ -18,6 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
@@ -41,6 +42,8 @@ _PICTURE = {
                       from instances i join deployments d on d.uid = i.deployment_uid
                       left join claims c on c.instance_id = i.id
                      group by i.id, d.name order by 1, 2, 3, 5, i.restarts, replaces""",
+    "rollouts": """select d.name, o.revision, o.stable, o.state, o.attempt, o.available
+                     from rollouts o join deployments d on d.uid = o.deployment_uid order by d.name""",
     "workers": "select name, phase, reason, cordoned, draining from workers order by name",
     "orders": """select d.name, c.verb, c.epoch, c.state, count(*) from commands c
                    join instances i on i.id = c.instance_id join deployments d on d.uid = i.deployment_uid
@@ -253,8 +256,13 @@ async def _return(world: World) -> None:
     await set_heartbeat(world.db, world.workers["w2"].id)
 
 
+def _rolling(**fields: Any) -> Callable[[World], Awaitable[Any]]:
+    spec = {"update": "rolling", "rollout": {"ready_for": 0}, "resources": {"gpus": 1, "gpu_memory": "5GiB"}, **fields}
+    return lambda world: world.apply("rolling", **spec)
+
+
 async def _delete_all(world: World) -> None:
-    for name in ("whole", "shared", "huge", "late"):
+    for name in ("whole", "shared", "huge", "late", "rolling"):
         await deployments.delete(world.db, name)
 
 
@@ -264,8 +272,8 @@ ACTS: Sequence[Act] = (
     Act("fail_thrice", _fail_thrice),
     Act("scale_up", lambda w: deployments.scale(w.db, "whole", 4, 4)),
     Act("scale_down", lambda w: deployments.scale(w.db, "whole", 2, 2)),
-    Act("stop", lambda w: deployments.stop(w.db, "shared")),
-    Act("start", lambda w: deployments.start(w.db, "shared")),
+    Act("stop", lambda w: switch.stop(w.db, "shared")),
+    Act("start", lambda w: switch.start(w.db, "shared")),
     Act("refuse", _refuse),
     Act("unsent", _unsent),
     Act("delete_unsent", _delete_unsent),
@@ -274,6 +282,9 @@ ACTS: Sequence[Act] = (
     Act("uncordon", _uncordon),
     Act("fall_silent", _fall_silent),
     Act("return", _return),
+    Act("roll_out", _rolling()),
+    Act("roll_on", _rolling(args={"token_seconds": 0.1})),
+    Act("roll_no_more", _rolling(args={"token_seconds": 0.1}, update="recreate")),
     Act("delete_all", _delete_all),
 )
 ANALYSED: Sequence[Act] = (

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from controller.store.core.database import Database
-from controller.store.deployments.apply import scale, stop
+from controller.store.deployments.apply import scale
+from controller.store.deployments.stop import stop
 from support.database.ledger import add_deployment
 from support.leading.models_floor import CHAT, LIMIT_S, Agent, Floor
 

@@ -128,12 +128,15 @@ async def test_g11_two_hundred_streams_closed_at_once_leave_nothing_open(cluster
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(headers=cluster.session.headers, connector=connector) as session:
 
-        async def open_one(n: int) -> None:
+        async def open_one(n: int) -> aiohttp.ClientResponse:
             answer = await session.post(cluster.url + CHAT, json=body(f"id=s{n} {SLOW}", stream=True))
             await answer.content.readuntil(b"\n\n")
+            return answer
 
-        await asyncio.gather(*(open_one(n) for n in range(number)))
+        answers = await asyncio.gather(*(open_one(n) for n in range(number)))
         closed = time.monotonic()
+        for answer in answers:
+            answer.close()
     ids = [f"s{n}" for n in range(number)]
 
     async def all_cancelled() -> bool:

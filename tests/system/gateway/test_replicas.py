@@ -51,7 +51,7 @@ async def ask(cluster: Cluster, told: str, path: str = CHAT, url: str = "", **fi
 
 async def test_g13_to_g16_a_request_runs_once_and_its_client_is_told(cluster: Cluster, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
-    serving = {"first_token_timeout": "2s", "queue": {"length": 0}}
+    serving = {"first_token_timeout": "4s", "queue": {"length": 0}}
     await serve(cluster, chat={"replicas": 3, "env": journal.env, "serving": serving})
     await listed(cluster, "chat")
     await engines_refuse(cluster, journal)
@@ -82,7 +82,7 @@ async def an_engine_is_silent(cluster: Cluster, journal: Journal) -> None:
     began = time.monotonic()
     status, headers, content = await ask(cluster, "id=silent silent")
     assert (status, json.loads(content)["error"]["code"], headers["x-should-retry"]) == (504, "timed_out", "false")
-    assert 1.9 < time.monotonic() - began < 6
+    assert 3.9 < time.monotonic() - began < 10
     await cluster.until(
         lambda: journal.of("silent") == {"taken": 1, "cancelled": 1}, "one saw it, and it was cancelled"
     )

@@ -13,6 +13,7 @@ from gateway.errors import GatewayError
 from gateway.pick_instance import RoutingTable
 from gateway.queues import Queues
 from gateway.reporter import Reporter
+from gateway.revision_outcomes import RevisionOutcomes
 from support.builders.models import model
 
 UID = "uid-m"
@@ -20,27 +21,22 @@ UID = "uid-m"
 
 @dataclass
 class Reports:
-    """Notes what is told. `failing`: the database is away; `forgot`: it knew nothing of this gateway."""
+    """Notes what is told. `forgot`: the database knew nothing of this gateway."""
 
     told: list[Any] = field(default_factory=list)
-    failing: bool = False
+    fails_late: bool = False  # from the withdrawals on
     forgot: bool = False
 
-    def _check(self) -> None:
-        if self.failing:
-            raise ConnectionRefusedError("no database")
-
-    async def report(self, loads: Mapping[str, GatewayLoad]) -> Told:
-        self._check()
+    async def report(self, loads: Mapping[str, GatewayLoad], _outcomes: object) -> Told:
         self.told.append({uid: (load.in_flight, load.waiting) for uid, load in loads.items()})
         return Told({}, self.forgot)
 
     async def wake(self, uid: str, request_id: str) -> None:
-        self._check()
         self.told.append(("wake", uid, request_id))
 
     async def withdraw(self, uid: str) -> None:
-        self._check()
+        if self.fails_late:
+            raise ConnectionRefusedError("no database")
         self.told.append(("withdraw", uid))
 
 
@@ -66,7 +62,7 @@ class Site:
         self.queues = Queues(self.table, self.demand, lambda: self.now)
         self.reports = Reports()
         reports: Any = self.reports
-        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now)
+        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now, RevisionOutcomes(), dict)
         self.route()
 
     def route(self, **fields: Any) -> None:
@@ -119,6 +115,21 @@ async def test_g31_a_refused_request_asks_too(site: Site) -> None:
     site.now += 20
     site.join("again")
     assert ("wake", UID, "again") in await site.turn()
+
+
+async def test_a_withdrawal_that_failed_is_told_later_unless_the_model_is_wanted_again(site: Site) -> None:
+    for wanted_again in (False, True):
+        first = site.join("first")
+        await site.turn()
+        site.queues.leave(first, "m", refused=False)
+        site.reports.fails_late = True
+        with pytest.raises(ConnectionRefusedError):
+            await site.turn()
+        site.reports.fails_late = False
+        if wanted_again:
+            first = site.join("again")
+        assert (("withdraw", UID) in await site.turn()) is not wanted_again
+        assert ("withdraw", UID) not in await site.turn()
 
 
 async def test_what_the_database_does_not_know_is_told_again(site: Site) -> None:
