@@ -1,7 +1,7 @@
 """docs/metrics.md: what `/metrics` exports, from the two places that make metrics."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
-from controller.store.views.metrics import Figures
+from controller.store.views.metrics import Figures, RolloutFigures
 from gateway.metrics import GatewayMetrics
 from gateway.queue_metrics import QueueMetrics
 from gateway.request_metrics import RequestMetrics
@@ -110,6 +110,7 @@ class _Listing(CollectorRegistry):
 
 def _read_from_rows() -> Iterator[MetricFacts]:
     figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0}, {("d", "false"): 2}, {"d": 1}, 0)
+    figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, stands=False)})
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):
         sample = family.samples[0]

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from controller.api.resources.metrics import figures_text
+from controller.live.demand import DemandReports, RevisionCount
+from controller.live.endpoints import RolloutRoute, read_endpoints
 from controller.runtime.outcome import StaleError
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
@@ -12,6 +15,7 @@ from controller.store.core.refusals import NotFoundError, NothingToUndoError, No
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import revisions, rollouts
 from controller.store.views.deployments import deployment_by_name
+from controller.store.views.metrics import read_figures
 from controller.store.views.rollouts import revisions_of
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
@@ -101,6 +105,47 @@ async def test_a_rollout_is_stored_shown_and_complete(db: Database, site: Site) 
         r["reason"] for r in await rows(db, "select reason from events where reason like 'rollout%' order by id")
     ]
     assert reasons == ["rollout_started", "rollout_complete"]
+
+
+async def test_metrics_show_a_rollout_until_it_is_complete(db: Database, site: Site) -> None:
+    await up(db, site)
+    await rollouts.pause(db, "chat")
+    await apply_spec(db, "chat", chat(0.02, rollout={**ROLLOUT, "canary": {"weight": 25, "for": "1h"}}))
+    await site.play(2)
+    async with db.snapshot() as c:
+        text = figures_text(await read_figures(c), leading=True, version="1").decode()
+    for name, value in (("available_replicas", 0.0), ("request_ratio", 0.25), ("stands", 1.0)):
+        assert f'gpuward_rollout_{name}{{deployment="chat",revision="2"}} {value}' in text
+    await apply_spec(db, "chat", chat(0.02))
+    await rollouts.resume(db, "chat")
+    await site.play(16)
+    async with db.snapshot() as c:
+        assert (await read_figures(c)).rollouts == {}
+
+
+async def test_counts_of_all_gateways_abort_a_rollout(db: Database, site: Site) -> None:
+    await up(db, site)
+    rolling = {**ROLLOUT, "canary": {"weight": 25, "for": "1h"}, "abort": {"after_requests": 10}}
+    await apply_spec(db, "chat", chat(0.02, rollout=rolling))
+    await site.play(4)
+    (uid,) = [r["uid"] for r in await rows(db, "select uid from deployments")]
+    attempt = (await site.rollout())["attempt"]
+    gateways = [DemandReports(db, name) for name in ("p", "q")]
+    for gateway in gateways:
+        await gateway.report({}, [RevisionCount(str(uid), 2, attempt - 1, 100, 100)])
+    await site.play(2)
+    assert (await site.rollout())["state"] == "canary", "counts of an earlier attempt"
+    for gateway in gateways:
+        await gateway.report({}, [RevisionCount(str(uid), 2, attempt, 8, 1)])
+    await site.play(2)
+    record = await site.rollout()
+    assert (record["state"], record["weight"]) == ("aborted", 0)
+    assert "2 of 16 requests to revision 2 failed, more than 5 %" in record["message"]
+    async with db.snapshot() as c:
+        serving, _ = await read_endpoints(c)
+    assert serving.models["chat"].rollout == RolloutRoute("2", attempt, 0)
+    await site.play(8)
+    assert await site.running() == [(1, "running")] * 2
 
 
 async def test_another_leader_goes_on_and_the_old_one_writes_nothing(db: Database, site: Site) -> None:

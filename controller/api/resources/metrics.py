@@ -92,6 +92,7 @@ def _read_from_rows(figures: Figures) -> list[Metric]:
         ),
         _freed(figures.freed_gpu_s),
         *_autoscaler(figures),
+        *_rollouts(figures),
     ]
 
 
@@ -114,6 +115,31 @@ def _autoscaler(figures: Figures) -> list[Metric]:
             (((name,), number) for name, number in figures.withheld.items()),
         ),
         silent,
+    ]
+
+
+def _rollouts(figures: Figures) -> list[Metric]:
+    """A series for each rollout that is not complete."""
+    labels, found = ("deployment", "revision"), figures.rollouts.items()
+    return [
+        _labelled(
+            "gpuward_rollout_available_replicas",
+            "Replicas of the new revision that run for `ready_for`; absent once its rollout is complete.",
+            labels,
+            ((key, one.available) for key, one in found),
+        ),
+        _labelled(
+            "gpuward_rollout_request_ratio",
+            "Share of the requests for the new revision, 0 to 1; absent where none is set.",
+            labels,
+            ((key, one.weight) for key, one in found if one.weight is not None),
+        ),
+        _labelled(
+            "gpuward_rollout_stands",
+            "1 if a rollout is paused, has failed or was aborted, else 0; absent once it is complete.",
+            labels,
+            ((key, float(one.stands)) for key, one in found),
+        ),
     ]
 
 

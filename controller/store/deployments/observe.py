@@ -3,10 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
-
-import orjson
 
 from controller.domain.instances import (
     ClaimFacts,
@@ -25,7 +22,7 @@ from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
 from controller.store.deployments.rollouts import read_rollouts
-from schemas.manifest.deployment import DeploymentSpec
+from controller.store.deployments.specs import spec_from_json
 
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,
@@ -69,16 +66,6 @@ _claim = row_mapper(ClaimFacts)
 _process = row_mapper(ProcessFacts)
 _command = row_mapper(CommandFacts)
 _host = row_mapper(HostFacts)
-
-
-@lru_cache(maxsize=1024)  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
-def _parse_spec(raw: bytes) -> DeploymentSpec:
-    return DeploymentSpec.model_validate(orjson.loads(raw))
-
-
-def spec_from_json(value: Any) -> DeploymentSpec:
-    """A stored spec; equal ones are parsed once."""
-    return _parse_spec(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 
 
 async def list_uids(connection: Reader) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import ReplicaRule
 from controller.store.core.database import Reader
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.scaling import bounds_of
 from schemas.manifest.serving import ServingLimits

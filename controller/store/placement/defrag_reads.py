@@ -8,7 +8,7 @@ from typing import Any, Final
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Reader
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from controller.store.placement.inventory import planned_claim
 from schemas.manifest.deployment import DeploymentSpec
 

@@ -6,7 +6,7 @@ from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from controller.domain.need_json import need_from_json
 from controller.domain.pending import Destination, PendingRow, new_instance
 from controller.domain.placement import Need
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
 MOST_OF_DEPLOYMENT: Final = 2_000

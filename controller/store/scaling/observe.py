@@ -9,7 +9,7 @@ from controller.domain.instances import IntentFacts
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
 from controller.domain.scaling import EngineLoad, GatewayLoad, Replicas, ScalingFacts, StoredScaling
 from controller.domain.wanted import scales
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 
 _SCALED: Final = """
     select uid from deployments

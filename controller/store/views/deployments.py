@@ -8,7 +8,7 @@ from controller.domain.wanted import wanted_replicas
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.rollouts import rollouts_of
 from controller.store.views.scaling import Scaled, scaled_of

@@ -11,7 +11,7 @@ from controller.domain.placement import Layout, Need
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
 from schemas.api.envelopes import Page

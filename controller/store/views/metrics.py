@@ -10,6 +10,15 @@ INLINE = "(inline)"  # no policy object can have this name
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutFigures:
+    """A rollout that is not complete. `weight`: share of the requests, from 0 to 1; None: none is set."""
+
+    available: int
+    weight: float | None
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
 
@@ -21,6 +30,7 @@ class Figures:
     wanted: dict[tuple[str, str], int] = field(default_factory=dict)  # the autoscaler's, by deployment and dry run
     withheld: dict[str, int] = field(default_factory=dict)  # replicas of these that caps keep away, by deployment
     silent_gateways: int = 0
+    rollouts: dict[tuple[str, str], RolloutFigures] = field(default_factory=dict)  # by deployment and new revision
 
 
 async def read_figures(connection: Reader) -> Figures:
@@ -58,6 +68,11 @@ async def read_figures(connection: Reader) -> Figures:
                     where deployment_uid = d.uid and source <> 'autoscaler') as cap
              from scaling_status s join deployments d on d.uid = s.deployment_uid and d.deleted_at is null"""
     )
+    rollouts = await connection.fetch(
+        """select d.name, o.revision, o.available, o.weight, o.paused or o.state in ('failed', 'aborted') as stands
+             from rollouts o join deployments d on d.uid = o.deployment_uid and d.deleted_at is null
+            where o.state <> 'complete' and o.stable <> o.revision"""
+    )
     return Figures(
         instances={row["phase"]: row["n"] for row in instances},
         workers={row["phase"]: row["n"] for row in workers},
@@ -71,4 +86,10 @@ async def read_figures(connection: Reader) -> Figures:
             if not row["dry_run"]
         },
         silent_gateways=len({name for row in scaled for name in row["silent"]}),
+        rollouts={
+            (row["name"], str(row["revision"])): RolloutFigures(
+                row["available"], None if row["weight"] is None else row["weight"] / 100, row["stands"]
+            )
+            for row in rollouts
+        },
     )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
-from controller.store.deployments.observe import spec_from_json
+from controller.store.deployments.specs import spec_from_json
 from schemas.api.rollouts import RevisionList, RevisionView, RolloutStatus
 from schemas.manifest.deployment import DeploymentSpec
 

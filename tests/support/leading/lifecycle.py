@@ -42,6 +42,8 @@ _PICTURE = {
                       from instances i join deployments d on d.uid = i.deployment_uid
                       left join claims c on c.instance_id = i.id
                      group by i.id, d.name order by 1, 2, 3, 5, i.restarts, replaces""",
+    "rollouts": """select d.name, o.revision, o.stable, o.state, o.attempt, o.available
+                     from rollouts o join deployments d on d.uid = o.deployment_uid order by d.name""",
     "workers": "select name, phase, reason, cordoned, draining from workers order by name",
     "orders": """select d.name, c.verb, c.epoch, c.state, count(*) from commands c
                    join instances i on i.id = c.instance_id join deployments d on d.uid = i.deployment_uid
@@ -254,8 +256,13 @@ async def _return(world: World) -> None:
     await set_heartbeat(world.db, world.workers["w2"].id)
 
 
+def _rolling(**fields: Any) -> Callable[[World], Awaitable[Any]]:
+    spec = {"update": "rolling", "rollout": {"ready_for": 0}, "resources": {"gpus": 1, "gpu_memory": "5GiB"}, **fields}
+    return lambda world: world.apply("rolling", **spec)
+
+
 async def _delete_all(world: World) -> None:
-    for name in ("whole", "shared", "huge", "late"):
+    for name in ("whole", "shared", "huge", "late", "rolling"):
         await deployments.delete(world.db, name)
 
 
@@ -275,6 +282,9 @@ ACTS: Sequence[Act] = (
     Act("uncordon", _uncordon),
     Act("fall_silent", _fall_silent),
     Act("return", _return),
+    Act("roll_out", _rolling()),
+    Act("roll_on", _rolling(args={"token_seconds": 0.1})),
+    Act("roll_no_more", _rolling(args={"token_seconds": 0.1}, update="recreate")),
     Act("delete_all", _delete_all),
 )
 ANALYSED: Sequence[Act] = (

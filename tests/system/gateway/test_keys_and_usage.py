@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from support.processes.cluster import Cluster
-from support.processes.served_models import CHAT, bearer, counters, listed, serve
+from support.processes.served_models import CHAT, bearer, counters, last_body, listed, serve
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 
@@ -199,3 +199,40 @@ async def test_g52_usage_adds_up_to_the_engines_own_counters(cluster: Cluster) -
     assert all(one["estimated"] == 0 for one in items)
     assert all(one["in_flight_s"] > 0 for one in items)
     assert all(one["first_token_s"] > 0 for one in items if one["model"] == "chat")
+
+
+async def test_g50_tokens_of_streams_are_exact_or_estimated_and_say_so(cluster: Cluster) -> None:
+    await serve(cluster, chat={})
+    await listed(cluster, "chat")
+    asks, leaves = await make(cluster, "--name", "asks"), await make(cluster, "--name", "leaves")
+
+    def body(told: str, **fields: Any) -> dict[str, Any]:
+        said = [{"role": "user", "content": f"a b c [simulate {told}]"}]
+        return {"model": "chat", "messages": said, "stream": True, **fields}
+
+    for fields, shown in (({}, False), ({"stream_options": {"include_usage": True}}, True)):
+        async with cluster.session.post(CHAT, json=body("tokens=5", **fields), headers=bearer(asks)) as answer:
+            events = (await answer.text()).split("\n\n")
+        assert any('"usage": {' in one or '"usage":{' in one for one in events) is shown
+        assert events[-2] == "data: [DONE]"
+        assert json.loads(await last_body(cluster, "chat"))["stream_options"] == {"include_usage": True}
+    told = body("tokens=40 token_seconds=0.5 usage=no")
+    async with cluster.session.post(CHAT, json=told, headers=bearer(leaves)) as answer:
+        for _ in range(7):
+            await answer.content.readuntil(b"\n\n")
+        answer.close()
+    (engine,) = await counters(cluster, "chat")
+    deadline = time.monotonic() + 30
+    while True:
+        items = json.loads(await gpuward(cluster, "usage", "--by", "key", "-o", "json"))["items"]
+        found = {one["key_name"]: one for one in items}
+        if found.keys() == {"asks", "leaves"} and found["asks"]["requests"] == 2:
+            break
+        assert time.monotonic() < deadline, items
+    assert (found["asks"]["completion_tokens"], found["asks"]["estimated"]) == (10, 0)
+    words = len(["a", "b", "c", "[simulate", "tokens=5]"])
+    assert found["asks"]["prompt_tokens"] == 2 * words
+    assert found["leaves"]["estimated"] == 1
+    assert found["leaves"]["completion_tokens"] in (7, 8), "8 where its close was seen late"
+    assert found["leaves"]["prompt_tokens"] > 0
+    assert engine["taken"] == 3
