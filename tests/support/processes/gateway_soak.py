@@ -103,13 +103,14 @@ class Soak:
     memory_mib: list[float] = field(default_factory=list)
     doors: list[Door] = field(default_factory=list)
     quick: bool = True
+    _next_death: float = 0.0
     _naps: bool = True  # no client asks for `sleepy`
     _key: dict[str, Any] = field(default_factory=dict)
     _count: int = 0
 
     async def start(self) -> None:
         """Starts the cluster and its model."""
-        await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
+        await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.001")
         for name in ("a", "b"):
             await self.cluster.start_agent(name, gpus=3)
         journal = {"SIMULATED_ENGINE_JOURNAL": str(self.journal)}
@@ -151,13 +152,24 @@ class Soak:
 
     async def _client(self, session: aiohttp.ClientSession, until_s: float) -> None:
         while asyncio.get_running_loop().time() < until_s:
-            (kind,) = self.random.choices(KINDS, [kind.weight for kind in KINDS])
+            kind = self._next_kind()
             self._count += 1
             seen = await self._try(session, f"r{self._count}", kind)
             if seen is not None:
                 self.seen.append(seen)
             if seen is None or seen.status != 200:
                 await asyncio.sleep(PAUSE_S)
+
+    def _next_kind(self) -> Kind:
+        """Engines die now and then only: those that die again and again are left alone for minutes."""
+        (kind,) = self.random.choices(KINDS, [kind.weight for kind in KINDS])
+        if "die" not in kind.words:
+            return kind
+        now = asyncio.get_running_loop().time()
+        if now < self._next_death:
+            return KINDS[0]
+        self._next_death = now + (5.0 if self.quick else 60.0)
+        return kind
 
     async def _try(self, session: aiohttp.ClientSession, request_id: str, kind: Kind) -> Seen | None:
         """One request by one of the gateways; None: that took no connection."""
