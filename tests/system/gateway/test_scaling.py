@@ -36,14 +36,14 @@ async def number(cluster: Cluster) -> int:
 async def test_g37_replicas_come_with_the_requests_and_go_without_cutting_one(cluster: Cluster) -> None:
     """Streams end by themselves, also those of the replicas that go."""
     await begin(cluster, replicas={"min": 1, "max": 3}, scaling=QUICK)
-    first = [asyncio.create_task(stream(cluster, 15)) for _ in range(3)]  # all at the only replica
+    first = [asyncio.create_task(stream(cluster, 25)) for _ in range(3)]  # all at the only replica
 
     async def all_run() -> bool:
         return await cluster.phases("chat") == ["running"] * 3
 
     await cluster.until(all_run, "one replica for each stream", 40)
     await asyncio.sleep(2.5)  # then the gateway knows them, even without a notification
-    lasting = [asyncio.create_task(stream(cluster, 30)) for _ in range(2)]  # at the two new ones
+    lasting = [asyncio.create_task(stream(cluster, 40)) for _ in range(2)]  # at the two new ones
 
     async def one_goes() -> bool:
         return "stopping" in await cluster.phases("chat")
