@@ -1,6 +1,7 @@
 """Random byte streams of HTTP/1.1 requests, and what h11 and our reader make of them."""
 
 import random
+import re
 from dataclasses import dataclass, field
 
 import h11
@@ -20,6 +21,7 @@ FIELDS = (
 LENGTHS = (b"+3", b"3,3", b"0x3", b" 3", b"-1", b"", b"3 3", b"99999999999999999999999")
 CODINGS = (*[b"chunked"] * 8, b"Chunked", b"gzip, chunked", b"identity", b"chunked, chunked")
 USUAL_FIELDS = 9
+_WIDE_LINE = re.compile(rb"[A-Z]+ +\S+  +HTTP/1|[A-Z]+  +\S+ +HTTP/1")
 
 
 @dataclass
@@ -63,25 +65,38 @@ def ours(chunks: list[bytes]) -> Seen:
 
 
 def theirs(chunks: list[bytes]) -> Seen:
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 17)
+    """What h11 makes of them. Blank lines before a request are skipped, as RFC 9112, 2.2 has it; h11 refuses them."""
+    connection: h11.Connection | None = _server()
     seen: Seen = []
     try:
         for chunk in chunks:
-            connection.receive_data(chunk)
-            if not _read_on(connection, seen):
+            _receive(connection, chunk)
+            connection = _read_on(connection, seen)
+            if connection is None:
                 break
     except h11.RemoteProtocolError:
         seen.append(ERROR)
     return seen
 
 
-def _read_on(connection: h11.Connection, seen: Seen) -> bool:
-    """Notes what h11 has read; False where it reads no more."""
+def _server() -> h11.Connection:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 17)
+
+
+def _receive(connection: h11.Connection, data: bytes) -> None:
+    if connection.their_state is h11.IDLE and not connection.trailing_data[0]:
+        data = data.lstrip(b"\r\n")
+    if data:  # none would be the end of the connection
+        connection.receive_data(data)
+
+
+def _read_on(connection: h11.Connection, seen: Seen) -> h11.Connection | None:
+    """Notes what h11 has read; returns what reads on, None where nothing does."""
     while True:
         event = connection.next_event()
         match event:
             case h11.NEED_DATA:
-                return True
+                return connection
             case h11.Request():
                 fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
                 seen.append(("head", bytes(event.method), bytes(event.target), fields))
@@ -93,10 +108,12 @@ def _read_on(connection: h11.Connection, seen: Seen) -> bool:
                     connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
                     connection.send(h11.EndOfMessage())
                 if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
-                    return False
-                connection.start_next_cycle()
+                    return None
+                rest, connection = connection.trailing_data[0], _server()
+                _receive(connection, rest)
             case _:  # paused: an upgrade, or nothing more is read
-                return connection.their_state is not h11.MUST_CLOSE and event is not h11.PAUSED
+                reads_on = connection.their_state is not h11.MUST_CLOSE and event is not h11.PAUSED
+                return connection if reads_on else None
 
 
 def stream(dice: random.Random) -> list[bytes]:
@@ -142,6 +159,11 @@ def _body(dice: random.Random) -> tuple[list[bytes], bytes]:
         framed = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
         return fields, framed + b"0\r\n" + dice.choice([b""] * 5 + [b"T: v\r\n"]) + b"\r\n"
     return [], b""
+
+
+def has_wide_line(chunks: list[bytes]) -> bool:
+    """Whether a request line parts its words by several spaces, which RFC 9112, 3 allows and h11 refuses."""
+    return _WIDE_LINE.search(b"".join(chunks)) is not None
 
 
 def verdict(our: Seen, their: Seen) -> str:
