@@ -15,11 +15,8 @@ from support.leading.lossy_leader import Drops, cut_wakes, leader, shorten_resyn
 ACT_LIMIT_S = 40.0
 _POLL_S = 0.01
 # Those of which each needs a wake-up of another kind.
-ROAD = [
-    act
-    for act in ACTS
-    if act.name in ("apply", "exit", "refuse", "change", "drain", "uncordon", "fall_silent", "return", "delete_all")
-]
+NAMES = {"apply", "exit", "refuse", "change", "drain", "uncordon", "fall_silent", "return", "roll_out", "delete_all"}
+ROAD = [act for act in ACTS if act.name in NAMES]
 
 
 def half(seed: int) -> Drops:

@@ -78,7 +78,7 @@ async def test_many_notifications_share_a_read(api: ServedApi, db: Database) -> 
     async with watching(api) as stream:
         await frame(stream)
         for n in range(200):
-            await scale(db, "d", n + 2)
+            await scale(db, "d", n + 2, n + 2)
             api.changes.publish("deployment", uid)
         frames = [await frame(stream)]
         while frames[-1]["object"]["spec"]["replicas"] != 201:
