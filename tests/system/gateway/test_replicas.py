@@ -54,10 +54,21 @@ async def test_g13_to_g16_a_request_runs_once_and_its_client_is_told(cluster: Cl
     serving = {"first_token_timeout": "4s", "queue": {"length": 0}}
     await serve(cluster, chat={"replicas": 3, "env": journal.env, "serving": serving})
     await listed(cluster, "chat")
+    await all_are_known(cluster, "chat")
     await engines_refuse(cluster, journal)
     await an_engine_is_silent(cluster, journal)
     await an_engine_dies_in_mid_stream(cluster, journal)
     await an_engine_dies_before_the_first_byte(cluster, journal)
+
+
+async def all_are_known(cluster: Cluster, name: str) -> None:
+    """Waits until the gateway knows all replicas: requests go to each in turn then."""
+
+    async def all_are_asked() -> bool:
+        await ask(cluster, "tokens=1", model=name)
+        return all(engine["taken"] for engine in await counters(cluster, name))
+
+    await cluster.until(all_are_asked, f"the gateway knows all replicas of {name}")
 
 
 async def engines_refuse(cluster: Cluster, journal: Journal) -> None:
@@ -124,6 +135,9 @@ async def test_g22_g26_load_is_spread_and_sessions_stay(cluster: Cluster, tmp_pa
         talk={"replicas": 3, "serving": {"routing": "session", "max_in_flight": 2}, "env": journal.env},
     )
     await listed(cluster, "chat", "talk")
+    for name in ("chat", "talk"):
+        await all_are_known(cluster, name)
+    before = [engine["taken"] for engine in await counters(cluster, "chat")]
     slots = asyncio.Semaphore(30)
 
     async def one() -> int:
@@ -132,7 +146,8 @@ async def test_g22_g26_load_is_spread_and_sessions_stay(cluster: Cluster, tmp_pa
 
     assert await asyncio.gather(*(one() for _ in range(300))) == [200] * 300
     engines = await counters(cluster, "chat")
-    assert all(97 <= engine["taken"] <= 103 for engine in engines), [engine["taken"] for engine in engines]
+    taken_by = [engine["taken"] - then for engine, then in zip(engines, before, strict=True)]
+    assert all(97 <= taken <= 103 for taken in taken_by), taken_by
     assert max(engine["most_running"] for engine in engines) <= 11
     other = Another(cluster)
     await cluster.until(other.is_ready, "the other gateway serves")
