@@ -77,6 +77,18 @@ async def test_of_two_that_take_a_name_at_once_one_is_refused(migrated: Database
         assert [type(one) for one in outcomes if isinstance(one, BaseException)] == [ManifestError]
 
 
+async def test_two_that_swap_aliases_at_once_are_answered(migrated: Database) -> None:
+    for _ in range(8):
+        await apply_spec(migrated, "a", spec("x"))
+        await apply_spec(migrated, "b", spec("y"))
+        outcomes = await asyncio.gather(
+            apply_spec(migrated, "a", spec("y")), apply_spec(migrated, "b", spec("x")), return_exceptions=True
+        )
+        assert {type(one) for one in outcomes if isinstance(one, BaseException)} <= {ManifestError}
+        await apply_spec(migrated, "a", spec())
+        await apply_spec(migrated, "b", spec())
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_plan_finds_the_first_name_that_applies_in_order_find_taken(migrated: Database, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - names, not secrets

@@ -92,8 +92,13 @@ def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
     return "updated" if changed <= IN_PLACE_FIELDS else "replaced"
 
 
-# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there.
-@retry(retry=retry_if_exception_type(asyncpg.UniqueViolationError), stop=stop_after_attempt(3), reraise=True)
+# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there. Of two
+# deployments that swap aliases at once, one is chosen to fail, and finds what the other did.
+@retry(
+    retry=retry_if_exception_type((asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError)),
+    stop=stop_after_attempt(3),
+    reraise=True,
+)
 async def apply(
     database: Database,
     name: str,

@@ -28,8 +28,8 @@ def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
 async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Frees the names that a deployment no longer has, and gives it the new ones.
 
-    Of two transactions that want one name, the second waits for the first. Names are taken in their order, so that
-    none waits in a circle.
+    Of two transactions that want one name, the second waits for the first. Two that swap names may wait for each other:
+    the database then fails one of them.
 
     Raises:
         ManifestError: a name belongs to another deployment.
