@@ -8,11 +8,24 @@ from http1 import connections
 from http1.connections import Connection
 from http1.door import Door
 from http1.handler import Handler
-from http1.head import CONTINUE, COPIED_BYTES, LAST_CHUNK, SWITCHING, chunk, has_body, response_bytes
+from http1.head import (
+    CONTINUE,
+    COPIED_BYTES,
+    LAST_CHUNK,
+    SWITCHING,
+    chunk,
+    has_body,
+    lines_of,
+    response_bytes,
+    status_line,
+)
+from http1.peer_state import LOOK_S, is_gone
 from http1.request_reader import RequestReader
 from http1.server_states import ANSWERING, CLOSED, EDGES, IDLE, LINGERING, RECEIVING, TUNNEL, State
 
-_CLOSE: Final = (b"connection", b"close")
+_CLOSE: Final = b"connection: close\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_UNDER_WAY: Final = (RECEIVING, ANSWERING)
 
 
 class AnsweringConnection(asyncio.Protocol):
@@ -27,8 +40,19 @@ class AnsweringConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        *("_bodiless", "_chunked", "_chunks", "_door", "_draining", "_handler", "_keep_alive", "_loop", "_method"),
-        *("_read_paused", "_reader", "_since", "_started", "_state", "_transport", "_used", "_write_paused", "record"),
+        *("_bodiless", "_chunked", "_chunks", "_door", "_draining", "_handler", "_keep_alive", "_look", "_loop"),
+        *(
+            "_method",
+            "_read_paused",
+            "_reader",
+            "_since",
+            "_started",
+            "_state",
+            "_transport",
+            "_used",
+            "_write_paused",
+            "record",
+        ),
     )
 
     def __init__(self, door: Door, reader: RequestReader) -> None:
@@ -49,6 +73,7 @@ class AnsweringConnection(asyncio.Protocol):
         self._draining = False
         self._write_paused = False
         self._read_paused = False
+        self._look: asyncio.TimerHandle | None = None  # at the other side of a paused upload
         self.record = Connection("", self._since)
 
     @property
@@ -64,7 +89,7 @@ class AnsweringConnection(asyncio.Protocol):
     @property
     def answering(self) -> bool:
         """Whether a request is under way."""
-        return self._state in (RECEIVING, ANSWERING)
+        return self._state in _UNDER_WAY
 
     @property
     def complete(self) -> bool:
@@ -77,68 +102,74 @@ class AnsweringConnection(asyncio.Protocol):
             self._write(CONTINUE)
 
     def start(
-        self, status: int, fields: Iterable[tuple[bytes, bytes]], *, length: int | None, body: bytes = b""
+        self, status: int, fields: Iterable[tuple[bytes, bytes]] | bytes, *, length: int | None, body: bytes = b""
     ) -> None:
         """Sends the answer's head.
 
         Args:
             status: 200 to 599.
-            fields: without those that frame the body.
+            fields: without those that frame the body; or their lines.
             length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
             body: its beginning, which goes with the head.
         """
-        if self._started or self._state not in (RECEIVING, ANSWERING):
+        transport = self._transport
+        if transport is None or self._started or self._state not in _UNDER_WAY:
             return
         self._started = self._used = True
         self._bodiless = not has_body(status, self._method)
-        framed = list(fields)
+        framing = b""
         if length is not None:
             if status not in (204, 304) or length:
-                framed.append((b"content-length", b"%d" % length))
+                framing = b"content-length: %d\r\n" % length
         elif self._chunks and not self._bodiless:
-            framed.append((b"transfer-encoding", b"chunked"))
+            framing = _CHUNKED
             self._chunked = True
         # A stranger's connection ends with its answer, so that none can send requests in a row.
         stranger = self.record.counted and not self.record.known
         if stranger or self._draining or self._reader.pipelined or self._state is RECEIVING:
             self._keep_alive = False
-        if not self._keep_alive:
-            framed.append(_CLOSE)
-        head = response_bytes(status, framed)
+        lines = fields if isinstance(fields, bytes) else lines_of(fields)
+        head = b"%b%b%b%b\r\n" % (status_line(status), lines, framing, b"" if self._keep_alive else _CLOSE)
         if not body or self._bodiless or len(body) >= COPIED_BYTES:
-            self._write(head)
+            transport.write(head)
             self.send(body)
         else:
-            self._write(head + (chunk(body) if self._chunked else body))
+            transport.write(head + (chunk(body) if self._chunked else body))
 
-    def send(self, data: bytes) -> None:
-        """Sends a part of the answer's body; in a tunnel, bytes to the client."""
-        if not data or self._transport is None or self._bodiless or not self._started:
+    def send(self, data: bytes, chunks: bytes = b"") -> None:
+        """Sends a part of the answer's body; in a tunnel, bytes to the client. `chunks`: the same in chunks."""
+        transport, size = self._transport, len(data)
+        if not size or transport is None or self._bodiless or not self._started:
             return
         if not self._chunked:
-            self._transport.write(data)
-        elif len(data) < COPIED_BYTES:
-            self._transport.write(chunk(data))
+            transport.write(data)
+        elif chunks:
+            transport.write(chunks)
+        elif size < COPIED_BYTES:
+            transport.write(b"%x\r\n%b\r\n" % (size, data))
         else:
-            self._transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+            transport.writelines((b"%x\r\n" % size, data, b"\r\n"))
 
     def finish(self) -> None:
         """The answer is complete."""
-        if self._state is CLOSED:
+        state, reader = self._state, self._reader
+        if state is CLOSED:
             return
         self._handler = None
         if self._chunked:
             self._chunked = False
             self._write(LAST_CHUNK)
         self._started = False
-        if self._state is RECEIVING:
+        if state is RECEIVING:
             self._linger()
-        elif self._keep_alive and self._state is ANSWERING and not self._draining:
-            self._next()
-        else:
+        elif state is not ANSWERING or not self._keep_alive or self._draining or reader.pipelined:
             self.close()
+        else:
+            reader.busy = False
+            self._enter(IDLE)
+            self._door.enter(self.record, connections.IDLE)
 
-    def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]] | bytes, body: bytes) -> None:
         """A whole answer."""
         self.start(status, fields, length=len(body), body=body)
         self.finish()
@@ -153,7 +184,7 @@ class AnsweringConnection(asyncio.Protocol):
         self._started = self._used = True
         self._bodiless = False
         self._enter(TUNNEL)
-        self._write(response_bytes(SWITCHING, fields))
+        self._write(response_bytes(SWITCHING, lines_of(fields)))
         self._pass_rest()
 
     def abort(self) -> None:
@@ -175,10 +206,12 @@ class AnsweringConnection(asyncio.Protocol):
             self.close()
 
     def pause_reading(self) -> None:
-        """Reads no more of the body for now. The end of the connection is not seen meanwhile."""
+        """Reads no more of the body for now. Whether the client has gone is looked at meanwhile."""
         if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
+            if self._state is RECEIVING:
+                self._look = self._loop.call_later(LOOK_S, self._look_at_client)
 
     def resume_reading(self) -> None:
         """Goes on reading the body."""
@@ -186,20 +219,28 @@ class AnsweringConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._read_paused = False
             self._since = self._loop.time()
+        self._look_no_more()
+
+    def _look_at_client(self) -> None:
+        """A client that leaves while nothing is read from it ends its request, as where all is read."""
+        if not self._read_paused or self._transport is None or self._state is not RECEIVING:
+            return
+        gone = is_gone(self._transport)
+        if gone:
+            self.abort()
+        elif gone is not None:
+            self._look = self._loop.call_later(LOOK_S, self._look_at_client)
+
+    def _look_no_more(self) -> None:
+        look, self._look = self._look, None
+        if look is not None:
+            look.cancel()
 
     def _pass_rest(self) -> None:
         """What arrived with the request to switch protocols is the tunnel's first."""
         rest, self._reader.rest = self._reader.rest, b""
         if rest and self._handler is not None:
             self._handler.body(rest)
-
-    def _next(self) -> None:
-        if self._reader.pipelined:
-            self.close()
-            return
-        self._reader.busy = False
-        self._enter(IDLE)
-        self._door.enter(self.record, connections.IDLE)
 
     def _linger(self) -> None:
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
@@ -212,6 +253,7 @@ class AnsweringConnection(asyncio.Protocol):
         if self._state is CLOSED:
             return
         self._enter(CLOSED)
+        self._look_no_more()
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.gone()

@@ -21,6 +21,8 @@ class BodiesFullError(Exception):
 class Hold:
     """The bytes that one request holds. Grows by `take` while its body arrives."""
 
+    __slots__ = ("_bodies", "key", "size")
+
     def __init__(self, bodies: "Bodies", key: str) -> None:
         self._bodies = bodies
         self.key = key
@@ -42,7 +44,8 @@ class Hold:
             BodiesFullError: as `take`.
         """
         if size > self.size:
-            self.take(size - self.size)
+            self._bodies.add(self.key, size - self.size)
+            self.size = size
 
 
 class Bodies:
@@ -86,7 +89,12 @@ class Bodies:
     def release(self, hold: Hold) -> None:
         """Holds nothing of a body any longer; repeating it changes nothing."""
         size, hold.size = hold.size, 0
-        self._forget(hold.key, size)
+        self.held -= size
+        left = self._of_key.get(hold.key, 0) - size
+        if left > 0:
+            self._of_key[hold.key] = left
+        else:
+            self._of_key.pop(hold.key, None)
 
     def add(self, key: str, size: int) -> None:
         """Counts `size` more bytes for a key.
@@ -104,11 +112,3 @@ class Bodies:
         self.held += size
         if of_key:
             self._of_key[key] = of_key
-
-    def _forget(self, key: str, size: int) -> None:
-        self.held -= size
-        left = self._of_key.get(key, 0) - size
-        if left > 0:
-            self._of_key[key] = left
-        else:
-            self._of_key.pop(key, None)

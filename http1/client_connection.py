@@ -1,11 +1,12 @@
 """The client's side of one HTTP/1.1 connection: one request at a time; it is kept only while it is at rest."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, Protocol, cast
 
 from http1.head import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.peer_state import reset_at_close
 from http1.reading import MessageError
 from http1.response_reader import ResponseReader
 
@@ -41,8 +42,8 @@ class Receiver(Protocol):
     def response_head(self, head: ResponseHead) -> None:
         """The head is complete."""
 
-    def response_body(self, data: bytes) -> None:
-        """A part of the body; in a tunnel, bytes of the server."""
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
+        """A part of the body; in a tunnel, bytes of the server. `chunks`: see `ResponseSink`."""
 
     def response_end(self) -> None:
         """The response is complete; the connection may be at rest again."""
@@ -125,34 +126,37 @@ class ClientConnection(asyncio.Protocol):
             upgrade: whether the head asks to switch protocols.
             continued: called when the server asks for the body, where the head expects that.
         """
-        self._ask(SENDING, receiver, head_only=head_only, upgrade=upgrade, continued=continued)
+        self._ask(SENDING, receiver, head_only, upgrade, continued)
         self._chunked = chunked
         self._complete = False
         self._write(head)
 
-    def ask(self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False) -> None:
-        """Sends a whole request; as `begin`. The head states the length of the body."""
-        self._ask(AWAITING, receiver, head_only=head_only, upgrade=False)
-        if len(body) < COPIED_BYTES:
-            self._write(head + body)
+    def ask(self, head: bytes, body: Sequence[bytes], receiver: Receiver, head_only: bool = False) -> None:
+        """Sends a whole request; as `begin`. The head states the length of the body, which may be in pieces."""
+        self._ask(AWAITING, receiver, head_only)
+        transport = self._transport
+        if transport is None:
+            return
+        if len(body) == 1 and len(body[0]) < COPIED_BYTES:
+            transport.write(head + body[0])
+        elif sum(map(len, body)) < COPIED_BYTES:
+            transport.write(b"".join((head, *body)))
         else:
-            self._write(head)
-            self._write(body)
+            transport.writelines((head, *body))
 
     def _ask(
         self,
         state: State,
         receiver: Receiver,
-        *,
         head_only: bool,
-        upgrade: bool,
+        upgrade: bool = False,
         continued: Callable[[], None] | None = None,
     ) -> None:
         if self._read_paused or self._write_paused or self._transport is None:
             raise AssertionError(f"a request on a connection that is {self._state}")
         self._enter(state)
         self._receiver = receiver
-        self._reader.expect(head_only=head_only, upgrade=upgrade, continued=continued)
+        self._reader.expect(head_only, upgrade, continued)
 
     def send(self, data: bytes) -> None:
         """Sends a part of the body; in a tunnel, bytes to the server."""
@@ -170,8 +174,13 @@ class ClientConnection(asyncio.Protocol):
             self._enter(AWAITING)
 
     def abort(self) -> None:
-        """Ends the connection and with it the request; the receiver hears nothing more."""
+        """Ends the connection and with it the request; the receiver hears nothing more.
+
+        A server that does not read the rest of a request sees the end all the same.
+        """
         self._receiver = None
+        if self._transport is not None and (self._write_paused or not self._complete):
+            reset_at_close(self._transport)
         self._drop()
 
     def pause_reading(self) -> None:
@@ -198,10 +207,10 @@ class ClientConnection(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.response_head(head)
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
         """Hands a part of the body on."""
         if self._receiver is not None:
-            self._receiver.response_body(data)
+            self._receiver.response_body(data, chunks)
 
     def response_end(self, *, clean: bool) -> None:
         """Rests, or closes where the request is not complete or the server wants it."""
@@ -210,7 +219,8 @@ class ClientConnection(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         rests = clean and self._keep_alive and self._complete and not self._write_paused
         if rests:
-            self.resume_reading()
+            if self._read_paused:
+                self.resume_reading()
             self._enter(REST)
             self.rested_since = self._loop.time()
         else:
@@ -228,10 +238,11 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived. Bytes that nothing asked for end the connection."""
-        if self._state is TUNNEL:
+        state = self._state
+        if state is TUNNEL:
             self.response_body(data)
             return
-        if self._state in (REST, CLOSED):
+        if state is REST or state is CLOSED:
             self._drop()
             return
         try:

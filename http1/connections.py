@@ -65,6 +65,8 @@ class Limits:
         head_s: seconds within which a request's head must be complete.
         answer_s: seconds within which a request without a valid key must be answered.
         idle_s: seconds for which a connection is kept for its next request.
+        unread_s: seconds for which a connection does not give way to another one of its address: a client may open many
+            at once, and all are accepted before the first of their heads is read.
         body_s: seconds after which an incomplete body gives way to another request where connections are few.
     """
 
@@ -75,6 +77,7 @@ class Limits:
     head_s: float = 10.0
     answer_s: float = 30.0
     idle_s: float = 75.0
+    unread_s: float = 5.0
     body_s: float = 10.0
 
 
@@ -119,8 +122,10 @@ class Connections:
         """
         yielding: Connection | None = None
         mine = self._unknown_of.get(connection.address, {})
-        if connection.counted and len(mine) >= self._limits.most_unknown_per_address:
-            yielding = next(iter(mine))
+        oldest = next(iter(mine), None)
+        crowded = connection.counted and len(mine) >= self._limits.most_unknown_per_address
+        if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
+            yielding = oldest
         elif len(self) >= self._limits.most:
             between = (self._known[IDLE], self._known[HEAD])
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
@@ -134,7 +139,7 @@ class Connections:
         return yielding
 
     def serve(
-        self, connection: Connection, now_s: float, *, body: bool, client: str = "", agent: bool = False
+        self, connection: Connection, now_s: float, body: bool, client: str = "", agent: bool = False
     ) -> tuple[Refusal | None, Connection | None]:
         """Makes a connection known and serves its request, unless too many are served.
 
@@ -161,8 +166,9 @@ class Connections:
             else:
                 yielding = None
         if refusal is None:
-            moved = not (body or connection.state is BODY) and self._move(connection, BUSY, now_s)
-            if not moved and self._take(connection):
+            if connection.known and connection.state is not BODY and not body:
+                self.enter(connection, BUSY, now_s)
+            elif self._take(connection):
                 connection.known = True
                 connection.client, connection.state, connection.since_s = client, BODY if body else BUSY, now_s
                 self._add(connection)
@@ -171,20 +177,15 @@ class Connections:
 
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
         """Moves a connection to another state. A removed one stays so."""
-        if not self._move(connection, state, now_s) and self._take(connection):
+        group = connection.group
+        if group is not None and connection.known and group is not self._bodies and state is not BODY:
+            del group[connection]  # it is in no other group
+            group = connection.group = self._known[state]
+            group[connection] = None
+            connection.state, connection.since_s = state, now_s
+        elif self._take(connection):
             connection.state, connection.since_s = state, now_s
             self._add(connection)
-
-    def _move(self, connection: Connection, state: State, now_s: float) -> bool:
-        """Moves a known connection between states in which it is in no other group; whether that was so."""
-        group = connection.group
-        if group is None or not connection.known or group is self._bodies or state is BODY:
-            return False
-        del group[connection]
-        group = connection.group = self._known[state]
-        group[connection] = None
-        connection.state, connection.since_s = state, now_s
-        return True
 
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; repeating it changes nothing."""

@@ -4,12 +4,14 @@ The pure rules are those of `connections.py`; this closes what gives way or is o
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from http1.connections import BODY, BUSY, HEAD, Connection, Connections, Limits, Refusal, State
+from http1.sweeper import Sweeper
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +56,8 @@ class Door:
         self._is_proxy = is_proxy
         self._closed = closed
         self._of: dict[Connection, Guarded] = {}
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._now: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+        self._sweeper = Sweeper("connections", SWEEP_S, self._sweep)
         self._logged_s = float("-inf")
         self._saturated: dict[str, int] = {}
 
@@ -73,15 +76,16 @@ class Door:
         yielding = self._connections.admit(record)
         if yielding is not None:
             self.close(yielding, "bound")
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        if self._sweeper.due == math.inf:
+            self._now = asyncio.get_running_loop().time  # to ask for the running loop is a system call each time
+            self._sweeper.start()
         return yielding is not record
 
     def enter(self, record: Connection, state: State) -> None:
         """The connection does something else now."""
-        self._connections.enter(record, state, asyncio.get_running_loop().time())
+        self._connections.enter(record, state, self._now())
 
-    def admit_request(self, record: Connection, *, body: bool, client: str = "", agent: bool = False) -> Refusal | None:
+    def admit_request(self, record: Connection, body: bool, client: str = "", agent: bool = False) -> Refusal | None:
         """Notes that the request which is being answered carried a valid key or credential.
 
         Args:
@@ -93,8 +97,7 @@ class Door:
         Returns:
             Why the request has to be refused: with 429 for its client, with 503 for all.
         """
-        now_s = asyncio.get_running_loop().time()
-        refusal, yielding = self._connections.serve(record, now_s, body=body, client=client, agent=agent)
+        refusal, yielding = self._connections.serve(record, self._now(), body, client, agent)
         if yielding is not None:
             self.close(yielding, "body")
         if refusal is not None:
@@ -119,11 +122,10 @@ class Door:
             self._count(reason)
             guarded.shut(late_head=reason == HEAD)
 
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        for record in self._connections.overdue(loop.time()):
-            self.close(record, record.state.value)
-        self._sweeping = loop.call_later(SWEEP_S, self._sweep) if len(self._connections) else None
+    def _sweep(self, now: float) -> None:
+        self._sweeper.each(self._connections.overdue(now), lambda record: self.close(record, record.state.value))
+        if not len(self._connections):
+            self._sweeper.stop()
 
     def _count(self, reason: str) -> None:
         """Counts what a bound did; says at most once a minute that connections are saturated."""
@@ -131,7 +133,7 @@ class Door:
         if reason not in _SATURATIONS:
             return
         self._saturated[reason] = self._saturated.get(reason, 0) + 1
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._now()
         if now_s - self._logged_s >= _LOG_EVERY_S:
             self._logged_s = now_s
             log.warning(

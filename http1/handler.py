@@ -4,7 +4,10 @@ from typing import Final, Protocol
 
 
 class Handler(Protocol):
-    """Handles one request; the connection calls it."""
+    """Handles one request; the connection calls it.
+
+    Where it has taken the whole body from the head, `body` and `end` are not called.
+    """
 
     def body(self, data: bytes) -> None:
         """A part of the request's body; in a tunnel, bytes of the client."""

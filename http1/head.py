@@ -3,11 +3,12 @@
 Names of fields are lower-case bytes. Values are as they came, without the white space around them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -18,6 +19,8 @@ HOP_BY_HOP: Final = frozenset(
         *(b"te", b"trailer", b"transfer-encoding", b"upgrade"),
     )
 )
+# What differs between heads that are alike else; each hop has its own way with it.
+VARYING: Final = frozenset((b"content-length", b"x-request-id"))
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 SWITCHING: Final = 101
@@ -42,16 +45,20 @@ class RequestHead:
         length: bytes of the body; None: chunked.
         upgrade: the protocol that the client asks to switch to, in lower case; empty: none.
         chunks: whether the client understands chunks: HTTP/1.0 does not.
+        body: the whole of it, where it has come with the head; see `take_body`.
+        alike: what was worked out for all heads that differ from it in nothing but `VARYING`.
     """
 
     method: bytes
     target: bytes
     fields: Fields
-    named: Mapping[bytes, bytes]
+    named: dict[bytes, bytes]
     keep_alive: bool
     length: int | None
     upgrade: bytes = b""
     chunks: bool = True
+    body: bytes | None = None
+    alike: dict[Any, Any] = attribute(default_factory=dict)
 
     @property
     def path(self) -> bytes:
@@ -63,10 +70,36 @@ class RequestHead:
         """Whether a body follows."""
         return self.length != 0
 
+    def take_body(self) -> bytes | None:
+        """The whole body, where it has come with the head and was not taken yet.
+
+        A handler that takes it when it gets the head is not called with it; see `Handler`.
+        """
+        body, self.body = self.body, None
+        return body
+
     @property
     def expects_continue(self) -> bool:
         """Whether the client sends its body only after `100 Continue`."""
         return self.named.get(b"expect", b"").lower() == b"100-continue"
+
+    def drop_fields(self) -> None:
+        """They are needed no longer: a stream that goes on for long holds nothing for them."""
+        self.fields, self.named, self.alike = [], {}, {}
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but a body of a stated length can follow, and another request."""
+        unusual = self.upgrade or not self.chunks or b"transfer-encoding" in self.named or b"expect" in self.named
+        return self.keep_alive and not unusual
+
+    def begins(self, line: bytes) -> bool:
+        """Whether this line is its first one."""
+        return line == b"%b %b HTTP/1.1" % (self.method, self.target)
+
+    def like(self, fields: Fields, named: dict[bytes, bytes], length: int) -> "RequestHead":
+        """A plain head that is like this one, but for the fields of `VARYING`."""
+        return RequestHead(self.method, self.target, fields, named, True, length, b"", True, None, self.alike)
 
 
 @dataclass(slots=True)
@@ -80,22 +113,34 @@ class ResponseHead:
         keep_alive: whether the connection can be used again after the body.
         length: bytes of the body; None: chunked, or until the connection's end.
         alone: whether nothing of the body has come with it, and not its end.
+        alike: as of a request.
     """
 
     status: int
     fields: Fields
-    named: Mapping[bytes, bytes]
+    named: dict[bytes, bytes]
     keep_alive: bool
     length: int | None
     alone: bool = True
+    alike: dict[Any, Any] = attribute(default_factory=dict)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but a body of a stated length can follow, and another response."""
+        return self.keep_alive and self.status not in _NO_BODY and b"transfer-encoding" not in self.named
+
+    def begins(self, line: bytes) -> bool:
+        """Whether this line is its first one."""
+        return line.startswith(b"HTTP/1.1 %d" % self.status)
+
+    def like(self, fields: Fields, named: dict[bytes, bytes], length: int) -> "ResponseHead":
+        """A plain head that is like this one, but for the fields of `VARYING`."""
+        return ResponseHead(self.status, fields, named, True, length, True, self.alike)
 
 
 def first(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     """The first value of a field; empty without one."""
-    for field, value in fields:
-        if field == name:
-            return value
-    return b""
+    return next((value for one, value in fields if one == name), b"")
 
 
 def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -120,15 +165,45 @@ def end_to_end(
     return [field for field in head.fields if field[0] not in dropped and not field[0].startswith(prefix)]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PassedOn:
+    """Which fields an intermediary passes on: not these, nor those that Connection names, nor those of `VARYING`.
+
+    Attributes:
+        dropped: names; they include `HOP_BY_HOP`.
+        prefix: of names that are dropped.
+    """
+
+    dropped: AbstractSet[bytes]
+    prefix: bytes = b"\0"
+
+    def lines(self, head: RequestHead | ResponseHead) -> bytes:
+        """Their lines, which are the same for all heads that are alike."""
+        found: bytes | None = head.alike.get(self)
+        if found is None:
+            found = lines_of(end_to_end(head, self.dropped | VARYING, prefix=self.prefix))
+            head.alike[self] = found
+        return found
+
+
+def lines_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The lines of fields. The caller vouches for them: nothing is checked for line breaks."""
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
 def request_bytes(method: bytes, target: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A request's head as bytes. The caller vouches for the fields: nothing is checked for line breaks."""
-    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, b"".join([b"%b: %b\r\n" % field for field in fields]))
+    """A request's head as bytes; as `lines_of`."""
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, lines_of(fields))
 
 
-def response_bytes(status: int, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A response's head as bytes. The caller vouches for the fields: nothing is checked for line breaks."""
-    line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-    return b"%b%b\r\n" % (line, b"".join([b"%b: %b\r\n" % field for field in fields]))
+def response_bytes(status: int, lines: bytes) -> bytes:
+    """A response's head as bytes, from the lines of its fields."""
+    return b"%b%b\r\n" % (status_line(status), lines)
+
+
+def status_line(status: int) -> bytes:
+    """The first line of a response, with its end."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 def has_body(status: int, method: bytes) -> bool:

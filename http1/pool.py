@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from http1.client_connection import ClientConnection
@@ -13,6 +14,7 @@ CONNECT_S: Final = 5.0
 # Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 64
+_QUEUE_FULL_S: Final = 0.02  # until a Unix socket is tried again
 _RECEIVE_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
 
 
@@ -82,16 +84,13 @@ class Pool:
             ConnectError: refused, unreachable, or not within the limit.
         """
 
-        def rest(connection: ClientConnection) -> None:
-            self._rest(address, connection)
-
         def made() -> ClientConnection:
-            return ClientConnection(at_rest=rest, closed=self._open.discard)
+            return ClientConnection(at_rest=partial(self._rest, address), closed=self._open.discard)
 
         try:
             async with asyncio.timeout(self._connect_s):
                 if isinstance(address, str):
-                    transport, connection = await self._loop.create_unix_connection(made, address)
+                    transport, connection = await self._connect_unix(made, address)
                 else:
                     transport, connection = await self._loop.create_connection(made, *address)
         except TimeoutError as error:
@@ -105,6 +104,16 @@ class Pool:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             self._prepare(opened)
         return connection
+
+    async def _connect_unix(
+        self, made: Callable[[], ClientConnection], path: str
+    ) -> tuple[asyncio.Transport, ClientConnection]:
+        """Where the listener's queue is full, a Unix socket refuses at once instead of waiting, as TCP does."""
+        while True:
+            try:
+                return await self._loop.create_unix_connection(made, path)
+            except BlockingIOError:
+                await asyncio.sleep(_QUEUE_FULL_S)
 
     def sweep(self) -> None:
         """Closes what was kept too long; the owner calls it about once a second."""

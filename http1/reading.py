@@ -4,12 +4,13 @@ httptools (llhttp, strict) refuses what smuggles requests: a length beside chunk
 folded field. This adds bounds, what a message's framing is, and what a server must refuse beyond that.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from typing import Any, Final, NoReturn
 
 import httptools
 
 from http1.head import Fields, values
+from http1.known_heads import Known, KnownHeads
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_FIELDS: Final = 128
@@ -30,45 +31,77 @@ class MessageError(Exception):
         self.code = code
 
 
-class MessageReader:
-    """Fields of a head, pieces of a body, and their bounds. A subclass hands them to its sink."""
+class MessageReader(ABC):
+    """Fields of a head, pieces of a body, and their bounds. A subclass hands them to its sink.
 
-    __slots__ = ("_bare_bytes", "_fields", "_in_head", "_parser", "_pieces", "_problem", "_sink", "_trailers")
+    Attributes:
+        on_body: the parser calls it with each piece of a body. A list's own method costs no frame for each event.
+    """
+
+    __slots__ = (
+        *(
+            "_bare_bytes",
+            "_fields",
+            "_fresh",
+            "_in_head",
+            "_known",
+            "_left",
+            "_parser",
+            "_pieces",
+            "_problem",
+            "_sink",
+            "_trailers",
+        ),
+        "_unknown",
+        "on_body",
+    )
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
         self._fields: Fields = []
         self._pieces: list[bytes] = []  # of a body, read since the sink was last called
+        self.on_body = self._pieces.append
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
         self._trailers = 0
         self._in_head = True
         self._problem: MessageError | None = None
-        self._parser: Any = None
+        self._parser: Any = None  # made for the first message that needs it
+        self._fresh = False  # the parser is between two messages
+        self._left = 0  # bytes of a body that does not go through the parser
+        self._known: Known[Any] | None = None  # as the last head that needed no parser
+        self._unknown = b""  # what the parser is about to read, where a head begins it that is not known
 
-    def _parse(self, data: bytes) -> bytes | None:
-        """Parses more bytes and hands on what they hold; returns what follows a switch of protocols, None without one.
+    def feed(self, data: bytes) -> bytes:
+        """Parses more bytes and hands on what they hold; returns what follows a switch of protocols.
 
         What came before bytes that are refused is handed on, too: how a stream is cut makes no difference.
+
+        Raises:
+            MessageError: they are refused; the connection must end.
         """
+        if self._left or self._fresh:
+            passed = self._feed_known(data)
+            if passed is not None:
+                return passed
         self._bare_bytes += len(data)
-        rest: bytes | None = None
+        rest = b""
         problem: Exception | None = None
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = self._new_parser()
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = data[upgrade.args[0] :]
-        except httptools.HttpParserCallbackError as error:
-            cause = error.__context__
-            problem = self._problem or (cause if isinstance(cause, Exception) else error)
         except httptools.HttpParserError as error:
-            problem = MessageError(400, "malformed", f"not a valid HTTP/1.1 message: {error}")
-        self._hand_on()
-        if problem is not None:
-            raise problem from None
-        if self._bare_bytes > MAX_HEAD_BYTES:
-            if self._in_head:
-                raise _head_too_large()
-            raise MessageError(400, "malformed", "a body with too much beside its bytes")
+            problem = self._cause_of(error)
+        self._unknown = b""
+        if self._pieces:
+            self._bare_bytes = 0
+        elif self._bare_bytes > MAX_HEAD_BYTES and problem is None:
+            beside = MessageError(400, "malformed", "a body with too much beside its bytes")
+            problem = _head_too_large() if self._in_head else beside
+        self._hand_on(problem)
         return rest
 
     def close(self) -> None:
@@ -77,44 +110,72 @@ class MessageReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field; also called for trailers, which are dropped."""
-        if not self._in_head:
-            self._trailers += 1
-            if self._trailers > MAX_FIELDS:
-                self._refuse(MessageError(400, "malformed", f"more than {MAX_FIELDS} trailers"))
+        if self._in_head:
+            self._fields.append((name.lower(), value.strip(b" \t")))
             return
-        if len(self._fields) >= MAX_FIELDS:
+        self._trailers += 1
+        if self._trailers > MAX_FIELDS:
+            self._refuse(MessageError(400, "malformed", f"more than {MAX_FIELDS} trailers"))
+
+    def _read_known(self, heads: KnownHeads[Any], data: bytes) -> tuple[Any, int] | None:
+        """The head with which the bytes begin, mostly like the last one, and its size; None: it must be parsed."""
+        found = self._known.read(data) if self._known is not None else None
+        if found is None:
+            known = self._known = heads.find(data)
+            found = known.read(data) if known is not None else None
+        return found
+
+    def _first_bytes(self) -> bytes:
+        """The bytes that the complete head begins; empty for a head behind others of the same bytes."""
+        unknown, self._unknown = self._unknown, b""
+        return unknown
+
+    @abstractmethod
+    def _new_parser(self) -> Any:
+        """A parser of httptools that calls this."""
+
+    @abstractmethod
+    def _feed_known(self, data: bytes) -> bytes | None:
+        """As `feed`, for a message with a known head, which the parser need not read; None: it must."""
+
+    @abstractmethod
+    def _hand_on(self, problem: Exception | None) -> None:
+        """Hands on what was parsed: a head, the pieces of a body as one, an end. Then raises the problem, if any."""
+
+    def _cause_of(self, error: httptools.HttpParserError) -> Exception:
+        """What the parser or one of its callbacks refused; a defect of ours as it is."""
+        if not isinstance(error, httptools.HttpParserCallbackError):
+            return MessageError(400, "malformed", f"not a valid HTTP/1.1 message: {error}")
+        cause = error.__context__
+        return self._problem or (cause if isinstance(cause, Exception) else error)
+
+    def _end_head(self) -> dict[bytes, bytes]:
+        """Checks the bounds of a complete head; returns the first value of each field."""
+        fields = self._fields
+        if len(fields) > MAX_FIELDS:
             self._refuse(MessageError(431, "too_many_fields", f"the head has more than {MAX_FIELDS} fields"))
-        self._fields.append((name.lower(), value.strip(b" \t")))
-
-    def _hand_on(self) -> None:
-        """Hands on what was parsed: a head, the pieces of a body as one, an end."""
-        raise NotImplementedError
-
-    def _end_head(self) -> None:
-        """Checks the size of a complete head. What came since the last bytes of use is at least as much."""
-        if self._bare_bytes > MAX_HEAD_BYTES and sum(map(_field_bytes, self._fields)) > MAX_HEAD_BYTES:
+        # What came since the last bytes of use is at least as much.
+        if self._bare_bytes > MAX_HEAD_BYTES and sum(map(_field_bytes, fields)) > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
         self._in_head = False
         self._bare_bytes = 0
+        return dict(reversed(fields))
 
     def _taken(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        self._bare_bytes = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        """The pieces of a body as one; there is at least one."""
+        taken = b"".join(self._pieces)  # one alone is not copied
+        self._pieces.clear()
+        return taken
 
     def _refuse(self, problem: MessageError) -> NoReturn:
         self._problem = problem
         raise problem
 
-    def _framing(self, named: Mapping[bytes, bytes]) -> tuple[int | None, bool]:
-        """Length of the body, if stated, and whether it is chunked. The parser lets no two lengths pass."""
-        length = named.get(b"content-length")
-        if b"transfer-encoding" not in named:
-            return None if length is None else int(length), False
+    def _check_coding(self) -> None:
+        """Refuses all transfer encodings but one: chunks."""
         if [value.lower() for value in values(self._fields, b"transfer-encoding")] != _CHUNKED:
             message = "the only transfer encoding that is accepted is chunked"
             self._refuse(MessageError(501, "transfer_encoding", message))
-        return None, True
 
 
 def _field_bytes(field: tuple[bytes, bytes]) -> int:

@@ -1,20 +1,23 @@
 """Reads a client's requests from a byte stream: heads and bodies go to a sink, in bounds."""
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 
 from http1.head import RequestHead, values
+from http1.known_heads import KnownHeads
 from http1.reading import MAX_HEAD_BYTES, MessageError, MessageReader
 
 _VERSIONS: Final = ("1.1", "1.0")  # a request line without a version is HTTP/0.9 to the parser
+
+_KNOWN: Final = KnownHeads[RequestHead]()
 
 
 class RequestSink(Protocol):
     """Gets the parts of requests, in order."""
 
     def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """A head is complete; `whole`: its body has come with it, and follows at once."""
+        """A head is complete; `whole`: so is the request. Then its body is in the head, and nothing follows."""
 
     def request_body(self, data: bytes) -> None:
         """A part of the body, never empty."""
@@ -30,67 +33,95 @@ class RequestReader(MessageReader):
         begun: whether a part of a request has come, and the rest has not.
         busy: whether a request is being answered; the owner resets it. What arrives meanwhile is dropped.
         pipelined: whether something was dropped: the connection must end after the answer.
-        rest: what followed a request to switch protocols.
+        rest: what followed a request to switch protocols; the owner keeps it here until the switch.
+        on_url: the parser calls it with each part of a target.
     """
 
-    __slots__ = ("_ended", "_head", "_ignored", "_target", "begun", "busy", "pipelined", "rest")
+    __slots__ = ("_ended", "_head", "_ignored", "_target", "begun", "busy", "on_url", "pipelined", "rest")
 
     def __init__(self, sink: RequestSink) -> None:
         super().__init__(sink)
-        self._target = b""
+        self._target: list[bytes] = []  # its parts
+        self.on_url = self._target.append
         self._ignored = False
         self._head: RequestHead | None = None  # until it is handed on
         self._ended = False  # whether an end is to be handed on
-        self._parser = httptools.HttpRequestParser(self)
+        self._fresh = True
         self.begun = False
         self.busy = False
         self.pipelined = False
         self.rest = b""
 
-    def feed(self, data: bytes) -> None:
-        """Parses more bytes.
+    def _new_parser(self) -> Any:
+        return httptools.HttpRequestParser(self)
 
-        Raises:
-            MessageError: they are refused; the connection must end.
-        """
-        rest = self._parse(data)
-        if rest is not None:
-            self.rest = rest
+    def _feed_known(self, data: bytes) -> bytes | None:
+        if self._left:
+            return self._count(data)
+        if self.busy:
+            return None
+        found = self._read_known(_KNOWN, data)
+        if found is None:
+            self._unknown = data
+            return None
+        head, start = found
+        left = start + (head.length or 0) - len(data)
+        if left < 0:  # a part of the next request
+            return None
+        self.busy = True
+        if left:
+            self.begun, self._fresh, self._left = True, False, left
+            self._sink.request_head(head, whole=False)
+            if start < len(data):
+                self._sink.request_body(data[start:])
+        else:
+            if head.length:
+                head.body = data[start:]
+            self._sink.request_head(head, whole=True)
+        return b""
+
+    def _count(self, data: bytes) -> bytes:
+        """A part of a body whose head was known."""
+        left = self._left - len(data)
+        self._left = max(left, 0)
+        self._sink.request_body(data[:left] if left < 0 else data)
+        if left <= 0:
+            self.begun, self._fresh = False, True
+            self._sink.request_end()
+        return self.feed(data[left:]) if left < 0 else b""
 
     def on_message_begin(self) -> None:
         """A request begins."""
         if self._ended:
-            self._hand_on()
-        self.begun = True
+            self._hand_on(None)
+        self.begun, self._fresh = True, False
         self._ignored = self.busy
         if self.busy:
             self.pipelined = True
         self._fields = []
-        self._target = b""
+        self._target.clear()
         self._trailers = 0
         self._in_head = True
 
-    def on_url(self, part: bytes) -> None:
-        """A part of the target."""
-        self._target += part
-        if len(self._target) > MAX_HEAD_BYTES:
-            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
-
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        self._end_head()
+        unknown, named = self._first_bytes(), self._end_head()
         if self._ignored:
             return
+        target = b"".join(self._target)
+        if len(target) > MAX_HEAD_BYTES:
+            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
         parser, fields = self._parser, self._fields
         version, method = parser.get_http_version(), parser.get_method()
         if version not in _VERSIONS:
             message = "the only versions that are accepted are HTTP/1.0 and HTTP/1.1"
             self._refuse(MessageError(505, "http_version", message))
         new = version == "1.1"
-        named = dict(reversed(fields))
-        length, chunked = self._framing(named)
-        if chunked and not new:
-            self._refuse(MessageError(400, "malformed", "HTTP/1.0 has no transfer encoding"))
+        chunked = b"transfer-encoding" in named
+        if chunked:
+            self._check_coding()
+            if not new:
+                self._refuse(MessageError(400, "malformed", "HTTP/1.0 has no transfer encoding"))
         hosts = len(values(fields, b"host")) if len(named) < len(fields) else b"host" in named
         if hosts > 1 or (not hosts and new):
             self._refuse(MessageError(400, "host", "exactly one Host field is required"))
@@ -99,28 +130,35 @@ class RequestReader(MessageReader):
         upgrade = named.get(b"upgrade", b"").lower() if parser.should_upgrade() else b""
         # The parser ends with a request to switch protocols.
         keep_alive = new and not upgrade and parser.should_keep_alive()
-        length = None if chunked else length or 0
+        length = None if chunked else int(named.get(b"content-length", 0))  # the parser lets no two lengths pass
         self.busy = True
-        self._head = RequestHead(method, self._target, fields, named, keep_alive, length, upgrade, new)
-
-    def on_body(self, data: bytes) -> None:
-        """A part of the body."""
-        if not self._ignored:
-            self._pieces.append(data)
+        self._head = head = RequestHead(method, target, fields, named, keep_alive, length, upgrade, new)
+        self._fields = []  # they are the head's
+        if unknown:
+            _KNOWN.learn(unknown, head)
 
     def on_message_complete(self) -> None:
         """The request is complete; the next one's head may begin."""
         self._in_head = True
         self._bare_bytes = 0
-        self.begun = False
+        self.begun, self._fresh = False, True
         self._ended = not self._ignored
 
-    def _hand_on(self) -> None:
-        head, self._head = self._head, None
-        ended, self._ended = self._ended, False
-        if head is not None:
-            self._sink.request_head(head, whole=ended)
-        if self._pieces:
-            self._sink.request_body(self._taken())
-        if ended:
-            self._sink.request_end()
+    def _hand_on(self, problem: Exception | None) -> None:
+        head, ended = self._head, self._ended
+        self._head, self._ended = None, False
+        if self._ignored and not ended:
+            self._pieces.clear()
+        if head is not None and ended:
+            if head.length != 0:
+                head.body = self._taken() if self._pieces else b""
+            self._sink.request_head(head, whole=True)
+        else:
+            if head is not None:
+                self._sink.request_head(head, whole=False)
+            if self._pieces:
+                self._sink.request_body(self._taken())
+            if ended:
+                self._sink.request_end()
+        if problem is not None:
+            raise problem from None

@@ -8,6 +8,7 @@ from typing import Final
 from http1.listening import BACKLOG
 from http1.server_connection import ServerConnection, Service
 from http1.server_states import State
+from http1.sweeper import Sweeper
 
 _SWEEP_S: Final = 1.0
 _SEND_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
@@ -22,7 +23,7 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self._server: asyncio.Server | None = None
         self._bound: socket.socket | None = None
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._sweeper = Sweeper("requests", _SWEEP_S, self._sweep)
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -51,7 +52,7 @@ class Server:
         self._server = server
         for listening in server.sockets:  # connections inherit it
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        self._sweeper.start()
 
     def leave(self) -> None:
         """Takes no new connections: another process that has the same socket does."""
@@ -89,18 +90,16 @@ class Server:
             if connection.state is not State.CLOSED:
                 connection.abort()
         await asyncio.sleep(0)
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        self._sweeper.stop()
         for connection in list(self._connections):
             connection.abort()
 
     def _made(self) -> ServerConnection:
         return ServerConnection(self._service, opened=self._connections.add, closed=self._connections.discard)
 
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for connection in list(self._connections):
+    def _sweep(self, now: float) -> None:
+        def look(connection: ServerConnection) -> None:
             if connection.overdue(now):
                 connection.abort()
-        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
+
+        self._sweeper.each(self._connections, look)

@@ -16,14 +16,17 @@ from http1.connections import Refusal
 from http1.door import Door
 from http1.handler import Handler
 from http1.head import RequestHead
+from http1.peer_state import untaken_bytes
 from http1.reading import MessageError
 from http1.request_reader import RequestReader
 from http1.server_states import ANSWERING, CLOSED, HEAD, IDLE, LINGERING, RECEIVING, TUNNEL, Progress, late
 
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _LAST_ANSWER_S: Final = 2.0
+_PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
 _BEFORE_A_REQUEST: Final = (IDLE, HEAD)
+_UNDER_WAY: Final = (RECEIVING, ANSWERING)
 _UNSERVED: Final = (connections.HEAD, connections.IDLE)
 
 log = structlog.get_logger(__name__)
@@ -56,7 +59,7 @@ class ServerConnection(AnsweringConnection):
         closed: called with it when it is closed.
     """
 
-    __slots__ = ("_closed", "_dropped", "_has_body", "_opened", "_service")
+    __slots__ = ("_closed", "_dropped", "_has_body", "_opened", "_service", "_untaken")
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class ServerConnection(AnsweringConnection):
         self._opened = opened
         self._closed = closed
         self._dropped = 0
+        self._untaken = 0  # bytes that a client had yet to take at its last progress
         self._has_body = False  # the request that is under way
 
     @property
@@ -79,13 +83,23 @@ class ServerConnection(AnsweringConnection):
 
     def overdue(self, now: float) -> bool:
         """Whether a limit of time is exceeded at loop time `now`."""
+        if self._transport is not None and (self._write_paused or self._state is CLOSED):
+            self._note_taken(self._transport, now)
         progress, spent = self._service.progress, now - self._since
         return late(self._state, spent, progress, read_paused=self._read_paused, write_paused=self._write_paused)
 
-    def admit(self, client: str = "", *, agent: bool = False) -> Refusal | None:
+    def _note_taken(self, transport: asyncio.WriteTransport, now: float) -> None:
+        """A slow client's progress: the kernel takes more of us only once it has room for much."""
+        untaken = untaken_bytes(transport)
+        if untaken > self._untaken:
+            self._untaken = untaken
+        elif self._untaken - untaken >= _PROGRESS_BYTES:
+            self._untaken, self._since = untaken, now
+
+    def admit(self, client: str = "", agent: bool = False) -> Refusal | None:
         """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
         incomplete = self._state is RECEIVING
-        return self._door.admit_request(self.record, body=incomplete, client=client, agent=agent)
+        return self._door.admit_request(self.record, incomplete, client, agent)
 
     # The reader's sink
 
@@ -98,12 +112,22 @@ class ServerConnection(AnsweringConnection):
         self._keep_alive = head.keep_alive
         self._chunks = head.chunks
         self._started = self._chunked = False
-        self._has_body = head.has_body
+        self._has_body = head.length != 0
         handler = self._service.handle(head, self)
-        if self.answering:  # else it was answered within the call
+        if self._state in _UNDER_WAY:  # else it was answered within the call
             self._handler = handler
         if self.record.state in _UNSERVED and self._state not in (IDLE, CLOSED):
             self._door.enter(self.record, connections.BUSY)
+        if head.body is not None:  # the handler did not take it
+            self._hand_over(head)
+
+    def _hand_over(self, head: RequestHead) -> None:
+        """Calls the handler with a body that has come whole."""
+        body = head.take_body()
+        if body and self._handler is not None:
+            self._handler.body(body)
+        if self._handler is not None:
+            self._handler.end()
 
     def request_body(self, data: bytes) -> None:
         """Hands a part of the body on."""
@@ -144,11 +168,13 @@ class ServerConnection(AnsweringConnection):
         if state is LINGERING or state is CLOSED:
             return
         try:
-            self._reader.feed(data)
-            if self._reader.begun:
+            rest = self._reader.feed(data)
+            if self._reader.begun and self._state is IDLE:
                 self._note_head()
-            if self._reader.rest and self.state is TUNNEL:
-                self._pass_rest()
+            if rest:
+                self._reader.rest = rest
+                if self.state is TUNNEL:
+                    self._pass_rest()
         except MessageError as error:
             self._refuse(error)
         except Exception:  # a defect of ours ends this request alone
@@ -171,6 +197,7 @@ class ServerConnection(AnsweringConnection):
     def pause_writing(self) -> None:
         """The client does not take what was written."""
         self._write_paused = True
+        self._untaken = 0
         self._since = self._loop.time()
         if self._handler is not None:
             self._handler.writable(ready=False)
@@ -196,9 +223,7 @@ class ServerConnection(AnsweringConnection):
             self.abort()
 
     def _note_head(self) -> None:
-        """A part of a request has come; on an idle connection a part of its head."""
-        if self._state is not IDLE:
-            return
+        """A part of a request's head has come on an idle connection."""
         self._enter(HEAD)
         if self.record.state is not connections.HEAD:  # a new connection has its time for a head already
             self._door.enter(self.record, connections.HEAD)

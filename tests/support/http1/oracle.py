@@ -32,10 +32,13 @@ class Sink:
     reader: RequestReader | None = None
     keep_alive: bool = True
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:  # noqa: ARG002 - the reader's sink
+    def request_head(self, head: RequestHead, *, whole: bool) -> None:
         self.keep_alive = head.keep_alive
         given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
         self.seen.append(("head", head.method, head.target, given))
+        if whole:
+            add_body(self.seen, head.take_body() or b"")
+            self.request_end()
 
     def request_body(self, data: bytes) -> None:
         add_body(self.seen, data)

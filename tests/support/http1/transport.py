@@ -40,6 +40,9 @@ class MemoryTransport(asyncio.Transport):
         assert not self.reading
         self.reading = True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return self.closing
 

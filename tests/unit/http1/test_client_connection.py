@@ -32,7 +32,7 @@ class Asker:
         assert not self.over
         self.heads.append(head)
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, _chunks: bytes = b"") -> None:
         assert self.heads
         assert not self.over
         self.body += data

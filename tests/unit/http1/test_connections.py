@@ -5,7 +5,8 @@ from http1.connections import Connection, Connections, Limits, Refusal, State, l
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:
-    return Limits(**{"most": most, "most_unknown_per_address": unknown, "most_bodies_per_client": 2, **others})
+    base = {"most": most, "most_unknown_per_address": unknown, "most_bodies_per_client": 2, "unread_s": 0.0}
+    return Limits(**{**base, **others})
 
 
 LIMITS = limits(4, 3)
@@ -29,6 +30,20 @@ def test_at_the_bound_the_oldest_without_a_complete_head_gives_way() -> None:
     first, *_ = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
     assert connections.admit(Connection("10.0.1.1", 5)) is first
     assert len(connections) == 4
+
+
+def test_many_that_one_address_opens_at_once_are_kept_until_their_heads_can_have_been_read() -> None:
+    """G24: a client opens 1,500 streams, and all are accepted before the first head is read."""
+    connections = Connections(limits(100, 3, unread_s=5.0))
+    first, second, *_ = [opened(connections, "10.0.0.1", n / 1000) for n in range(20)]
+    assert connections.admit(Connection("10.0.0.1", 5.0)) is first
+    serve(connections, second, 5.0)
+    assert len(connections) == 20, "from then on each new one takes the place of the oldest that has not asked"
+    flood = Connections(limits(100, 3, unread_s=5.0))
+    for n in range(100):
+        opened(flood, "10.0.0.1", n / 1000)
+    assert flood.admit(Connection("10.0.0.2", 0.2)) is not None, "and the bound of all holds at every moment"
+    assert len(flood) == 100
 
 
 def test_a_new_head_on_an_idle_connection_counts_from_its_first_byte() -> None:

@@ -19,7 +19,7 @@ class Receiver:
     def response_head(self, head: ResponseHead) -> None:
         pass
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, _chunks: bytes = b"") -> None:
         pass
 
     def response_end(self) -> None:

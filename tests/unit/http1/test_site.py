@@ -89,7 +89,7 @@ async def get(session: aiohttp.ClientSession, url: str, **headers: str) -> tuple
 
 async def test_half_open_connections_give_way_to_one_that_asks() -> None:
     async with (
-        Served(Limits(most=50, most_unknown_per_address=20, most_bodies_per_client=9)).run() as served,
+        Served(Limits(most=50, most_unknown_per_address=20, most_bodies_per_client=9, unread_s=0.0)).run() as served,
         aiohttp.ClientSession() as session,
     ):
         readers = [await served.half_open() for _ in range(60)]
