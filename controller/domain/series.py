@@ -6,6 +6,7 @@ trimmed samples, so it takes at most about 1.5 times the size of its samples (28
 """
 
 from collections.abc import Iterable
+from math import isnan
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -92,12 +93,13 @@ class Series:
         before = self._at[k - 1] if k > self._first else -np.inf
         merged = (
             min(self._since[k], max(since, before)),
-            max(self._period[k], period_s),
+            max(self._period[k], np.float32(period_s)),
             np.fmax(self._mean[k], np.float32(mean)),
             np.fmax(self._high[k], np.float32(high)),
         )
         present = (self._since[k], self._period[k], self._mean[k], self._high[k])
-        if not np.array_equal(np.array(merged), np.array(present), equal_nan=True):
+        # A merged value is unknown only where both were.
+        if any(a != b and not isnan(a) for a, b in zip(merged, present, strict=True)):
             self.rebuilt += 1
             self._since[k], self._period[k], self._mean[k], self._high[k] = merged
 
