@@ -6,11 +6,13 @@ Times are seconds of one process's monotonic clock. They mean nothing to another
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import AUTOSCALER
 from schemas.manifest.deployment import DeploymentSpec
+
+AGENTS_SUFFICE_S: Final = 120.0  # a gateway is silent for so long before what agents see of its requests suffices
 
 
 class ScalingReason(StrEnum):
@@ -43,6 +45,7 @@ class ScalingRule:
         down_window_s: replicas are removed down to the largest wish of so long.
         idle_after_s: without requests for so long it sleeps, where `min` is 0.
         dry_run: the number is only shown.
+        most: requests at one replica; beyond that they wait.
     """
 
     min: int
@@ -52,6 +55,7 @@ class ScalingRule:
     down_window_s: float = 300.0
     idle_after_s: float = 900.0
     dry_run: bool = False
+    most: int = 1
 
     def clamp(self, number: int) -> int:
         """The number within min and max."""
@@ -67,12 +71,14 @@ class GatewayLoad:
         in_flight: requests at engines now.
         waiting: requests that it holds now.
         arrived: requests since its start.
+        replicas: requests at each replica now, by the instance; those without any are left out.
     """
 
     mean: float = 0.0
     in_flight: int = 0
     waiting: int = 0
     arrived: int = 0
+    replicas: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def at_once(self) -> int:
@@ -88,11 +94,13 @@ class Demand:
         loads: of those that have requests for it.
         silent: names of those that do not report; what they have is unknown.
         gateways: how many report.
+        silent_s: for how long all of the silent ones have been so.
     """
 
     loads: tuple[GatewayLoad, ...] = ()
     silent: tuple[str, ...] = ()
     gateways: int = 1
+    silent_s: float = 0.0
 
     @property
     def known(self) -> bool:
@@ -127,14 +135,16 @@ class EngineLoad:
     Attributes:
         queued: requests in its own queue.
         kv_use: the share of its KV cache that is in use, 0 to 1.
+        requests: the most at once over its agent's last sampling period, of all gateways.
     """
 
     queued: int | None = None
     kv_use: float | None = None
+    requests: int | None = None
 
     @property
     def known(self) -> bool:
-        """Whether the engine says anything."""
+        """Whether the engine says anything of its queue or cache."""
         return self.queued is not None or self.kv_use is not None
 
 
@@ -176,6 +186,30 @@ class ScalingView:
     wakes: int = 0
     awake_for_s: float = 0.0
     slept_by_policy: bool = False
+
+    @property
+    def at_engines(self) -> int | None:
+        """Requests at engines of all gateways, also of silent ones, as agents see them; at least as many as there are.
+
+        None: unknown. Only where each running replica is below its limit does it say all: then none waits elsewhere.
+        """
+        counts = [engine.requests for engine in self.engines if engine.requests is not None]
+        if not counts or len(counts) != self.replicas.running or max(counts) >= self.rule.most:
+            return None
+        return sum(counts)
+
+    @property
+    def seen_by_agents(self) -> int:
+        """Requests that count although a gateway is silent; 0 where all gateways report."""
+        return 0 if self.demand.known else self.at_engines or 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the demand is known: all gateways report, or agents see it all while one is silent for long."""
+        demand = self.demand
+        if demand.known:
+            return True
+        return demand.gateways > 0 and demand.silent_s >= AGENTS_SUFFICE_S and self.at_engines is not None
 
     @property
     def present(self) -> int:

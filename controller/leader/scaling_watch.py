@@ -200,9 +200,11 @@ class ScalingWatch:
 
     def _demand(self, loads: Mapping[str, GatewayLoad]) -> Demand:
         now = self._monotonic()
-        silent = {g.id: g.name for g in self._reports.gateways if now - self._beats[g.id][1] >= SILENT_S}
+        silence = {g.id: now - self._beats[g.id][1] for g in self._reports.gateways}
+        silent = {g.id: g.name for g in self._reports.gateways if silence[g.id] >= SILENT_S}
         return Demand(
             loads=tuple(load for gateway, load in loads.items() if gateway not in silent),
             silent=tuple(sorted(silent.values())),
             gateways=len(self._reports.gateways) - len(silent),
+            silent_s=min((silence[id_] for id_ in silent), default=0.0),
         )

@@ -54,6 +54,7 @@ class RevisionView(View):
         newest: the deployment shall run it.
         stable: all replicas ran it last.
         instances: that run it, or are on their way.
+        image_digest: of the image that all its containers run; None: none has run yet.
     """
 
     revision: int
@@ -64,6 +65,7 @@ class RevisionView(View):
     newest: bool = False
     stable: bool = False
     instances: int = 0
+    image_digest: str | None = None
     spec: DeploymentSpec
 
 

@@ -10,7 +10,9 @@ from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import stop as switch
+from controller.store.deployments.observe import observe
 from controller.store.scaling import effects
+from controller.store.scaling.gateways import forget_gateway
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.metrics import read_figures
 from schemas.manifest.deployment import DeploymentSpec
@@ -141,6 +143,50 @@ async def test_g34_a_silent_gateway_keeps_everything_and_a_condition_names_it(
     world.gateways.pop()
     await world.look(301, every_s=4)
     assert await world.number() == 1, "a gateway that leaves is not missed"
+
+
+async def test_of_running_replicas_the_least_busy_one_stops(db: Database, world: ScaledLedger) -> None:
+    """As the gateways report: the oldest is idle, so the newest one stays."""
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 3)
+    busy = [replace(load(3), replicas={"chat-1": 2, "chat-2": 1}), replace(load(2), replicas={"chat-2": 2})]
+    await world.look(12, {uid: load(20)})
+    for gateway, told in zip(world.gateways, busy, strict=True):
+        await gateway.report({uid: told})
+    async with db.snapshot() as c:
+        facts = (await observe(c, [uid]))[uid]
+    assert {i.id: i.requests for i in facts.instances} == {"chat-0": 0, "chat-1": 2, "chat-2": 3}
+    async with db.transaction() as c:
+        await c.execute("update gateways set seen_at = now() - interval '20 s' where name = 'q'")
+        await c.execute(
+            "insert into engine_loads (instance_id, epoch, requests, requests_at) values ('chat-2', 1, 3, now())"
+        )
+    async with db.snapshot() as c:
+        facts = (await observe(c, [uid]))[uid]
+    assert {i.id: (i.requests, i.seen_requests) for i in facts.instances} == {
+        "chat-0": (0, 0),
+        "chat-1": (2, 0),
+        "chat-2": (1, 3),
+    }
+
+
+async def test_an_operators_word_ends_the_unknown_at_once(db: Database, world: ScaledLedger) -> None:
+    uid = await world.deployment(replicas={"min": 1, "max": 6})
+    await world.running(uid, 1)
+    await world.look(12, {uid: load(20)})
+    await world.look(400, {uid: load(0)}, silent=("q",), every_s=4)
+    assert await world.number() == 3
+    async with db.transaction() as c:
+        await c.execute("update gateways set seen_at = now() - interval '1 min' where name = 'q'")
+    await forget_gateway(db, "q")
+    await world.look(0, silent=("q",))
+    async with db.connection() as c:
+        view = await deployment_by_name(c, "chat")
+    assert [c.status for c in view.status.conditions if c.type == "DemandKnown"] == ["true"]
+    await world.look(301, silent=("q",), every_s=4)
+    assert await world.number() == 1
+    await world.look(0)
+    assert [r["name"] for r in await rows(db, "select name from gateways order by 1")] == ["p", "q"], "it is back"
 
 
 async def test_a_gateway_that_starts_again_takes_the_place_of_its_predecessor(

@@ -1,6 +1,6 @@
 """A deployment's own steps in a dry run: what stops and what is created, chosen by the reconciler's code."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from controller.decide.instances.replicas import create_wanted, stop_unwanted
 from controller.decide.instances.rolling import rolling_of
 from controller.decide.instances.rollout import STOP_REASON
 from controller.decide.instances.scale import wanted_replicas
+from controller.decide.rollouts.texts import planned_text
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
 from controller.domain.phases import InstancePhase
@@ -42,6 +43,17 @@ async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -
     return {uid: _applied(facts, existing[uid]) for uid, facts in observed.items()}
 
 
+def planned_rollouts(facts: Mapping[str, DeploymentFacts], effects: Sequence[ManifestEffect]) -> dict[str, str]:
+    """How the instances of each deployment that gets another revision would be replaced, by its name."""
+    found: dict[str, str] = {}
+    for effect in effects:
+        if effect.change == "replace" and (known := facts.get(effect.uid)) is not None:
+            paused = known.rollout is not None and known.rollout.paused
+            wanted = wanted_replicas(known)
+            found[effect.name] = planned_text(effect.spec, wanted, back_to=effect.back_to, paused=paused)
+    return found
+
+
 def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "unchanged":
         return facts
@@ -52,6 +64,8 @@ def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "update":
         return changed
     number = facts.generation + 1
+    if effect.back_to is not None and effect.back_to in facts.revisions:
+        return replace(changed, generation=number, revision=effect.back_to)
     need = effect.need if isinstance(effect.need, Need) else None
     revisions = {**facts.revisions, number: RevisionFacts(number, effect.spec, "", facts.now, need)}
     return replace(changed, generation=number, revision=number, revisions=revisions)

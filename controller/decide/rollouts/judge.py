@@ -8,6 +8,7 @@ from typing import Any, Final
 from controller.decide.rollouts.texts import (
     aborted_text,
     begun_text,
+    canary_size,
     canary_text,
     complete_text,
     failed_text,
@@ -40,7 +41,7 @@ class RolloutView:
         trouble: the message of one that fails.
         hopeless: why no further try can help; empty: one may.
         unplaced: of these, such as found no place for a while.
-        outdated: instances of other revisions, also those that stop.
+        outdated: instances of other revisions, also those that stop, unless their worker is lost.
         outdated_ready: of these, such as run.
     """
 
@@ -103,7 +104,7 @@ _EVENTS: Final = {S.COMPLETE: "rollout_complete", S.FAILED: "rollout_failed", S.
 def canary_replicas(view: RolloutView) -> int:
     """How many replicas the canary has: its share of the wanted ones, at least one."""
     canary = view.settings.canary
-    return 0 if canary is None else min(max(-(-view.wanted * canary.weight // 100), 1), view.wanted)
+    return 0 if canary is None else canary_size(view.wanted, canary.weight)
 
 
 def _begin(view: RolloutView) -> RolloutRecord:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from controller.domain.rollouts import RequestOutcomes, RolloutRecord
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.rollout import Rollout
 
 
@@ -48,3 +49,33 @@ def aborted_text(record: RolloutRecord, settings: Rollout, outcomes: RequestOutc
     allowed = 100 * settings.abort.error_ratio if settings.abort is not None else 0
     failed = f"{outcomes.errors} of {outcomes.requests} requests to revision {record.revision} failed"
     return f"{failed}, more than {allowed:g} %; revision {record.stable} takes its place again"
+
+
+def planned_text(spec: DeploymentSpec, wanted: int, *, back_to: int | None, paused: bool) -> str:
+    """How an apply of a spec that needs new processes would replace the instances.
+
+    Args:
+        spec: of the apply.
+        wanted: number of wanted replicas.
+        back_to: the older revision that the apply takes up again; None: it makes a new one.
+        paused: by a user, until it is resumed.
+    """
+    revision = "a new revision" if back_to is None else f"revision {back_to} again"
+    if wanted == 0:
+        return f"{revision}, with the next replica: none is wanted now"
+    if spec.update != "rolling":
+        return f"{revision}: each old instance stops before its replacement starts, one after the other"
+    if paused:
+        return f"{revision}, but the rollout is paused: nothing is replaced until it is resumed"
+    settings = spec.rollout
+    least = max(wanted - settings.unavailable, 0)
+    bounds = f"at most {wanted + settings.surge} instances, at least {least} available; the oldest go first"
+    if settings.canary is None:
+        return f"{revision}: {bounds}"
+    share = f"first {canary_size(wanted, settings.canary.weight)} of {wanted} with {settings.canary.weight} %"
+    return f"{revision}: {share} of the requests for {settings.canary.for_s:g} s; {bounds}"
+
+
+def canary_size(wanted: int, weight: int) -> int:
+    """How many of the wanted replicas a canary has: its share, at least one."""
+    return min(max(-(-wanted * weight // 100), 1), wanted)

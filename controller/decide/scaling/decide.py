@@ -33,8 +33,9 @@ def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wi
     saturated = reason is R.SATURATED
     if view.rule.clamp(needed) > view.present:
         return _wish(view, history, now, needed, needed, reason, saturated=saturated)
-    if not view.demand.known:
+    if not view.known:
         return _wish(view, history, now, view.present, max(needed, view.present), R.DEMAND_UNKNOWN)
+    needed = max(needed, min(_ceil(view.seen_by_agents / view.rule.target), view.present))
     return _down(view, history, now, needed, reason)
 
 
@@ -57,7 +58,7 @@ def scaling_evidence(view: ScalingView, history: ScalingHistory, now: float, wis
         "pending": view.replicas.pending,
         "gateways": view.demand.gateways,
         "silent_gateways": list(view.demand.silent),
-        "engines": [{"queued": e.queued, "kv_use": e.kv_use} for e in view.engines],
+        "engines": [{"queued": e.queued, "kv_use": e.kv_use, "requests": e.requests} for e in view.engines],
         "idle_s": round(history.idle_s(now), 1),
         "graph": list(history.graph()),
         "graph_step_s": GRAPH_STEP_S,
@@ -75,7 +76,9 @@ def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> Sca
     The mean of `window` may still hold the last requests. It does not prolong `idle_after`.
     """
     rule, demand = view.rule, view.demand
-    if rule.min > 0 or view.present == 0 or _is_wanted(view) or demand.at_once > 0 or not demand.known:
+    if rule.min > 0 or view.present == 0 or _is_wanted(view) or demand.at_once > 0 or not view.known:
+        return None
+    if view.seen_by_agents > 0:
         return None
     if view.replicas.running == view.replicas.placed == 0 and not history.has_run:
         return R.WAKE_WITHDRAWN

@@ -31,10 +31,8 @@ def rule_of(spec: DeploymentSpec, engine: str = "", sequences: int | None = None
     """The rule; the arguments are those of `max_in_flight`."""
     low, high = spec.replica_bounds
     scaling = spec.scaling
-    if scaling.target == "auto":
-        target = max(_OF_CAPACITY * max_in_flight(spec, engine, sequences), 1.0)
-    else:
-        target = scaling.target
+    most = max_in_flight(spec, engine, sequences)
+    target = max(_OF_CAPACITY * most, 1.0) if scaling.target == "auto" else scaling.target
     return ScalingRule(
         min=low,
         max=high,
@@ -43,4 +41,5 @@ def rule_of(spec: DeploymentSpec, engine: str = "", sequences: int | None = None
         down_window_s=scaling.down_window,
         idle_after_s=scaling.idle_after,
         dry_run=scaling.dry_run,
+        most=most,
     )

@@ -38,9 +38,13 @@ _WAKES: Final = """
            extract(epoch from expires_at - clock_timestamp())::float8 as left_s
       from wakes where expires_at > clock_timestamp() order by created_at"""
 _ENGINES: Final = """
-    select i.deployment_uid, l.queued, l.kv_use
-      from engine_loads l join instances i on i.id = l.instance_id and i.epoch = l.epoch and i.phase = 'running'
-     where l.at > clock_timestamp() - make_interval(secs => $1)"""
+    with recent as (select clock_timestamp() - make_interval(secs => $1) as since)
+    select i.deployment_uid, case when l.at > since then l.queued end as queued,
+           case when l.at > since then l.kv_use end as kv_use,
+           case when l.requests_at > since then l.requests end as requests
+      from recent cross join engine_loads l
+      join instances i on i.id = l.instance_id and i.epoch = l.epoch and i.phase = 'running'
+     where greatest(l.at, l.requests_at) > since"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
             wakes[str(row["deployment_uid"])].append(row["request_id"])
     engines: defaultdict[str, list[EngineLoad]] = defaultdict(list)
     for row in await connection.fetch(_ENGINES, engines_for_s):
-        engines[str(row["deployment_uid"])].append(EngineLoad(row["queued"], row["kv_use"]))
+        engines[str(row["deployment_uid"])].append(EngineLoad(row["queued"], row["kv_use"], row["requests"]))
     return Reports(gateways, loads, wakes, awake, engines)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.domain.scaling import GatewayLoad
 from controller.store.core.notify import CHANNEL
+from controller.store.scaling.queue_places import return_queue_places
 
 WAKE_S: Final = 60.0  # a wake lasts so long after the last request, unless it is withdrawn
 
@@ -17,21 +18,19 @@ _REPORT: Final = """
         insert into gateways as g (id, name, beat) values ($1, $2, $3)
         on conflict (id) do update set beat = excluded.beat, seen_at = now() returning xmax = 0 as is_new),
     told as (
-    insert into gateway_demand as d (gateway_id, deployment_uid, mean, in_flight, waiting, arrived)
-    select $1, x.uid, x.mean, x.in_flight, x.waiting, x.arrived
-      from unnest($4::uuid[], $5::real[], $6::int[], $7::int[], $8::bigint[])
-           as x (uid, mean, in_flight, waiting, arrived)
+    insert into gateway_demand as d (gateway_id, deployment_uid, mean, in_flight, waiting, arrived, replicas)
+    select $1, x.uid, x.mean, x.in_flight, x.waiting, x.arrived, x.replicas
+      from unnest($4::uuid[], $5::real[], $6::int[], $7::int[], $8::bigint[], $10::jsonb[])
+           as x (uid, mean, in_flight, waiting, arrived, replicas)
      where exists (select 1 from here)
      order by x.uid
     on conflict (gateway_id, deployment_uid) do update
        set mean = excluded.mean, in_flight = excluded.in_flight, waiting = excluded.waiting,
-           arrived = excluded.arrived)
+           arrived = excluded.arrived, replicas = excluded.replicas)
     select is_new from here"""
-_ELSEWHERE: Final = """
-    select d.deployment_uid, sum(d.waiting)::int as waiting
-      from gateway_demand d
-      join gateways g on g.id = d.gateway_id and g.seen_at > now() - interval '10 s'
-     where d.gateway_id <> $1 and d.waiting > 0 group by 1"""
+_RANK: Final = """
+    select count(*) filter (where id < $1)::int as rank, count(*)::int as gateways
+      from gateways where seen_at > now() - interval '10 s' or id = $1"""
 # Only the first request of a wake counts: the leader is notified once.
 _WAKE: Final = """
     with asked as (
@@ -73,19 +72,21 @@ async def report_demand(
         [loads[uid].waiting for uid in order],
         [loads[uid].arrived for uid in order],
         _REPLACED_S,
+        [dict(loads[uid].replicas) for uid in order],
     )
     return bool(is_new)
 
 
-async def waiting_elsewhere(connection: Any, gateway: uuid.UUID) -> dict[uuid.UUID, int]:
-    """Requests that wait at all other gateways that report, by deployment."""
-    rows = await connection.fetch(_ELSEWHERE, gateway)
-    return {row["deployment_uid"]: row["waiting"] for row in rows}
+async def rank_of(connection: Any, gateway: uuid.UUID) -> tuple[int, int]:
+    """A gateway's rank among all that report, from 0, and how many these are."""
+    row = await connection.fetchrow(_RANK, gateway)
+    return row["rank"], max(row["gateways"], 1)
 
 
 async def leave(connection: Any, gateway: uuid.UUID) -> None:
     """A gateway ends in an orderly way: it is no longer missed, and its wakes end."""
     await connection.execute("delete from wakes where source = 'gateway:' || $1::text", str(gateway))
+    await return_queue_places(connection, gateway)
     await connection.execute("delete from gateways where id = $1", gateway)
 
 

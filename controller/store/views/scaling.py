@@ -73,4 +73,4 @@ def _condition(row: Any) -> Condition:
 
 def _silent(names: Sequence[str]) -> str:
     who = f"gateway {', '.join(names)} does not report" if names else "no gateway reports"
-    return f"{who}, so no replica is removed"
+    return f"{who}, so no replica is removed on its account; if it is gone for good: gpuward gateway forget NAME"

@@ -75,3 +75,10 @@ def test_history_is_a_row_for_each_revision() -> None:
                        spec=view().spec)  # fmt: skip
     ((number, _, actor, instances, state, _),) = history_rows([one], NOW)
     assert (number, actor, instances, state) == ("2", "key:ops", "3", "newest")
+
+
+def test_a_plan_tells_how_instances_would_be_replaced(gpuward, api):
+    way = "a new revision: at most 3 instances, at least 2 available; the oldest go first"
+    api.canned["plan"] = {"items": [], "changes": {"chat": "replace"}, "rollouts": {"chat": way}}
+    manifest = "kind: Deployment\nname: chat\nengine: simulated\n"
+    assert f"deployment/chat: {way}" in gpuward("plan", "-f", "-", stdin=manifest).stdout.splitlines()

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.instances import NeedError
+from controller.domain.instances import HostFacts, NeedError
 from controller.domain.phases import InstancePhase
-from controller.domain.rollouts import RequestOutcomes
-from support.builders.facts import intent
+from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
+from support.builders.facts import instance, intent, spec
 from support.builders.rollouts import RollingWorld, rolled_out
+from support.decisions import LOST, RUNNING, effects_of, elsewhere
 
 CANARY = {"ready_for": "2s", "canary": {"weight": 10, "for": "60s"}}
 
@@ -53,6 +54,19 @@ def test_g54_without_room_and_unavailable_0_it_waits_with_the_reason_of_placemen
 def test_g54_without_room_and_unavailable_1_it_goes_on_one_by_one() -> None:
     world = rolled_out(capacity=4, rollout={"unavailable": 1}).apply().play(200)
     assert (world.state, world.running(2), world.least_ready) == ("complete", 4, 3)
+
+
+@pytest.mark.parametrize(("hosts", "state"), [(LOST, "complete"), ((), "progressing")])
+def test_it_is_complete_though_an_old_one_cannot_stop_since_its_worker_is_lost(
+    hosts: tuple[HostFacts, ...], state: str
+) -> None:
+    """It may take days to return."""
+    given = spec(update="rolling", rollout={"ready_for": 0})
+    stuck = instance("old", "stopping", stop_reason="new_revision", processes=RUNNING)
+    under_way = RolloutRecord(2, 1, seen=0)
+    facts = {"spec": given, "revision": 2, "rollout": RolloutFacts(under_way)} | ({"hosts": hosts} if hosts else {})
+    effects = effects_of(stuck, elsewhere("new", revision=2), **facts)
+    assert (effects.rollout or under_way).state == state
 
 
 def test_surge_0_stops_one_first() -> None:

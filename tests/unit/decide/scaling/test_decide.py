@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.scaling import Demand, Replicas, ScalingRule
+from controller.domain.scaling import AGENTS_SUFFICE_S, Demand, EngineLoad, Replicas, ScalingRule
 from support.builders.scaling import RULE, Watched, demand, engines
 
 SLEEPY = replace(RULE, min=0)
@@ -137,6 +137,41 @@ def test_g34_nothing_sleeps_while_a_gateway_is_silent() -> None:
     assert watched.see(5000, demand=demand(0, silent=("q",))).number == 1
     assert watched.see(899, demand=demand(0)).number == 1, "unknown was not idle: it counts from its end"
     assert watched.see(1).number == 0
+
+
+SEEN = replace(RULE, min=0, most=16)
+
+
+@pytest.mark.parametrize(
+    ("requests", "running", "number"),
+    [
+        ((0, 0, 0), 3, 1),  # agents see none at all: what is silent serves nothing
+        ((9, 3, 4), 3, 2),  # its requests are those that agents see
+        ((0, 16, 0), 3, 3),  # one is at its limit: others may wait at the silent one
+        ((0, 0), 3, 3),  # one agent says nothing
+        ((0, 0, None), 3, 3),
+    ],
+)
+def test_a_gateway_that_is_silent_for_long_is_judged_by_what_agents_see(
+    requests: tuple[int | None, ...], running: int, number: int
+) -> None:
+    """Two minutes of silence, then the whole down window: until then nothing goes."""
+    watched = Watched(3, rule=SEEN, running=running)
+    loads = tuple(EngineLoad(requests=one) for one in requests)
+    seen = demand(0, silent=("q",))
+    wish = watched.see(500, demand=replace(seen, silent_s=AGENTS_SUFFICE_S - 1), engines=loads)
+    assert (wish.number, wish.reason) == (3, "demand_unknown")
+    long_ago = replace(seen, silent_s=AGENTS_SUFFICE_S)
+    assert watched.see(298, demand=long_ago).number == 3
+    assert watched.see(3, demand=long_ago, follow=False).number == number
+
+
+def test_a_model_sleeps_though_a_gateway_is_gone_once_agents_have_seen_no_request_for_idle_after() -> None:
+    watched = Watched(1, rule=SEEN)
+    gone = replace(demand(0, silent=("q",)), silent_s=AGENTS_SUFFICE_S)
+    assert watched.see(1000, demand=gone, engines=(EngineLoad(requests=1),)).number == 1, "the silent one serves"
+    assert watched.see(898, engines=(EngineLoad(requests=0),)).number == 1
+    assert watched.see(3).number == 0
 
 
 def test_g34_what_the_others_tell_still_adds() -> None:
