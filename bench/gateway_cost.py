@@ -4,7 +4,10 @@ Gpuward's way is public port, gateway, agent's port, engine; nginx and the plain
 are one hop before the same engine. Only the hops' CPU counts, without what they use at rest. Rounds are interleaved;
 a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
 Without nginx on the machine its ratios cannot be judged. Other work on the machine raises them: it takes caches from
-interpreted code first. So does an interpreter that was built without profile-guided optimization.
+interpreted code first. So does an interpreter that was built without profile-guided optimization: the work in memory
+for a small request takes about 1.25 times as long as with Debian's Python. To compare, run this on a machine with
+python3-venv: `make bench-gateway PYTHON=/usr/bin/python3 VENV=build/debian`. What no other work changes is the number
+of calls, which tests/unit/gateway/test_short_way.py holds.
 
     make bench-gateway      (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
 """
@@ -211,8 +214,8 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def interpreter() -> str:
-    """Its version, and whether it is optimized by profile: else the same code takes about 1.5 times the CPU."""
-    guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
+    """Its version, and whether it is optimized by profile; Debian builds its own so without that option."""
+    guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")) or sys.base_prefix == "/usr"
     return f"Python {platform.python_version()}, {'optimized by profile' if guided else 'not optimized by profile'}"
 
 

@@ -50,8 +50,8 @@ class Way:
         return sum(cpu_s(process) for process in self.processes())
 
     def memory_bytes(self) -> int:
-        """What its processes hold alone."""
-        return sum(process.memory_full_info().uss for process in self.processes())
+        """What its processes hold. A page that several share counts once in all: forked ones share what they read."""
+        return sum(process.memory_full_info().pss for process in self.processes())
 
 
 def cpu_s(process: psutil.Process) -> float:

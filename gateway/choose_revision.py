@@ -25,6 +25,11 @@ def place_in_turn(number: int) -> float:
     return number * _STEP % 1.0
 
 
+def belongs_to_new(rollout: RolloutRoute, place: float) -> bool:
+    """Whether a request with this place belongs to the new revision."""
+    return rollout.weight is not None and place * _PERCENT < rollout.weight
+
+
 def by_revision(
     endpoints: Iterable[Endpoint], rollout: RolloutRoute, place: float
 ) -> tuple[list[Endpoint], list[Endpoint]]:
@@ -33,5 +38,4 @@ def by_revision(
     old: list[Endpoint] = []
     for endpoint in endpoints:
         (new if endpoint.revision == rollout.revision else old).append(endpoint)
-    belongs_to_new = rollout.weight is not None and place * _PERCENT < rollout.weight
-    return (new, old) if belongs_to_new else (old, new)
+    return (new, old) if belongs_to_new(rollout, place) else (old, new)

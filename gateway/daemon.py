@@ -33,6 +33,7 @@ _GC_THRESHOLDS: Final = (20_000, 20, 20)  # requests leave few cycles
 _POLL_S: Final = 0.2
 _END_LIMIT_S: Final = 2.0
 _REPLACED_DRAIN_S: Final = 600.0  # for answers of a process whose successor serves already
+_DEFECT_DRAIN_S: Final = 0.5  # connections wait for its successor
 _CONTROLLERS: Final = 0  # the lifeline that a controller holds is the standard input
 
 log = structlog.get_logger(__name__)
@@ -124,7 +125,7 @@ async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_c
 
 
 async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_ready: Callable[[], None]) -> int:
-    """Runs a gateway on a bound socket until `stop` is set; returns 0."""
+    """Runs a gateway on a bound socket until `stop` is set. Returns the exit code: 1 where a task of it has failed."""
     database = await open_lazily(settings.database_url.get_secret_value())
     count = 1 if place.sockets is None else len(place.sockets.bound)
     changes = ChangeFanout()
@@ -150,10 +151,12 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
         tell(READY)
-        await stop.wait()
-        tell(STOPPING)
+        defects = await _until_stopped(stop, {feed, *gateway.tasks})
+        if not defects:
+            tell(STOPPING)
         log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
-        await gateway.close(_REPLACED_DRAIN_S if stop.replaced else settings.drain, replaced=stop.replaced)
+        drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if defects else settings.drain
+        await gateway.close(drain_s, replaced=stop.replaced)
     finally:
         feed.cancel()
         await asyncio.wait([feed], timeout=_END_LIMIT_S)
@@ -161,7 +164,21 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             async with asyncio.timeout(_END_LIMIT_S):
                 await database.close()
     log.info("gateway stopped")
-    return 0
+    return 1 if defects else 0
+
+
+async def _until_stopped(stop: Stop, tasks: set[asyncio.Task[None]]) -> bool:
+    """Returns when `stop` is set, or when one of the tasks has ended, which is a defect. Whether it is one."""
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    ended = [task for task in tasks if task.done()]
+    for task in ended:
+        error = None if task.cancelled() else task.exception()
+        log.error("a task of the gateway has failed, starting it again", task=task.get_name(), exc_info=error)
+    return bool(ended)
 
 
 def _name(place: Place, count: int) -> str:

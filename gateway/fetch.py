@@ -27,7 +27,7 @@ class _Collected:
     def response_head(self, head: ResponseHead) -> None:
         self.head = head
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:  # noqa: ARG002 - they are passed on nowhere
         self.size += len(data)
         if self.size <= _MOST_BYTES:
             self.pieces.append(data)

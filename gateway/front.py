@@ -9,18 +9,18 @@ from urllib.parse import unquote_to_bytes
 
 import structlog
 
-from controller.live.key_ring import KeyRing, Principal
+from controller.live.key_ring import KeyRing, Principal, digest_of
 from gateway.credentials import key_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
+from gateway.exchange.admitting import unauthenticated
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.holding import Models
 from gateway.exchange.listing import Listing
-from gateway.exchange.receiving import unauthenticated
 from gateway.form_reader import is_form
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
-from gateway.pick_instance import ServedName
 from gateway.request_body import BadRequestError, check_charset
+from gateway.served_name import ServedName
 from gateway.unserved import model_not_found
 from http1.connections import Refusal
 from http1.forwarded import Origin, TrustedProxies
@@ -40,6 +40,8 @@ _FORMS: Final = frozenset(path.encode() for path in FORM_PATHS)
 _ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
+_CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
+_CREDENTIALS: Final = object()
 Look = Callable[[Principal, ServerConnection, str], None]
 Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
@@ -60,10 +62,7 @@ class Front:
         self._own = own
         self._proxies = proxies
         self._malformed = MalformedLog("gateway")
-
-    @property
-    def _keys(self) -> KeyRing:
-        return self._models.keys
+        self._keys: KeyRing = models.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
@@ -92,14 +91,16 @@ class Front:
                 allowed = ", ".join(sorted(MODEL_ROLES))
                 message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
                 raise GatewayError(403, "forbidden", message)
-            _check(head, path)
+            if _CHECKED not in head.alike:
+                _check(head, path)
+                head.alike[_CHECKED] = True
 
-        key = key_of(head.named)
+        key, digest = _credentials(head)
         try:
-            principal = self._keys.known(key)
+            principal = self._keys.owner(digest)
             if principal is None and not key:
                 raise unauthenticated()
-            look = self._look_up(head, path)
+            look = self._look_up(path) if head.method == b"GET" else None
             if look is None:
                 has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
                 exchange = (FormExchange if has_form else Exchange)(self._models, head, connection, request_id, admit)
@@ -119,10 +120,8 @@ class Front:
             self._fail(error, path, connection, request_id)
         return DROPPED
 
-    def _look_up(self, head: RequestHead, path: bytes) -> Look | None:
-        """What answers a request that no replica sees; None: a replica answers."""
-        if head.method != b"GET":
-            return None
+    def _look_up(self, path: bytes) -> Look | None:
+        """What answers a GET that no replica sees; None: a replica answers."""
         if path == _LIST:
             return self._list
         return partial(self._show, path) if path.startswith(_ONE) else None
@@ -150,8 +149,8 @@ class Front:
 
     def _pass_on(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
         """Known keys keep their connection; whether a key may do what it asks for is the controller's to say."""
-        key = key_of(head.named)
-        principal = self._keys.known(key) if key else None
+        _, digest = _credentials(head)
+        principal = self._keys.owner(digest) if digest else None
         try:
             if principal is not None:
                 refusal = connection.admit(principal.key_id)
@@ -181,10 +180,19 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
     return ModelView(id=name, created=now, gpuward=state)
 
 
+def _credentials(head: RequestHead) -> tuple[str, bytes]:
+    """The key in a head, and its digest."""
+    found: tuple[str, bytes] | None = head.alike.get(_CREDENTIALS)
+    if found is None:
+        key = key_of(head.named)
+        found = head.alike[_CREDENTIALS] = (key, digest_of(key))
+    return found
+
+
 def _check(head: RequestHead, path: bytes) -> None:
     """Refuses what no body can mend."""
     allowed = b"GET" if path.startswith(_ONE) else _ALLOWED.get(path)
-    if b"%" in head.target and _UNUSABLE.search(unquote_to_bytes(head.target)):
+    if head.target.find(b"%") >= 0 and _UNUSABLE.search(unquote_to_bytes(head.target)):
         raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
     if allowed is None:
         raise GatewayError(404, "not_found", "unknown path; /openapi.json lists all paths")
@@ -193,12 +201,15 @@ def _check(head: RequestHead, path: bytes) -> None:
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"
         raise GatewayError(405, "method_not_allowed", message, headers={"Allow": names})
     encoding = head.named.get(b"content-encoding", b"").lower()
-    if encoding not in (b"", b"identity"):
+    if encoding and encoding != b"identity":
         text = encoding.decode("latin-1")
         message = f"Content-Encoding: {text} is not supported here; send the body uncompressed"
         raise GatewayError(415, "unsupported_encoding", message)
+    kind = head.named.get(b"content-type", b"")
+    if kind.find(b";") < 0:
+        return
     try:
-        check_charset(head.named.get(b"content-type", b"").decode("latin-1"))
+        check_charset(kind.decode("latin-1"))
     except BadRequestError as error:
         raise GatewayError(400, "invalid", str(error), param=error.param or None) from error
 

@@ -1,20 +1,21 @@
 """One gateway: its parts, and in which order they start and end."""
 
 import asyncio
-import math
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.live.change_fanout import ChangeFanout
-from controller.live.demand import DemandReports
+from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
+from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
 from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
@@ -25,7 +26,10 @@ from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
+from gateway.places_keeper import PlacesKeeper
 from gateway.queue_metrics import QueueMetrics
+from gateway.queue_places import QueuePlaces
+from gateway.queued import Queued
 from gateway.queues import Queues
 from gateway.reporter import Reporter
 from gateway.request_metrics import RequestMetrics
@@ -41,6 +45,7 @@ from http1.pool import Address, Pool
 from http1.server import Server
 from http1.server_connection import Service
 from http1.server_states import Progress
+from http1.sweeper import Sweeper
 
 log = structlog.get_logger(__name__)
 
@@ -91,32 +96,44 @@ class Gateway:
         self.metrics = GatewayMetrics(CollectorRegistry())
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
-        self.keys = KeyRing(database.listen_connection, changes, ended=lambda _ids: None)
+        self._meter = Meter(database)
+        self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
         self.demand = Demand(self._loop.time())
+        reports = DemandReports(database, name)
+        self._places: QueuePlaces[Queued] = QueuePlaces(self._loop.time, self._places_lack)
         self.queues = Queues(
             self.routes.table,
             self.demand,
             self._loop.time,
             woken=self._wakes_changed,
             metrics=QueueMetrics(self.metrics.registry),
+            places=self._places,
         )
         self._controller = Controller(controller, secret, Pool())
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
-        self._meter = Meter(database)
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
             self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
         )
         self._reporter = Reporter(
-            DemandReports(database, name),
+            reports,
             self.demand,
             self.queues,
             self._loop.time,
             self._models.outcomes,
             self.routes.table.rollouts,
+            self._places_among,
         )
+        self._keeper = PlacesKeeper(
+            reports,
+            self._places,
+            self._reporter.in_touch_s,
+            self.queues.refuse,
+            partial(controller_has_database, self._controller),
+        )
+        self._changes = changes
         self._draining = False
         health = Health(
             self._controller,
@@ -138,15 +155,20 @@ class Gateway:
         # An exchange has a limit for its whole body, after which it says so.
         progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
         self._server = Server(Service(front.handle, front.malformed, door, progress))
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._sweeper = Sweeper("gateway", _SWEEP_S, self._sweep)
         self._sweeps = 0
-        self._due = math.inf  # the next sweep
         self._lags: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; the worst ones of a while
 
     @property
     def under_way(self) -> set[Holding]:
         """The requests to models that are not over."""
         return self._models.under_way
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What runs from `start` to `close`. A task that ends before has a defect."""
+        each = (self.keys.task, self.routes.refreshing, self._reporter.task, self._keeper.task, *self._meter.tasks)
+        return [task for task in each if task is not None]
 
     @property
     def port(self) -> int:
@@ -159,8 +181,9 @@ class Gateway:
         if self._siblings is not None:
             await self._siblings.start()
         self._reporter.start()
+        self._keeper.start(self._changes)
         self._meter.start()
-        self._sweep_again()
+        self._sweeper.start()
         await self._server.listen_on(listening)
 
     async def close(self, drain_s: float, *, replaced: bool = False) -> None:
@@ -188,12 +211,12 @@ class Gateway:
         await self._server.close(_CLOSE_S)
         await self._meter.stop()
         await self.routes.stop()
+        await self._keeper.stop()
         await self._reporter.stop()
         await self.keys.stop()
         if self._siblings is not None:
             self._siblings.stop()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        self._sweeper.stop()
         self._agents.close()
         self._controller.pool.close()
 
@@ -204,28 +227,25 @@ class Gateway:
         self.queues.routes_changed()
         self._requests.keep(self.routes.table.revisions(), self._loop.time())
 
+    def _places_lack(self) -> None:
+        self._keeper.poke()
+
+    def _places_among(self, told: Told) -> None:
+        self._places.rank, self._places.gateways = told.rank, told.gateways
+
     def _wakes_changed(self) -> None:
         self._reporter.poke()
 
-    def _sweep(self) -> None:
-        now = self._loop.time()
-        for exchange in list(self.under_way):
-            exchange.overdue(now)
-        self.queues.pump_all()
+    def _sweep(self, now: float) -> None:
+        self._note_lag(now, self._sweeper.late_s)
+        self._sweeper.each(self.under_way, lambda exchange: exchange.overdue(now))
         self._sweeps += 1
         if self._sweeps % _POOL_EVERY == 0:
-            for passed in list(self._controller.under_way):
-                passed.overdue(now)
+            self._sweeper.each(self._controller.under_way, lambda passed: passed.overdue(now))
             self._agents.sweep()
-        self._note_lag(now)
-        self._sweep_again()
+        self.queues.pump_all()
 
-    def _sweep_again(self) -> None:
-        self._due = self._loop.time() + _SWEEP_S
-        self._sweeping = self._loop.call_at(self._due, self._sweep)
-
-    def _note_lag(self, now: float) -> None:
-        lag_s = now - self._due
+    def _note_lag(self, now: float, lag_s: float) -> None:
         while self._lags and (self._lags[-1][1] <= lag_s):
             self._lags.pop()
         self._lags.append((now, lag_s))
@@ -235,7 +255,7 @@ class Gateway:
     def loop_lag_s(self) -> float:
         """The event loop's worst lag of the last ten seconds, a sweep that is overdue now included."""
         worst = self._lags[0][1] if self._lags else 0.0
-        return max(0.0, worst, self._loop.time() - self._due)
+        return max(0.0, worst, self._loop.time() - self._sweeper.due)
 
     def _failed(self, error: GatewayError, path: bytes, request_id: str) -> None:
         """Logs what ended a request: what many meet at once, such as a database that is away, once a minute."""

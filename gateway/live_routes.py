@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -17,7 +16,8 @@ log = structlog.get_logger(__name__)
 REFRESH_S: Final = 2.0
 DEBOUNCE_S: Final = 0.05
 READ_LIMIT_S: Final = 5.0
-_RECHECK_LIMIT_S: Final = 1.0
+RECHECK_LIMIT_S: Final = 1.0
+_HANGS_FOR_S: Final = 1.0  # nothing waits for a database that has just not answered
 _RECHECK_PAUSE_S: Final = 0.1
 _STOP_LIMIT_S: Final = 5.0
 
@@ -39,6 +39,7 @@ class LiveRoutes:
         self._last_read = float("-inf")
         self._known = False  # whether the table was ever read
         self._stale = False
+        self._hangs_until = float("-inf")
         self.refreshing = asyncio.create_task(self._keep_fresh(changes), name="gateway-routing")
 
     def current(self) -> RoutingTable:
@@ -47,25 +48,33 @@ class LiveRoutes:
             self.refreshing.result()
         return self.table
 
-    async def recheck(self) -> None:
+    async def recheck(self, limit_s: float = RECHECK_LIMIT_S) -> None:
         """Reads the table before a request is refused: its client may already have seen the model running.
 
         Concurrent callers share one read that begins after they called, with at most ten reads a second. Without the
-        database the table stays as it is; a caller waits for it at most a second.
+        database the table stays as it is. Where it has not answered one caller, the others of the next second do not
+        wait for it: a database that hangs is noticed by the task only after `READ_LIMIT_S`.
+
+        Args:
+            limit_s: the longest wait, in seconds.
 
         Raises:
-            GatewayError: 503 `unavailable`: the table was never read, or the database is away.
+            GatewayError: 503 `unavailable`: the table was never read, or the database does not answer.
         """
-        asked = self._reads
-        if not self._stale:
-            with suppress(*DATABASE_ERRORS):  # the task logs it
-                async with asyncio.timeout(_RECHECK_LIMIT_S), self._reading:
+        loop, asked = asyncio.get_running_loop(), self._reads
+        if not self._stale and loop.time() >= self._hangs_until:
+            try:
+                async with asyncio.timeout(limit_s), self._reading:
                     if self._reads == asked:
-                        await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - asyncio.get_running_loop().time())
+                        await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - loop.time())
                         await self._read()
+            except TimeoutError:
+                self._hangs_until = loop.time() + _HANGS_FOR_S
+            except DATABASE_ERRORS:  # the task logs it
+                pass
         if not self._known:
             raise unavailable("the database is away, and no model is known yet; try again in a moment")
-        if self._stale:
+        if self._stale or loop.time() < self._hangs_until:
             raise unavailable("the database is away, and no replica of the model is known; try again in a moment")
 
     @property
@@ -80,6 +89,7 @@ class LiveRoutes:
             serving, endpoints = await read_endpoints(connection)
         self.table.update(serving.models, endpoints, serving.stopped)
         self._known = True
+        self._hangs_until = float("-inf")
         self._updated()
 
     async def _keep_fresh(self, changes: ChangeFanout) -> None:

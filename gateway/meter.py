@@ -6,6 +6,7 @@ No request waits for the database but one that would be refused: it waits for on
 import asyncio
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -37,6 +38,9 @@ class Meter:
 
     Args:
         database: of shares and usage.
+
+    Attributes:
+        tasks: from `start`. They end only by a defect.
     """
 
     def __init__(self, database: Database) -> None:
@@ -47,21 +51,21 @@ class Meter:
         self._batches = Batches()
         self._wake = asyncio.Event()
         self._next: asyncio.Future[None] = self._loop.create_future()  # set when the next exchange has ended
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Starts the tasks. They end only by a defect, which the next request then raises."""
-        self._tasks = [
+        """Starts the tasks. They end only by a defect."""
+        self.tasks = [
             asyncio.create_task(self._share(), name="key-shares"),
             asyncio.create_task(self._hand_over(), name="usage"),
         ]
 
     async def stop(self) -> None:
         """Hands over what was used, gives the shares back, and ends the tasks."""
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_STOP_LIMIT_S)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_STOP_LIMIT_S)
         with suppress(*_ERRORS):
             async with asyncio.timeout(_STOP_LIMIT_S):
                 while await self._flush():
@@ -77,33 +81,36 @@ class Meter:
         Raises:
             GatewayError: 429: it is beyond a limit of its key.
         """
-        for task in self._tasks:
-            if task.done():
-                task.result()
         use = self._limits.use_of(principal.key_id, principal.limits)
+        if not use.shares:
+            return Passage(principal.key_id, path, Ticket(use), self._loop.time, self._record)
         found = self._limits.begin(use, self._loop.time(), _day_left_s())
         return None if found is Must.ASK else self._passage(principal, path, found)
 
-    async def wait(self, principal: Principal, path: str) -> Passage:
-        """Lets a request pass once the store was asked for a larger share.
+    async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> Passage:
+        """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
+
+        A store that is slow refuses nothing: then this gateway's part of each limit decides.
 
         Raises:
             GatewayError: 429: nothing is left.
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
         shares = tuple(use.shares.values())
+        answered = False
         for share in shares:
             share.waiting += 1
         try:
             self._wake.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_S):
+                async with asyncio.timeout(limit_s):
                     await asyncio.shield(self._next)
+                    answered = True
         finally:
             for share in shares:
                 share.waiting -= 1
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True)
+        found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
         if found is Must.ASK:
             raise AssertionError("it was asked")
         return self._passage(principal, path, found)
@@ -115,10 +122,14 @@ class Meter:
             raise GatewayError(429, found.code, found.message, headers=found.headers)
         raise AssertionError("the store must be asked first")
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """These keys (by id) are revoked or have expired."""
+        self._limits.forget(keys)
+
     def headers(self, passage: Passage) -> list[tuple[bytes, bytes]]:
         """The fields of an answer that tell what its key has left."""
         told = passage.headers(self._limits.fraction)
-        return [(name.encode(), value.encode()) for name, value in told.items()] if told else []
+        return [(name.encode(), value.encode()) for name, value in told.items()]
 
     def _record(self, passage: Passage, model: str, counts: Counts) -> None:
         if model:

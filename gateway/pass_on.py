@@ -211,9 +211,9 @@ class Passed:
         fields = end_to_end(head, HOP_BY_HOP if whole else _NOT_RETURNED)
         self._connection.start(head.status, fields, length=None if whole else head.length)
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
         """A part of the answer; in a tunnel, bytes of the controller."""
-        self._connection.send(data)
+        self._connection.send(data, chunks)
 
     def response_end(self) -> None:
         """The answer is complete."""

@@ -3,26 +3,17 @@
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
-from gateway.choose_revision import by_revision, place_in_turn, place_of_session
+from gateway.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
 from gateway.replica_backoff import ReplicaBackoff
+from gateway.served_name import ModelStateName, ServedName
 from gateway.session_home import home_of
 
 _NEVER: Final = 0
-ModelStateName = Literal["asleep", "waking", "running"]
 _MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
 _TOLD_S: Final = 2.0  # for which a count of other gateways' requests is believed
-
-
-@dataclass(frozen=True, slots=True)
-class ServedName:
-    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
-
-    state: ModelStateName
-    adapter_of: str = ""
 
 
 class RoutingTable:
@@ -151,6 +142,26 @@ class RoutingTable:
         self._places += 1
         return place_in_turn(self._places)
 
+    def lane(self, model: str, session: bytes, place: float | None, adapter: str = "") -> str:
+        """The revisions to which a session's request is bound, `new` or `old`; empty: to none.
+
+        It is bound while a replica of its own revision runs, at its limit or not.
+        """
+        rollout = self._rollout(model, place)
+        if not session or place is None or rollout is None:
+            return ""
+        own, _ = by_revision(self._with_adapter(model, adapter), rollout, place)
+        return ("new" if belongs_to_new(rollout, place) else "old") if own else ""
+
+    def _rollout(self, model: str, place: float | None) -> RolloutRoute | None:
+        """The rollout in which requests have places."""
+        rollout = self._models[model].rollout if place is not None and model in self._models else None
+        return rollout if rollout is not None and rollout.weight is not None else None
+
+    def _with_adapter(self, model: str, adapter: str) -> list[Endpoint]:
+        known = self._by_model.get(model, [])
+        return [e for e in known if adapter in e.adapters] if adapter else known
+
     def pick(
         self,
         model: str,
@@ -160,6 +171,7 @@ class RoutingTable:
         adapter: str = "",
         session: bytes = b"",
         place: float | None = None,
+        bound: bool = False,
     ) -> Endpoint | None:
         """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
@@ -173,21 +185,24 @@ class RoutingTable:
             adapter: only instances that have loaded it; empty: any.
             session: it goes to its home while that can take it; empty: it has none.
             place: among all requests, which says to which revision it goes while that can take it; None: to any.
+            bound: it goes to that revision alone: see `lane`.
         """
-        now, known = self._clock(), self._by_model.get(model, [])
-        if adapter:
-            known = [e for e in known if adapter in e.adapters]
+        now, known = self._clock(), self._with_adapter(model, adapter)
         chosen = None
-        rollout = self._models[model].rollout if place is not None and model in self._models else None
-        if place is not None and rollout is not None and rollout.weight is not None:
-            for group in by_revision(known, rollout, place):
+        rollout = self._rollout(model, place)
+        if place is not None and rollout is not None:
+            groups = by_revision(known, rollout, place)
+            if bound:
+                known = groups[0]
+            for group in groups[:1] if bound else groups:
                 chosen = chosen or self._best(group, tried, now, queued=True, session=session)
         chosen = chosen or self._best(known, tried, now, queued=queued, session=session)
         if chosen is None:
             return None
         self._picks += 1
         self._last_picked[chosen.instance] = self._picks
-        self._backoff.picked(chosen.instance, now)
+        if self._backoff.suspects:
+            self._backoff.picked(chosen.instance, now)
         return chosen
 
     def _best(
@@ -206,15 +221,21 @@ class RoutingTable:
             drawn = [e for e in drawn if self._can_take(e, tried, now)]
             if drawn:
                 return min(drawn, key=lambda e: self._load(e.instance, now))
-        below = [e for e in known if self._load(e.instance, now) < e.max_in_flight]
-        candidates = [e for e in below if e.instance not in tried and self._backoff.waits_until(e.instance) <= now]
-        if not candidates and below and not tried and not queued:
-            candidates = [min(below, key=lambda e: self._backoff.waits_until(e.instance))]
-        return min(
-            candidates,
-            key=lambda e: (self._load(e.instance, now), self._last_picked.get(e.instance, _NEVER)),
-            default=None,
-        )
+        least, best = (0, 0), None
+        below = []
+        for one in known:
+            load = self._load(one.instance, now)
+            if load >= one.max_in_flight:
+                continue
+            below.append(one)
+            if one.instance in tried or (self._backoff.suspects and self._backoff.waits_until(one.instance) > now):
+                continue
+            rank = (load, self._last_picked.get(one.instance, _NEVER))
+            if best is None or rank < least:
+                least, best = rank, one
+        if best is None and below and not tried and not queued:
+            return min(below, key=lambda e: self._backoff.waits_until(e.instance))
+        return best
 
     def _can_take(self, endpoint: Endpoint, tried: Collection[str], now: float) -> bool:
         instance = endpoint.instance
@@ -236,7 +257,8 @@ class RoutingTable:
 
     def answered(self, endpoint: Endpoint) -> None:
         """The endpoint's engine began an answer."""
-        self._backoff.answered(endpoint.instance)
+        if self._backoff.suspects:
+            self._backoff.answered(endpoint.instance)
 
     def told(self, endpoint: Endpoint, in_flight: int) -> None:
         """The endpoint's agent told how many requests the instance has, those of other gateways included."""
@@ -247,12 +269,21 @@ class RoutingTable:
             self._others.pop(endpoint.instance, None)
 
     def _load(self, instance: str, now: float) -> int:
-        others, told = self._others.get(instance, (0, now))
-        return self._in_flight.get(instance, 0) + (others if now - told < _TOLD_S else 0)
+        own, told = self._in_flight.get(instance, 0), self._others.get(instance)
+        return own if told is None or now - told[1] >= _TOLD_S else own + told[0]
 
     def in_flight(self, instance: str) -> int:
         """Requests in flight to an instance, from this gateway."""
         return self._in_flight.get(instance, 0)
+
+    def at_replicas(self) -> dict[str, dict[str, int]]:
+        """Requests in flight from this gateway to each running instance that has some, by the deployment's uid."""
+        found: dict[str, dict[str, int]] = {}
+        for name, running in self._by_model.items():
+            counts = {one.instance: self._in_flight[one.instance] for one in running if one.instance in self._in_flight}
+            if counts and (known := self._models.get(name)) is not None:
+                found[known.uid] = counts
+        return found
 
     def enter(self, endpoint: Endpoint) -> None:
         """Counts a request in flight; `leave` must follow."""

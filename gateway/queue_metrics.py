@@ -1,11 +1,22 @@
 """Metrics of requests that wait, are refused or given up, and of the models that wake for them."""
 
 from collections.abc import Collection
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+T = TypeVar("T", Counter, Gauge, Histogram)
+_KEPT_S: Final = 3600.0
 _BUCKETS_S: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+@dataclass(slots=True)
+class _Series:
+    """All series of one deployment: families with labels, and since when it is gone."""
+
+    labels: set[tuple[Any, tuple[str, ...]]] = field(default_factory=set)
+    unseen_since: float | None = None
 
 
 class QueueMetrics:
@@ -49,35 +60,54 @@ class QueueMetrics:
             ["deployment", "state"],
             registry=registry,
         )
-        self._deployments: set[str] = set()
+        self._series: dict[str, _Series] = {}
 
     def waiting(self, deployment: str, number: int) -> None:
         """So many wait now."""
-        self._deployments.add(deployment)
-        self._waiting.labels(deployment).set(number)
+        self._of(self._waiting, deployment).set(number)
 
     def waited(self, deployment: str, seconds: float) -> None:
         """One went on."""
-        self._waited.labels(deployment).observe(seconds)
+        self._of(self._waited, deployment).observe(seconds)
 
     def wake(self, deployment: str) -> None:
         """Counts one."""
-        self._wakes.labels(deployment).inc()
+        self._of(self._wakes, deployment).inc()
 
     def wake_withdrawn(self, deployment: str) -> None:
         """Counts one."""
-        self._withdrawn.labels(deployment).inc()
+        self._of(self._withdrawn, deployment).inc()
 
     def refused(self, deployment: str, code: str) -> None:
         """Counts one."""
-        self._refusals.labels(deployment, code).inc()
+        self._of(self._refusals, deployment, code).inc()
 
     def cancelled(self, deployment: str, state: str) -> None:
         """Counts one."""
-        self._cancels.labels(deployment, state).inc()
+        self._of(self._cancels, deployment, state).inc()
 
-    def keep(self, deployments: Collection[str]) -> None:
-        """Ends the series of what waits for deployments that are gone."""
-        for gone in self._deployments.difference(deployments):
-            self._waiting.remove(gone)
-        self._deployments.intersection_update(deployments)
+    def _of(self, family: T, *labels: str) -> T:
+        """The series with these labels, of which the first one is the deployment."""
+        self._series.setdefault(labels[0], _Series()).labels.add((family, labels))
+        return family.labels(*labels)
+
+    def keep(self, deployments: Collection[str], now: float) -> None:
+        """Ends the series of deployments that are gone: at once what waits, the others after an hour.
+
+        Args:
+            deployments: those that are there; what belongs to none stays.
+            now: seconds, monotonic.
+        """
+        for name, series in tuple(self._series.items()):
+            if not name or name in deployments:
+                series.unseen_since = None
+                continue
+            if series.unseen_since is None:
+                series.unseen_since = now
+            over = now - series.unseen_since > _KEPT_S
+            for family, labels in tuple(series.labels):
+                if over or family is self._waiting:
+                    family.remove(*labels)
+                    series.labels.remove((family, labels))
+            if over:
+                del self._series[name]

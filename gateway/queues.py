@@ -5,8 +5,8 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -16,26 +16,13 @@ from gateway.errors import GatewayError
 from gateway.fair_queue import FairQueue, Finished
 from gateway.pick_instance import RoutingTable
 from gateway.queue_metrics import QueueMetrics
-from gateway.unserved import trouble_error, unserved
+from gateway.queue_places import QueuePlaces
+from gateway.queued import Queued
+from gateway.unserved import queue_full, trouble_error, unserved
 
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
 _SERVER_ERROR: Final = 500
 _UNAVAILABLE: Final = 503
-
-
-class Queued(Protocol):
-    """A request that can wait. Its `arrived` is when it came, in seconds of the queues' clock."""
-
-    key: str
-    role: str
-    request_id: str
-    arrived: float
-
-    def go(self) -> None:
-        """A replica may be free: it takes one, or begins to wait again."""
-
-    def fail(self, error: GatewayError) -> None:
-        """It ends with this error."""
 
 
 class Queues:
@@ -47,6 +34,7 @@ class Queues:
         clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
         metrics: of what waits; None: they are counted for nothing.
+        places: in the queues; None: this is the only gateway.
     """
 
     def __init__(
@@ -56,6 +44,7 @@ class Queues:
         clock: Callable[[], float],
         woken: Callable[[], None] = lambda: None,
         metrics: QueueMetrics | None = None,
+        places: QueuePlaces[Queued] | None = None,
     ) -> None:
         self._metrics = metrics or QueueMetrics(CollectorRegistry())
         self._table = table
@@ -66,7 +55,7 @@ class Queues:
         self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
         self._in_flight: dict[str, dict[str, int]] = {}  # by model and key
         self._finished: dict[str, Finished] = {}
-        self._elsewhere: Mapping[str, int] = {}
+        self._places = places if places is not None else QueuePlaces(clock)
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()
         self._refused: dict[str, str] = {}  # a request that shall wake its model although it was refused, by uid
@@ -78,7 +67,7 @@ class Queues:
     def arrived(self, model: str) -> None:
         """A request for the model came."""
         if (known := self._table.model(model)) is not None:
-            self._demand.change(known.uid, self._clock(), arrived=1)
+            self._demand.arrived(known.uid, self._clock())
 
     def entered(self, model: str, key: str) -> str:
         """A request went to a replica; returns the deployment's uid, which `left` needs."""
@@ -89,7 +78,7 @@ class Queues:
         known = self._table.model(model)
         uid = known.uid if known is not None else ""
         if uid:
-            self._demand.change(uid, self._clock(), in_flight=1)
+            self._demand.entered(uid, self._clock())
         return uid
 
     def left(self, model: str, key: str, uid: str) -> None:
@@ -101,7 +90,7 @@ class Queues:
             del counts[key]
         now = self._clock()
         if uid:
-            self._demand.change(uid, now, in_flight=-1)
+            self._demand.left(uid, now)
         finished = self._finished.get(model)
         if finished is None:
             finished = self._finished[model] = Finished()
@@ -111,25 +100,29 @@ class Queues:
 
     # What waits
 
-    def must_wait(self, model: str) -> bool:
-        """Whether others wait already, so that a new request does not overtake them."""
-        return bool(self._queues.get(model)) and not self._pumping
+    def must_wait(self, model: str, lane: str = "") -> bool:
+        """Whether others wait already for any replica or for those of its lane, so that it does not overtake them."""
+        queue = self._queues.get(model)
+        return queue is not None and queue.waits_in(lane) and not self._pumping
 
     def waits(self, request: Queued, model: str) -> bool:
         """Whether this request waits."""
         queue = self._queues.get(model)
         return queue is not None and request in queue
 
-    def join(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
-        """Lets the request wait; the error where it may not."""
+    def join(self, request: Queued, model: str, tried: list[str], lane: str = "") -> GatewayError | None:
+        """Lets the request wait, for replicas of its lane or for any; the error where it may not."""
         error = self._refusal(request, model, tried)
         if error is not None:
             return error
         known = self._table.model(model)
         if known is None:
             return unserved(model, self._table, tried)
-        self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived)
-        uid = self._uids.setdefault(model, known.uid)
+        uid = self._uids.get(model, known.uid)
+        if not self._places.join(uid, request, known.limits.queue.length):
+            return self._full(model, uid)
+        self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived, lane)
+        self._uids[model] = uid
         self._demand.change(uid, self._clock(), waiting=1)
         self._metrics.waiting(model, len(self._queues[model]))
         self._wake(model, known, request)
@@ -148,10 +141,18 @@ class Queues:
 
         A model that cannot run now shall go on trying for a while: its clients come again.
         """
+        uid = self._uids.get(model)
+        wakes = uid in self._wakes
+        if uid is not None and self._remove(request, model, uid, refused=refused):
+            self._places.leave(uid, request)
+            if wakes and not refused and uid not in self._wakes:
+                self._metrics.wake_withdrawn(model)
+
+    def _remove(self, request: Queued, model: str, uid: str, *, refused: bool) -> bool:
+        """Takes it from the queue, but not from its place; False: it is not there."""
         queue = self._queues.get(model)
         if queue is None or not queue.remove(request):
-            return
-        uid = self._uids[model]
+            return False
         self._demand.change(uid, self._clock(), waiting=-1)
         self._metrics.waiting(model, len(queue))
         if not queue:
@@ -160,6 +161,7 @@ class Queues:
                 self._withdrawn.add(uid)
                 self._prolonged_at.pop(uid, None)
                 self._woken()
+        return True
 
     def _refusal(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
         """Why a request may not wait for this model; None: it may."""
@@ -174,16 +176,18 @@ class Queues:
             if not runs:
                 self._prolong(known, request)
             return unserved(model, self._table, tried)
-        waiting = len(self._queues.get(model, ())) + self._elsewhere.get(known.uid, 0)
-        if waiting >= known.limits.queue.length:
-            after_s = self._finished.setdefault(model, Finished()).retry_after_s(max(waiting, 1), self._clock())
-            return GatewayError(
-                503,
-                "queue_full",
-                f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s",
-                headers={"Retry-After": str(after_s)},
-            )
         return None
+
+    def _full(self, model: str, uid: str) -> GatewayError:
+        waiting = self._places.waiting(uid)
+        after_s = self._finished.setdefault(model, Finished()).retry_after_s(max(waiting, 1), self._clock())
+        return queue_full(model, waiting, after_s)
+
+    def refuse(self, uid: str, request: Queued) -> None:
+        """Ends a request that waited for a place: the queue is full over all gateways."""
+        model = next((name for name, one in self._uids.items() if one == uid), None)
+        if model is not None and self.waits(request, model):
+            request.fail(self._full(model, uid))
 
     def _prolong(self, known: Model, request: Queued) -> None:
         """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""
@@ -197,21 +201,25 @@ class Queues:
 
     def pump(self, model: str) -> None:
         """Sends waiting requests on, in order, while a replica is free."""
-        queue = self._queues.get(model)
-        while queue and not self._pumping and self._table.free(model):
-            first = queue.first(self._in_flight.get(model, {}))
+        full: list[str] = []  # lanes that have turned out to have no free replica
+        while not self._pumping and (queue := self._queues.get(model)) and self._table.free(model):
+            first = queue.first(self._in_flight.get(model, {}), full)
             if first is None:
                 return
-            self._metrics.waited(model, self._clock() - first.arrived)
-            self.leave(first, model, refused=False)
+            request, uid = first.request, self._uids[model]
+            self._remove(request, model, uid, refused=False)
             self._pumping = True
             try:
-                first.go()
+                request.go()
             finally:
                 self._pumping = False
-            queue = self._queues.get(model)
-            if queue and self.waits(first, model):
-                return  # no replica was free after all
+            if self.waits(request, model):
+                if not first.lane:
+                    return  # no replica was free after all
+                full.append(first.lane)
+            else:
+                self._places.leave(uid, request)
+                self._metrics.waited(model, self._clock() - first.arrived)
 
     def routes_changed(self) -> None:
         """Replicas came or went: requests go on, or end where their deployment cannot run."""
@@ -230,7 +238,10 @@ class Queues:
         uids = self._table.uids()
         self._demand.keep(uids)
         self._prolonged_at = {uid: at for uid, at in self._prolonged_at.items() if uid in uids}
-        self._metrics.keep(self._table.names())
+        names = self._table.names()
+        self._in_flight = {name: counts for name, counts in self._in_flight.items() if counts or name in names}
+        self._finished = {name: one for name, one in self._finished.items() if name in names}
+        self._metrics.keep(names, self._clock())
 
     def _follow(self, model: str) -> None:
         """Another deployment may have taken the name: what waits for the name waits for that one."""
@@ -240,6 +251,7 @@ class Queues:
             self._uids[model] = known.uid
             for of, sign in ((uid, -1), (known.uid, 1)):
                 self._demand.change(of, self._clock(), waiting=sign * len(self._queues[model]))
+            self._places.move(uid, known.uid, tuple(self._queues[model]), known.limits.queue.length)
 
     def pump_all(self) -> None:
         """As `pump`, for all models: a replica that was left alone may be tried again."""
@@ -247,10 +259,6 @@ class Queues:
             self.pump(model)
 
     # What is reported
-
-    def told(self, elsewhere: Mapping[str, int]) -> None:
-        """How many requests wait at other gateways, by deployment."""
-        self._elsewhere = elsewhere
 
     def wakes(self) -> dict[str, str]:
         """The deployments that shall wake, with the first request that waits for each."""
@@ -278,6 +286,10 @@ class Queues:
     def _known_name(self, model: str) -> str:
         """The name, if a deployment has it: clients may ask for any."""
         return model if self._table.knows(model) else ""
+
+    def at_replicas(self) -> dict[str, dict[str, int]]:
+        """Requests at each replica, by the deployment's uid."""
+        return self._table.at_replicas()
 
     def in_flight(self) -> dict[str, int]:
         """Requests at replicas, by deployment."""

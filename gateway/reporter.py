@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from controller.live.demand import WAKE_S, DemandReports
+from controller.live.demand import WAKE_S, DemandReports, Told
 from controller.live.endpoints import DATABASE_ERRORS, RolloutRoute
 from gateway.demand import Demand
 from gateway.queues import Queues
@@ -30,6 +30,10 @@ class Reporter:
         clock: seconds, monotonic.
         outcomes: of revisions while one is rolled out.
         rollouts: those under way, by the deployment's uid.
+        told: called with each answer.
+
+    Attributes:
+        task: from `start`. It ends only by a defect.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Reporter:
         clock: Callable[[], float],
         outcomes: RevisionOutcomes,
         rollouts: Callable[[], Mapping[str, RolloutRoute]],
+        told: Callable[[Told], None] = lambda _: None,
     ) -> None:
         self._reports = reports
         self._demand = demand
@@ -47,15 +52,21 @@ class Reporter:
         self._clock = clock
         self._outcomes = outcomes
         self._rollouts = rollouts
+        self._told = told
+        self._answered_since: float | None = None  # without a gap
         self._poked = asyncio.Event()
         self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
         self._unwanted: set[str] = set()  # deployments whose wakes are to be withdrawn
         self._failing = False
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Starts the task."""
-        self._task = asyncio.create_task(self._run(), name="demand-reports")
+        self.task = asyncio.create_task(self._run(), name="demand-reports")
+
+    def in_touch_s(self) -> float:
+        """For how long the database has taken each report, in seconds."""
+        return 0.0 if self._answered_since is None else self._clock() - self._answered_since
 
     def poke(self) -> None:
         """Reports now: a model shall wake, or need no longer."""
@@ -63,9 +74,9 @@ class Reporter:
 
     async def stop(self) -> None:
         """Ends the task, and tells that this gateway is gone."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=_LIMIT_S)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=_LIMIT_S)
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await self._reports.leave()
@@ -77,6 +88,8 @@ class Reporter:
             try:
                 async with asyncio.timeout(_LIMIT_S):
                     await self._report()
+                if self._answered_since is None:
+                    self._answered_since = self._clock()
                 if self._failing:
                     log.info("demand is reported again")
                 self._failing = False
@@ -84,6 +97,7 @@ class Reporter:
                 if not self._failing:
                     log.warning("demand could not be reported", error=str(error) or type(error).__name__)
                 self._failing = True
+                self._answered_since = None
                 self._demand.everything_again()
                 self._outcomes.everything_again()
                 self._asked.clear()
@@ -100,11 +114,11 @@ class Reporter:
 
     async def _report(self) -> None:
         counts = self._outcomes.report(self._rollouts())
-        told = await self._reports.report(self._demand.report(self._clock()), counts)
+        told = await self._reports.report(self._demand.report(self._clock(), self._queues.at_replicas()), counts)
         if told.anew:
             self._demand.everything_again()
             self._outcomes.everything_again()
-        self._queues.told(told.elsewhere)
+        self._told(told)
         now, wakes = self._clock(), self._queues.wakes()
         self._unwanted = (self._unwanted | self._queues.take_withdrawn()) - wakes.keys()
         for uid in tuple(self._unwanted):

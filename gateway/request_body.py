@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -20,6 +20,8 @@ _PLACE: Final = f"model-{token_hex(16)}"
 _PLACED: Final = orjson.dumps(_PLACE)
 _ENDS: Final = 4096
 _STREAMING: Final = ("stream", "stream_options")
+_NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+_MOST_PIECES: Final = 64  # that a body stays in
 _MOST_KEYS: Final = 10_000  # named `model` at any depth
 
 
@@ -31,33 +33,35 @@ class BadRequestError(ValueError):
         self.param = param
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request body with the model that it asks for.
 
     Attributes:
         model: the value of the top-level `model`.
-        body: as it came.
-        span: where that value stands in the body, its quotes included.
+        body: as it came, in pieces.
+        span: where that value stands in its piece, the quotes included.
         options: of streaming.
+        piece: the number of the piece with that value.
     """
 
     model: str
-    body: bytes
+    body: tuple[bytes, ...]
     span: tuple[int, int]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = _NO_OPTIONS
+    piece: int = 0
 
     @property
     def stream(self) -> bool:
         """Whether it asks for events as they come."""
         return self.options.get("stream") is True
 
-    def with_model(self, model: str | None) -> bytes:
+    def with_model(self, model: str | None) -> tuple[bytes, ...]:
         """The body with another model, and no other byte changed; None: as it came."""
         if model is None or model == self.model:
             return self.body
-        start, end = self.span
-        return b"".join((self.body[:start], orjson.dumps(model), self.body[end:]))
+        (start, end), piece = self.span, self.body[self.piece]
+        changed = piece[:start] + orjson.dumps(model) + piece[end:]
+        return (*self.body[: self.piece], changed, *self.body[self.piece + 1 :])
 
 
 def check_charset(content_type: str) -> None:
@@ -71,17 +75,20 @@ def check_charset(content_type: str) -> None:
         raise BadRequestError(f"Content-Type: charset must be utf-8, got {found[1]}")
 
 
-def read_asked(body: bytes) -> Asked:
-    """The model that a body asks for.
+def read_asked(*pieces: bytes) -> Asked:
+    """The model that a body asks for. A long one that came in pieces stays in them: nothing copies it.
 
     Raises:
         BadRequestError: the body is not a JSON object with exactly one `model`, a string.
     """
-    if body.startswith(_BOM):
-        raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
-    asked = _asked_once(body)
+    asked = _asked_once(pieces) if 0 < len(pieces) <= _MOST_PIECES else None
     if asked is not None:
         return asked
+    body = b"".join(pieces)
+    if body.startswith(_BOM):
+        raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
+    if len(pieces) > 1:
+        return read_asked(body)
     content = _parsed(body)
     if not isinstance(content, dict):
         raise BadRequestError("body: must be a JSON object")
@@ -91,32 +98,42 @@ def read_asked(body: bytes) -> Asked:
     spans = _model_spans(body)
     if len(spans) != 1:
         raise BadRequestError(f"model: must be given once, got it {len(spans)} times", "model")
-    return Asked(model, body, spans[0], _options(content))
+    return Asked(model, (body,), spans[0], _options(content))
 
 
-def _asked_once(body: bytes) -> Asked | None:
+def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
     """What `read_asked` returns, where a look at both ends of the body finds the only key; None: look closer.
 
     The key that was found gets a name that no client knows: what the parser then says of that name and of `model`
     proves that it is at the top level, and alone there. A search through all of a long prompt would take longer.
     """
-    key = _KEY.search(body, 0, _ENDS) or _KEY.search(body, max(0, len(body) - _ENDS))
+    number, piece = 0, pieces[0]
+    key = _KEY.search(piece, 0, _ENDS)
+    if key is None:
+        number, piece = len(pieces) - 1, pieces[-1]
+        key = _KEY.search(piece, max(0, len(piece) - _ENDS))
     if key is None:
         return None
     start, end = key.span()
-    rest = memoryview(body)
+    rest = memoryview(piece)
+    parts: list[bytes | memoryview] = [*pieces]
+    parts[number : number + 1] = rest[:start], _PLACED, rest[end:]
     try:
-        content = orjson.loads(b"".join((rest[:start], _PLACED, rest[end:])))
+        content = orjson.loads(b"".join(parts))
     except (orjson.JSONDecodeError, RecursionError):
         return None
-    value = _VALUE.match(body, end)
+    value = _VALUE.match(piece, end)
     if not isinstance(content, dict) or "model" in content or value is None:
         return None
     model = content.get(_PLACE)
-    return Asked(model, body, value.span(1), _options(content)) if isinstance(model, str) and model else None
+    if not isinstance(model, str) or not model:
+        return None
+    return Asked(model, pieces, value.span(1), _options(content), number)
 
 
-def _options(content: Mapping[str, Any]) -> dict[str, Any]:
+def _options(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "stream" not in content and "stream_options" not in content:
+        return _NO_OPTIONS
     return {name: content[name] for name in _STREAMING if name in content}
 
 

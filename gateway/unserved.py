@@ -83,6 +83,12 @@ def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
     return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
 
 
+def queue_full(model: str, waiting: int, after_s: int) -> GatewayError:
+    """503: as many requests wait as may."""
+    message = f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s"
+    return GatewayError(503, "queue_full", message, headers={"Retry-After": str(after_s)})
+
+
 def waited_too_long(model: str, known: Model | None) -> GatewayError:
     """503: the queue's time is over."""
     wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"

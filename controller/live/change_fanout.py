@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from controller.store.core.notify import PLACES
+
 MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256
 MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"
+_BETWEEN_GATEWAYS: Final = (PLACES,)  # nothing that is read has changed
 
 
 class TooManySubscribersError(Exception):
@@ -72,9 +75,13 @@ class ChangeFanout:
         self._wakes: list[tuple[str, Callable[[], None]]] = []
 
     def publish(self, kind: str, object_id: str | None) -> None:
-        """Passes a change to every subscriber; `object_id` None: read everything again."""
-        for subscription in self._subscriptions:
-            subscription.put(kind, object_id)
+        """Passes a change to every subscriber; `object_id` None: read everything again.
+
+        What gateways tell one another goes to those alone that `woken_by` names.
+        """
+        if kind not in _BETWEEN_GATEWAYS:
+            for subscription in self._subscriptions:
+                subscription.put(kind, object_id)
         for wanted, wake in self._wakes:
             if kind in (wanted, _EVERY_KIND):
                 wake()

@@ -4,14 +4,27 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.domain.queue_places import PlacesAsk, PlacesGrant, part_of_length
 from controller.domain.rollouts import RevisionCount
 from controller.domain.scaling import GatewayLoad
 from controller.store.core.database import Database
+from controller.store.core.notify import PLACES
 from controller.store.deployments.outcomes import report_outcomes
 from controller.store.scaling import reports
+from controller.store.scaling.queue_places import lease_queue_places
 from controller.store.scaling.reports import WAKE_S
 
-__all__ = ["WAKE_S", "DemandReports", "GatewayLoad", "RevisionCount", "Told"]
+__all__ = [
+    "PLACES",
+    "WAKE_S",
+    "DemandReports",
+    "GatewayLoad",
+    "PlacesAsk",
+    "PlacesGrant",
+    "RevisionCount",
+    "Told",
+    "part_of_length",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +32,13 @@ class Told:
     """The answer to a report.
 
     Attributes:
-        elsewhere: requests that wait at other gateways, by deployment.
+        rank: of this gateway among all that report, from 0.
+        gateways: how many these are, at least 1.
         anew: the database knew nothing of this gateway: what it told before is lost.
     """
 
-    elsewhere: Mapping[str, int]
+    rank: int
+    gateways: int
     anew: bool
 
 
@@ -49,8 +64,13 @@ class DemandReports:
             anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
             if counts:
                 await report_outcomes(connection, self._id, counts)
-            waiting = await reports.waiting_elsewhere(connection, self._id)
-        return Told({str(uid): number for uid, number in waiting.items()}, anew)
+            rank, gateways = await reports.rank_of(connection, self._id)
+        return Told(rank, gateways, anew)
+
+    async def lease_places(self, asks: Sequence[PlacesAsk], in_touch_s: float) -> list[PlacesGrant]:
+        """Asks for places in queues, and returns those that are not needed; see `lease_queue_places`."""
+        async with self._database.transaction() as connection:
+            return await lease_queue_places(connection, self._id, asks, in_touch_s)
 
     async def wake(self, uid: str, request_id: str) -> None:
         """Asks for a deployment to wake; it ends by itself `WAKE_S` after the last call."""

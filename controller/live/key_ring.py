@@ -16,7 +16,7 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.store.access.key_reads import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
 
-__all__ = ["KeyRing", "Principal"]
+__all__ = ["KeyRing", "Principal", "digest_of"]
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +41,9 @@ class KeyRing:
         ended: called with the ids of keys that are revoked.
         away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
+
+    Attributes:
+        task: from `start`. It ends only by a defect.
     """
 
     def __init__(
@@ -64,17 +67,17 @@ class KeyRing:
         self._away = False
         self._changed = False
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Starts the task that reads. It ends only by a defect, which `authenticate` then raises."""
-        self._task = asyncio.create_task(self._run(), name="key-ring")
+        self.task = asyncio.create_task(self._run(), name="key-ring")
 
     async def stop(self) -> None:
         """Ends the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=_STOP_LIMIT_S)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)
 
     async def authenticate(self, key: str) -> Principal | None:
         """The owner of the key; None if it is unknown or revoked. Waits at most `ANSWER_S`.
@@ -92,12 +95,15 @@ class KeyRing:
 
     def known(self, key: str) -> Principal | None:
         """The owner of a key that is in memory; None for any other."""
-        if self._task is not None and self._task.done():
-            self._task.result()  # stale keys must not be accepted
-        if not _may_be_one(key):
-            return None
-        digest = hash_secret(key)
-        return self._local.get(digest) or (None if self._has_expired(digest) else self._known.get(digest))
+        return self.owner(digest_of(key))
+
+    def owner(self, digest: bytes) -> Principal | None:
+        """As `known`, of a key's `digest_of`."""
+        if self.task is not None and self.task.done():
+            self.task.result()  # stale keys must not be accepted
+        if self._ends_at and self._has_expired(digest):
+            return self._local.get(digest)
+        return self._known.get(digest) or self._local.get(digest)
 
     def _has_expired(self, digest: bytes) -> bool:
         ends_at = self._ends_at.get(digest)
@@ -197,6 +203,11 @@ class KeyRing:
             except TimeoutError:
                 return
         self._wake.clear()
+
+
+def digest_of(key: str) -> bytes:
+    """What a key is known by; empty for what is none."""
+    return hash_secret(key) if _may_be_one(key) else b""
 
 
 def _may_be_one(key: str) -> bool:

@@ -1,6 +1,7 @@
 """A replica's answer on its way to the client: kept back until its first piece, held where another replica may do."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,22 +10,22 @@ import structlog
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.event_stream import WholeEvents, is_event_stream, is_plain
-from gateway.exchange.heads import in_flight, of_agent, returned
+from gateway.event_stream import WholeEvents
+from gateway.exchange.heads import returned, said_by
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import ANSWERING, CUT, DONE, HELD_LIMIT_S, SENT
+from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S
 from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import settled_error
 from gateway.usage.include_usage import without_usage_chunk
-from http1.head import Fields, RequestHead, ResponseHead, first
+from http1.head import RequestHead, ResponseHead, lines_of
 from http1.server_connection import ServerConnection
 
 log = structlog.get_logger(__name__)
 
 _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
-_TIMING: Final = b"queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f"
+_LINES: Final = b"%bx-request-id: %b\r\nserver-timing: queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f\r\n"
 _OK: Final = 200
 _BUSY: Final = 503
 _SERVER_ERROR: Final = 500
@@ -62,7 +63,7 @@ class Answering(Receiving):
 
     def response_head(self, head: ResponseHead) -> None:
         """An answer begins: the engine's own, or the agent's word on what happened."""
-        happening, detail = of_agent(head)
+        happening, detail, told, _ = said_by(head)
         if happening is Happening.ENGINE_BUSY:
             self._busy = _Busy(head)
             self.deadline = self._loop.time() + HELD_LIMIT_S
@@ -73,32 +74,33 @@ class Answering(Receiving):
             self._answer = head
             table = self._models.routes.table
             table.answered(self._endpoint)
-            told = in_flight(head)
             if told is not None:
                 table.told(self._endpoint, told)
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
         """A part of the answer."""
         if self._busy is not None:
             self._busy.size += len(data)
             if self._busy.size <= _MOST_HELD_BYTES:
                 self._busy.pieces.append(data)
             return
-        if self._answer is None or self._endpoint is None:
+        answer, self._answer = self._answer, None
+        if self._endpoint is None:
             return
-        begins = self._state is SENT
-        if begins:
-            self._enter_answer(self._answer)
+        if answer is not None:
+            self._enter_answer(answer)
         if self._writable:
             self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
-        if self._passage is not None:
-            self._passage.piece(data)
+        counted = self._passage is None or self._passage.piece(data)
+        shown = data
         if self._events is not None:
-            data = self._shown(self._events.pass_on(data))
-        if begins:
-            self._begin_answer(self._answer, data, length=self._answer.length)
+            shown = self._events.pass_on(data)
+            if self._hides_usage and (counted or shown is not data):
+                shown = without_usage_chunk(shown)
+        if answer is not None:
+            self._begin_answer(answer, shown, length=answer.length)
         else:
-            self._connection.send(data)
+            self._connection.send(shown, chunks if shown is data else b"")
 
     def response_end(self) -> None:
         """The answer is complete."""
@@ -106,13 +108,12 @@ class Answering(Receiving):
         if self._busy is not None:
             self._ended_busy(kept=self._busy.size <= _MOST_HELD_BYTES)
             return
-        if self._answer is None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._enter_answer(answer)
+            self._begin_answer(answer, b"", length=answer.length or 0)
+        if self._state is not ANSWERING:
             return
-        if self._state is SENT:
-            self._enter_answer(self._answer)
-            self._begin_answer(self._answer, b"", length=self._answer.length or 0)
-            if self.state is CUT:
-                return
         if self._events is not None:
             self._connection.send(self._shown(self._events.rest()))
         self._over(DONE)
@@ -150,12 +151,13 @@ class Answering(Receiving):
             self._note_outcome(self._endpoint, failed=head.status >= _SERVER_ERROR)
         self._asked = None  # the body goes nowhere else from now on
         self._release()
-        kind, encoding = head.named.get(b"content-type", b""), head.named.get(b"content-encoding", b"")
-        events = is_event_stream(kind)
-        if events and is_plain(encoding):
-            self._events = WholeEvents()
+        events, plain, encoding = said_by(head).body
+        if events:
+            self._head.drop_fields()
+            if plain:
+                self._events = WholeEvents()
         if self._passage is not None:
-            self._passage.answered(head.status, events=events, encoding=encoding.decode("latin-1"))
+            self._passage.answered(head.status, events, encoding)
 
     def _begin_answer(self, head: ResponseHead, body: bytes, *, length: int | None) -> None:
         """Sends the head with the beginning of the body."""
@@ -172,17 +174,14 @@ class Answering(Receiving):
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events
 
-    def _returned(self, head: ResponseHead) -> Fields:
-        fields = returned(head, self.request_id)
-        fields.append(self._timing())
-        if self._passage is not None:
-            fields += self._models.meter.headers(self._passage)
-        return fields
-
-    def _timing(self) -> tuple[bytes, bytes]:
-        """How long the parts of the way to this answer took, in milliseconds."""
-        spans = (self._picked_at - self.arrived, self._sent_at - self._picked_at, self._loop.time() - self._sent_at)
-        return b"server-timing", _TIMING % tuple([1000.0 * span for span in spans])
+    def _returned(self, head: ResponseHead) -> bytes:
+        """The lines of the answer's head."""
+        picked, sent, now = self._picked_at, self._sent_at, self._loop.time()
+        spans_ms = (1e3 * (picked - self.arrived), 1e3 * (sent - picked), 1e3 * (now - sent))
+        lines = _LINES % (returned(head), self.request_id.encode(), *spans_ms)
+        if self._passage is not None and self._passage.limited():
+            lines += lines_of(self._models.meter.headers(self._passage))
+        return lines
 
     def _ended(self, happening: Happening, detail: str) -> None:
         """One replica gave no answer: the table of verdicts says what follows."""
@@ -224,12 +223,12 @@ class Answering(Receiving):
             self._break_off("engine_busy", "every replica answered 503")
             return
         self._status = _BUSY
-        fields = self._returned(held.head)
-        if not first(fields, b"retry-after"):
-            fields.append((b"retry-after", b"1"))
+        lines = self._returned(held.head)
+        if not held.head.named.get(b"retry-after"):
+            lines += b"retry-after: 1\r\n"
         self._over(DONE)
-        self._connection.answer(_BUSY, fields, b"".join(held.pieces))
+        self._connection.answer(_BUSY, lines, b"".join(held.pieces))
 
+    @abstractmethod
     def _next_replica(self) -> None:
         """Sends it to a replica that it has not tried, or ends it."""
-        raise NotImplementedError

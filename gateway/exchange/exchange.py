@@ -15,7 +15,6 @@ from gateway.exchange.holding import Models
 from gateway.exchange.states import ADMITTED, CONNECTING, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
 from gateway.outcomes import Happening
-from gateway.pick_instance import RoutingTable
 from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
@@ -51,7 +50,7 @@ class Exchange(Waiting):
     def _route(self) -> None:
         pieces, self._pieces = self._pieces, []
         try:
-            self._asked = read_asked(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._asked = read_asked(*pieces)
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
@@ -62,34 +61,37 @@ class Exchange(Waiting):
         self._enter(ADMITTED)
         table = self._models.routes.current()
         self._model = table.name_of(asked.model)
+        known = table.model(self._model)
         allows = self._principal.limits.allows if self._principal is not None else None
         if allows is not None and not (allows(asked.model) or allows(self._model)):
             self.fail(model_not_found(asked.model))  # as for a name that does not exist
             return
-        if self._passage is not None and table.knows(self._model):
-            self._passage.asks(self._model, size)
+        if known is not None:
+            if self._passage is not None:
+                self._passage.asks(self._model, size)
+            if known.limits.routing == "session":
+                self._session = self._head.named.get(_SESSION, b"")
+        if asked.model != self._model and table.is_adapter(asked.model):
+            self._adapter = asked.model
         self._models.queues.arrived(self._model)
-        self._find_home(asked.model, table)
         self._next_replica()
-
-    def _find_home(self, asked: str, table: RoutingTable) -> None:
-        """Notes what restricts the choice of a replica."""
-        known = table.model(self._model)
-        if asked != self._model and table.is_adapter(asked):
-            self._adapter = asked
-        if known is not None and known.limits.routing == "session":
-            self._session = self._head.named.get(_SESSION, b"")
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
-        _, table = self._of_asked()
-        queues = self._models.queues
-        endpoint = None
-        if not queues.must_wait(self._model):
-            if self._place is None:
-                self._place = table.place(self._model, self._head.named.get(_SESSION, b""))
+        table, queues = self._models.routes.current(), self._models.queues
+        endpoint, lane = None, ""
+        if self._place is None:
+            self._place = table.place(self._model, self._head.named.get(_SESSION, b""))
+        if self._place is not None:
+            lane = table.lane(self._model, self._head.named.get(_SESSION, b""), self._place, self._adapter)
+        if not queues.must_wait(self._model, lane):
             endpoint = table.pick(
-                self._model, self._tried, adapter=self._adapter, session=self._session, place=self._place
+                self._model,
+                self._tried,
+                adapter=self._adapter,
+                session=self._session,
+                place=self._place,
+                bound=bool(lane),
             )
         if endpoint is not None:
             self._ask(endpoint)
@@ -102,15 +104,15 @@ class Exchange(Waiting):
         elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
             self.fail(adapter_not_loaded(self._adapter, self._model))
         else:
-            self._wait(table)
+            self._wait(table, lane)
 
-    def _of_asked(self) -> tuple[Asked, RoutingTable]:
+    def _of_asked(self) -> Asked:
         if self._asked is None:
             raise AssertionError("its model is not known yet")
-        return self._asked, self._models.routes.current()
+        return self._asked
 
     async def _recheck(self) -> None:
-        await self._models.routes.recheck()
+        await self._of_database(self._models.routes.recheck)
         if self._state is WAITING:
             self._next_replica()
 
@@ -147,14 +149,14 @@ class Exchange(Waiting):
         self._sent_at = self._loop.time()
         self.deadline = self._sent_at + endpoint.limits.first_token_timeout
         self._upstream = upstream
-        asked, _ = self._of_asked()
+        asked = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))
-        if asks_for_usage(self._path, asked.options):
+        if asked.options and asks_for_usage(self._path, asked.options):
             with_usage = with_usage_asked(body, asked.options)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
-        head = forwarded(self._head, endpoint, self.request_id, len(body), readable=readable)
+        head = forwarded(self._head, endpoint, self.request_id, sum(map(len, body)), readable=readable)
         upstream.ask(head, body, self)
 
     def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:

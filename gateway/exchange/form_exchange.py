@@ -103,7 +103,7 @@ class FormExchange(Exchange):
         if self._state is not State.RECEIVING:
             return
         if form.model is not None:
-            self._asked = Asked(form.model, b"", form.span)
+            self._asked = Asked(form.model, (), form.span)
             self._ask_for(self._asked, 0)  # the size of a file says nothing of tokens
         elif form.ended:
             self._model_is_missing()
@@ -118,7 +118,7 @@ class FormExchange(Exchange):
         self._upstream = upstream
         self._sent_at = self._loop.time()
         self.deadline = self._sent_at + _CONTINUE_LIMIT_S
-        asked, _ = self._of_asked()
+        asked = self._of_asked()
         length = self._head.length
         if length is not None:
             length += len(self._name_for(endpoint)) - (asked.span[1] - asked.span[0])
@@ -126,7 +126,7 @@ class FormExchange(Exchange):
         upstream.begin(head, self, chunked=length is None, continued=self._continue)
 
     def _name_for(self, endpoint: Endpoint) -> bytes:
-        asked, _ = self._of_asked()
+        asked = self._of_asked()
         return (self._engines_name(endpoint, asked.model) or asked.model).encode()
 
     def _continue(self) -> None:
@@ -136,7 +136,7 @@ class FormExchange(Exchange):
             return
         self._continued = True
         self._sent_at = self._loop.time()
-        asked, _ = self._of_asked()
+        asked = self._of_asked()
         held, (start, end) = b"".join(self._pieces), asked.span
         self._pieces.clear()
         self._release()

@@ -4,8 +4,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from controller.live.endpoints import Endpoint
+from gateway.event_stream import is_event_stream, is_plain
 from gateway.outcomes import Happening, of_agents_answer
-from http1.head import HOP_BY_HOP, Fields, RequestHead, ResponseHead, end_to_end, request_bytes
+from http1.head import HOP_BY_HOP, PassedOn, RequestHead, ResponseHead, lines_of
 from schemas.wire import (
     OUR_HEADERS,
     PROXY_ENGINE_PREFIX,
@@ -14,16 +15,19 @@ from schemas.wire import (
     PROXY_REFUSAL_HEADER,
 )
 
-# A client's keys and cookies are between it and the gateway.
-_NOT_FORWARDED: Final = HOP_BY_HOP | {
-    *(b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"content-length", b"expect", b"x-request-id"),
-}
-_READABLE_ONLY: Final = _NOT_FORWARDED | {b"accept-encoding"}
-_NOT_RETURNED: Final = HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-request-id", b"content-length"}
 _OURS: Final = OUR_HEADERS.encode()
+# A client's keys and cookies are between it and the gateway.
+_KEPT_HERE: Final = HOP_BY_HOP | {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
+_FORWARDED: Final = PassedOn(_KEPT_HERE, _OURS)
+_READABLE: Final = PassedOn(_KEPT_HERE | {b"accept-encoding"}, _OURS)
+_RETURNED: Final = PassedOn(HOP_BY_HOP | {b"date", b"server", b"set-cookie"}, _OURS)
+# The id and the length stand together: see `http1.known_heads`.
+_HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
+_PATH: Final = object()
+_SAID: Final = object()  # key of what is worked out once for heads that are alike
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
 
@@ -41,15 +45,19 @@ def forwarded(
         expect: the body follows once the agent asks for it.
     """
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret)
-    fields = end_to_end(head, _READABLE_ONLY if readable else _NOT_FORWARDED, prefix=_OURS)
-    fields += replica.fields
-    fields += (
-        (b"x-request-id", request_id.encode()),
-        (b"transfer-encoding", b"chunked") if length is None else (b"content-length", b"%d" % length),
-    )
-    if expect:
-        fields.append((b"expect", b"100-continue"))
-    return request_bytes(head.method, replica.path + head.target, fields)
+    lines = (_READABLE if readable else _FORWARDED).lines(head)
+    expected = b"expect: 100-continue\r\n" if expect else b""
+    framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+    names = (head.method, replica.path, head.target)
+    return _HEAD % (*names, lines, replica.lines, expected, request_id.encode(), framing)
+
+
+def path_of(head: RequestHead) -> str:
+    """The path that a client asks for, as text."""
+    found: str | None = head.alike.get(_PATH)
+    if found is None:
+        found = head.alike[_PATH] = head.path.decode("latin-1")
+    return found
 
 
 def address_of(endpoint: Endpoint) -> tuple[str, int]:
@@ -58,37 +66,53 @@ def address_of(endpoint: Endpoint) -> tuple[str, int]:
 
 
 class _Replica(NamedTuple):
-    """What requests to a replica have in common. `path`: before the engine's own."""
+    """What requests to a replica have in common. `path`: before the engine's own; `lines`: of its head."""
 
     address: tuple[str, int]
     path: bytes
-    fields: Fields
+    lines: bytes
 
 
 @lru_cache(maxsize=4096)
 def _replica(address: str, instance: str, secret: str) -> _Replica:
     host, _, port = address.rpartition(":")
-    fields = [(b"host", address.encode()), (b"authorization", b"Bearer " + secret.encode())]
-    return _Replica((host.strip("[]"), int(port)), b"%b/%b" % (_ENGINES, instance.encode()), fields)
+    lines = lines_of([(b"host", address.encode()), (b"authorization", b"Bearer " + secret.encode())])
+    return _Replica((host.strip("[]"), int(port)), b"%b/%b" % (_ENGINES, instance.encode()), lines)
 
 
-def returned(head: ResponseHead, request_id: str) -> Fields:
-    """The fields for the client, of an engine's answer."""
-    fields = end_to_end(head, _NOT_RETURNED, prefix=_OURS)
-    fields.append((b"x-request-id", request_id.encode()))
-    return fields
+def returned(head: ResponseHead) -> bytes:
+    """The lines for the client, of an engine's answer."""
+    return _RETURNED.lines(head)
 
 
-def of_agent(head: ResponseHead) -> tuple[Happening | None, str]:
-    """What an answer's head says happened, and the agent's word for it; None: it is the engine's, to be passed on."""
-    refusal, outcome = head.named.get(_REFUSAL, b""), head.named.get(_OUTCOME, b"")
-    happening = of_agents_answer(
-        refusal=refusal.decode("latin-1") or None, outcome=outcome.decode("latin-1") or None, status=head.status
-    )
-    return happening, (refusal or outcome).decode("latin-1")
+class Said(NamedTuple):
+    """What an answer's head says, which is the same for all heads that are alike.
+
+    Attributes:
+        happening: what happened; None: the answer is the engine's, to be passed on.
+        detail: the agent's word for it.
+        in_flight: how many requests the agent has in flight at the replica; None: it does not say.
+        body: whether it is a stream of events, whether it can be read as it is, and its encoding.
+    """
+
+    happening: Happening | None
+    detail: str
+    in_flight: int | None
+    body: tuple[bool, bool, str]
 
 
-def in_flight(head: ResponseHead) -> int | None:
-    """How many requests the agent has in flight at the replica; None: it does not say."""
-    told = head.named.get(_IN_FLIGHT, b"")
-    return int(told) if told.isdigit() else None
+def said_by(head: ResponseHead) -> Said:
+    """What an answer's head says."""
+    found: Said | None = head.alike.get(_SAID)
+    if found is None:
+        found = head.alike[_SAID] = _read(head)
+    return found
+
+
+def _read(head: ResponseHead) -> Said:
+    refusal, outcome = head.named.get(_REFUSAL, b"").decode("latin-1"), head.named.get(_OUTCOME, b"").decode("latin-1")
+    happening = of_agents_answer(refusal=refusal or None, outcome=outcome or None, status=head.status)
+    told, encoding = head.named.get(_IN_FLIGHT, b""), head.named.get(b"content-encoding", b"")
+    events = is_event_stream(head.named.get(b"content-type", b""))
+    in_flight = int(told) if told.isdigit() else None
+    return Said(happening, refusal or outcome, in_flight, (events, is_plain(encoding), encoding.decode("latin-1")))

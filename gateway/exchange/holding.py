@@ -1,9 +1,10 @@
 """What one request to a model holds, and how it ends: each thing is given back once, whatever ends it."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -12,6 +13,7 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
 from gateway.errors import NO_RETRY, GatewayError, response, unavailable
 from gateway.event_stream import WholeEvents
+from gateway.exchange.heads import path_of
 from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
 from gateway.meter import Meter
@@ -27,6 +29,9 @@ from http1.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS
 
 ENDPOINTS: Final = frozenset((*MODEL_PATHS, *FORM_PATHS))
+
+DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
+R = TypeVar("R")
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +51,7 @@ class Models:
         metrics: of requests.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
         outcomes: of revisions while one is rolled out.
+        loop: in which they run. To ask for the running one is a system call each time.
     """
 
     keys: KeyRing
@@ -58,13 +64,29 @@ class Models:
     failed: Callable[[GatewayError, bytes, str], None]
     under_way: "set[Holding]" = field(default_factory=set)
     outcomes: RevisionOutcomes = field(default_factory=RevisionOutcomes)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
 
-class Holding:
-    """One request's state and what it holds. The layers above it: `Receiving`, `Answering`, `Waiting`, `Exchange`."""
+class Holding(ABC):
+    """One request's state and what it holds.
+
+    The layers above it: `Admitting`, `Receiving`, `Answering`, `Waiting`, `Exchange`. What a layer leaves to the ones
+    above is abstract in it.
+    """
 
     __slots__ = (
-        *("_client_gone", "_comments", "_connection", "_endpoint", "_events", "_failed", "_head", "_hold", "_loop"),
+        *(
+            "_client_gone",
+            "_comments",
+            "_connection",
+            "_database_s",
+            "_endpoint",
+            "_events",
+            "_failed",
+            "_head",
+            "_hold",
+            "_loop",
+        ),
         *(
             "_model",
             "_models",
@@ -86,11 +108,11 @@ class Holding:
     def __init__(self, models: Models, head: RequestHead, connection: ServerConnection, request_id: str) -> None:
         self._models = models
         self._head = head
-        self._path = head.path.decode("latin-1")
+        self._path = path_of(head)
         self._connection = connection
         self.request_id = request_id
         self.key = self.role = ""  # of its key
-        self._loop = asyncio.get_running_loop()
+        self._loop = models.loop
         self._state = RECEIVING
         self.arrived = self._loop.time()
         self.deadline = self.arrived + UPLOAD_LIMIT_S
@@ -108,6 +130,7 @@ class Holding:
         self._events: WholeEvents | None = None  # of the answer
         self._comments = 0  # sent while it waited; with the first one its answer has begun
         self._client_gone = False
+        self._database_s = DATABASE_S
         self._failed = False  # an error of ours is the answer
 
     @property
@@ -132,9 +155,9 @@ class Holding:
         fields.append((b"x-request-id", self.request_id.encode()))
         self._connection.answer(error.status, fields, body)
 
+    @abstractmethod
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        raise NotImplementedError
 
     def end_for_stop(self) -> None:
         """The gateway stops, and the time to drain is over."""
@@ -177,6 +200,14 @@ class Holding:
 
         self._task = asyncio.create_task(run(), name="exchange")
 
+    async def _of_database(self, ask: Callable[[float], Coroutine[Any, Any, R]]) -> R:
+        """What `ask` answers, which is told for how long it may wait for the database: all waits share `DATABASE_S`."""
+        began = self._loop.time()
+        try:
+            return await ask(self._database_s)
+        finally:
+            self._database_s = max(0.0, self._database_s - (self._loop.time() - began))
+
     def _leave(self) -> None:
         """It is no longer at its replica."""
         endpoint, self._endpoint = self._endpoint, None
@@ -199,7 +230,8 @@ class Holding:
         self._measure(passage, broken=broken)
         self._leave()
         self._pieces.clear()
-        self._release()
+        if self._hold is not None:
+            self._release()
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()

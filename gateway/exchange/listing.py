@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
+from gateway.exchange.admitting import Admitting
 from gateway.exchange.holding import Models
-from gateway.exchange.receiving import Receiving
 from gateway.exchange.states import DONE
 from http1.head import RequestHead
 from http1.server_connection import ServerConnection
 
 
-class Listing(Receiving):
+class Listing(Admitting):
     """One request for the list. It counts against no limit, and no replica sees it.
 
     Args:
@@ -36,6 +36,12 @@ class Listing(Receiving):
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
         self._list = answer
+
+    def body(self, _data: bytes) -> None:
+        """A list needs none: it is dropped."""
+
+    def end(self) -> None:
+        """The request is complete; the list waits for its key alone."""
 
     def writable(self, *, ready: bool) -> None:
         """The list waits in the transport."""

@@ -1,11 +1,14 @@
-"""A request's first state: its key and limits are checked, its body is read in bounds."""
+"""A request whose key is known: its limits are checked, its body is read in bounds."""
 
+from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
-from gateway.exchange.holding import Holding, Models
+from gateway.exchange.admitting import Admitting
+from gateway.exchange.holding import Models
 from gateway.exchange.states import OVER, RECEIVING
 from http1.bodies import BodiesFullError
 from http1.head import RequestHead
@@ -14,10 +17,10 @@ from http1.server_connection import ServerConnection
 MAX_BODY_BYTES: Final = 64 * 2**20
 
 
-class Receiving(Holding):
-    """The part of an exchange that ends with a complete request. `admit` refuses a key's owner by a `GatewayError`."""
+class Receiving(Admitting):
+    """The part of an exchange that ends with a complete request."""
 
-    __slots__ = ("_admit", "_admitted", "_complete", "_principal", "_size")
+    __slots__ = ("_admitted", "_complete", "_principal", "_size")
 
     def __init__(
         self,
@@ -27,28 +30,15 @@ class Receiving(Holding):
         request_id: str,
         admit: Callable[[Principal], None],
     ) -> None:
-        super().__init__(models, head, connection, request_id)
-        self._admit = admit
+        super().__init__(models, head, connection, request_id, admit)
         self._admitted = False
-        self._complete = not head.has_body
+        body = head.take_body()
+        self._complete = body is not None or head.length == 0
         self._size = 0  # of the body
+        if body is not None:
+            self._pieces.append(body)
+            self._size = len(body)
         self._principal: Principal | None = None
-
-    def begin(self, principal: Principal | None, key: str) -> None:
-        """Admits it at once where its key is in memory, else looks the key up."""
-        self._models.under_way.add(self)
-        if principal is not None:
-            self._admission(principal)
-        else:
-            self._work(self._authenticate, key)
-
-    async def _authenticate(self, key: str) -> None:
-        principal = await self._models.keys.authenticate(key)
-        if self._state not in OVER:
-            if principal is None:
-                self.fail(unauthenticated())
-            else:
-                self._admission(principal)
 
     def _admission(self, principal: Principal) -> None:
         """Refuses by key, limits and head, before the body is read."""
@@ -65,7 +55,7 @@ class Receiving(Holding):
 
     async def _await_share(self, principal: Principal) -> None:
         """No request but one that would be refused gets here."""
-        passage = await self._models.meter.wait(principal, self._path)
+        passage = await self._of_database(partial(self._models.meter.wait, principal, self._path))
         if self._state in OVER:
             passage.over()
         else:
@@ -124,19 +114,9 @@ class Receiving(Holding):
         if self._admitted and self._state is RECEIVING:
             self._route()
 
+    @abstractmethod
     def _route(self) -> None:
         """The request is complete: it goes to a replica."""
-        raise NotImplementedError
-
-
-def unauthenticated() -> GatewayError:
-    """401."""
-    return GatewayError(
-        401,
-        "unauthenticated",
-        "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
 
 
 def _bodies_full(error: BodiesFullError) -> GatewayError:

@@ -29,9 +29,9 @@ class Waiting(Answering):
             self._models.queues.leave(self, self._model, refused=False)
         super().gone()
 
-    def _wait(self, table: RoutingTable) -> None:
-        """Waits in the model's queue, or ends where it may not."""
-        error = self._models.queues.join(self, self._model, self._tried)
+    def _wait(self, table: RoutingTable, lane: str) -> None:
+        """Waits in the model's queue, for replicas of its lane or for any, or ends where it may not."""
+        error = self._models.queues.join(self, self._model, self._tried, lane)
         if error is not None:
             self.fail(error)
             return

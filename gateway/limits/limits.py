@@ -52,9 +52,9 @@ class KeyUse:
 
     def change(self, key: str, limits: KeyLimits) -> None:
         """Limits that were changed in place: what is under way and used stays counted."""
-        if limits is self.limits or limits == self.limits:
+        same, self.limits = limits == self.limits, limits
+        if same:
             return
-        self.limits = limits
         capacities = limits.capacities()
         for kind, capacity in capacities.items():
             share = self.shares.setdefault(kind, Share(key, kind, capacity))
@@ -77,22 +77,26 @@ class KeyUse:
 
 
 class Ticket:
-    """A request that passed. `end` it exactly once; both work on the limits that the key has then."""
+    """A request that passed. `end` it exactly once; both work on the limits that the key has then.
 
-    __slots__ = ("_shares", "_use")
+    Attributes:
+        use: of its key.
+    """
+
+    __slots__ = ("_shares", "use")
 
     def __init__(self, use: KeyUse) -> None:
-        self._use = use
+        self.use = use
         self._shares = tuple(use.shares.values())
         for share in self._shares:
             share.take()
 
     def charge(self, tokens: int) -> None:
         """Counts tokens of its prompt and answer."""
-        if not self._use.shares:
+        if not self.use.shares:
             return
         for kind in (LimitKind.TOKENS, LimitKind.DAY):
-            share = self._use.shares.get(kind)
+            share = self.use.shares.get(kind)
             if share is not None:
                 share.charge(tokens)
 
@@ -101,11 +105,11 @@ class Ticket:
         for share in self._shares:
             share.leave()
         self._shares = ()
-        return bool(self._use.shares) and LimitKind.PARALLEL in self._use.shares
+        return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers of its answer."""
-        return self._use.headers(now, fraction)
+        return self.use.headers(now, fraction)
 
 
 class Limits:
@@ -125,17 +129,24 @@ class Limits:
     @property
     def fraction(self) -> float | None:
         """What this gateway refills by itself; None while the store does it."""
-        return (self._fraction if self._known else 1.0) if self.away else None
+        return self._own_fraction if self.away else None
+
+    @property
+    def _own_fraction(self) -> float:
+        return self._fraction if self._known else 1.0
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
         """The shares of a key with these limits."""
         use = self._keys.get(key)
         if use is None:
             use = self._keys[key] = KeyUse(key, limits)
-        use.change(key, limits)
+        elif limits is not use.limits:
+            use.change(key, limits)
         return use
 
-    def begin(self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False) -> Ticket | Refused | Must:
+    def begin(
+        self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+    ) -> Ticket | Refused | Must:
         """Lets one request pass, refuses it, or says that the store must be asked first.
 
         Args:
@@ -143,13 +154,14 @@ class Limits:
             now: monotonic seconds.
             day_left_s: until 00:00 UTC.
             asked: whether the store was asked for this request; what is lacking now is refused.
+            answered: whether it answered; else this gateway's own part decides, since what is left is unknown.
         """
         if not use.shares:
             return Ticket(use)
         self._end_day(now)
-        if self.away:
+        if self.away or not answered:
             for share in use.shares.values():
-                share.refill_alone(now, self.fraction or 0.0)
+                share.refill_alone(now, self._own_fraction)
         lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has_one()]
         if not lacking:
             return Ticket(use)
@@ -174,7 +186,7 @@ class Limits:
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
         use = self._keys.get(key)
-        return use is not None and any(share.is_short() for share in use.shares.values())
+        return use is not None and bool(use.shares) and any(share.is_short() for share in use.shares.values())
 
     # The store
 
@@ -194,10 +206,10 @@ class Limits:
             if use is not None and grant is not None and ask.kind in use.shares:
                 use.shares[ask.kind].granted(ask, grant, now)
 
-    def keep(self, keys: Iterable[str]) -> None:
-        """Forgets keys that are gone."""
-        kept = set(keys)
-        self._keys = {key: use for key, use in self._keys.items() if key in kept}
+    def forget(self, keys: Iterable[str]) -> None:
+        """These keys are gone. What is under way with them ends as it began."""
+        for key in keys:
+            self._keys.pop(key, None)
 
     def _end_day(self, now: float) -> None:
         if now >= self._day_ends_at:

@@ -64,6 +64,7 @@ class Share:
         """One request is over."""
         if self.kind is LimitKind.PARALLEL:
             self.spent -= 1
+            self._denied_at = float("-inf")  # its slot is free, also while it is being given back
 
     def charge(self, amount: float) -> None:
         """Counts what was used."""

@@ -23,12 +23,21 @@ def asks_for_usage(path: str, content: Mapping[str, Any]) -> bool:
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
 
 
-def with_usage_asked(body: bytes, content: Mapping[str, Any]) -> bytes | None:
-    """The body with `include_usage`, all other bytes as they were; None where it cannot be added without doubt."""
+def with_usage_asked(pieces: tuple[bytes, ...], content: Mapping[str, Any]) -> tuple[bytes, ...] | None:
+    """The body with `include_usage`, all other bytes as they were; None where it cannot be added without doubt.
+
+    Args:
+        pieces: of the body, a JSON object.
+        content: what it says of streaming; it says something.
+    """
     if "stream_options" not in content:
-        end = body.rfind(b"}")
-        comma = b"," if content else b""
-        return b"".join((body[:end].rstrip(b" \t\r\n"), comma, _ADDED, body[end:]))
+        last = pieces[-1]
+        end = last.rfind(b"}")
+        before = last[: max(end, 0)].rstrip(b" \t\r\n")
+        if not before:  # the object's last value is in another piece
+            return with_usage_asked((b"".join(pieces),), content)
+        return (*pieces[:-1], before, b",%b%b" % (_ADDED, last[end:]))
+    body = b"".join(pieces)
     keys = list(_KEY.finditer(body))
     if len(keys) != 1:  # also in a message's text or in a tool's schema
         return None
@@ -40,12 +49,14 @@ def with_usage_asked(body: bytes, content: Mapping[str, Any]) -> bytes | None:
         return None
     options = dict(content["stream_options"] or {}) | {"include_usage": True}
     end = start + len(text[:length].encode())
-    return b"".join((body[:start], orjson.dumps(options), body[end:]))
+    changed = (body[:start], orjson.dumps(options), body[end:])
+    # The text that was found may be another object's, where the key is written with escapes.
+    return changed if orjson.loads(b"".join(changed)).get("stream_options") == options else None
 
 
 def without_usage_chunk(events: bytes) -> bytes:
     """Whole events without the one that has the token counts and nothing else."""
-    if _MARK not in events:
+    if events.find(_MARK) < 0:  # several times as fast as `in`
         return events
     kept, at = [], 0
     for blank in _BLANK.finditer(events):

@@ -59,20 +59,24 @@ class Passage:
         """Its body is complete: it asks for this deployment, by so many bytes."""
         self._model, self._size = model, size
 
-    def answered(self, status: int, *, events: bool, encoding: str) -> None:
-        """An engine's answer begins."""
+    def answered(self, status: int, events: bool, encoding: str) -> None:
+        """An engine's answer begins. `events`: as a stream of them; `encoding`: its `Content-Encoding`."""
         self._status = status
         self.streamed = events
-        self._answer = AnswerUsage(
-            self._size, events=events, encoding=encoding, has_completion=self.path in _WITH_COMPLETION
-        )
+        self._answer = AnswerUsage(self._size, events, encoding, self.path in _WITH_COMPLETION)
 
-    def piece(self, data: bytes) -> None:
-        """A piece of the engine's answer."""
-        if self._answer is not None:
-            if self._first_at is None:
-                self._first_at = self._now()
-            self._answer.feed(data)
+    def piece(self, data: bytes) -> bool:
+        """Reads a piece of the engine's answer; returns whether it may hold a part of token counts."""
+        answer = self._answer
+        if answer is None:
+            return True
+        if self._first_at is None:
+            self._first_at = self._now()
+        return answer.feed(data)
+
+    def limited(self) -> bool:
+        """Whether its key has limits."""
+        return self._ticket is not None and bool(self._ticket.use.shares)
 
     def headers(self, fraction: float | None) -> Mapping[str, str]:
         """What its key has left, for the headers of the answer."""
@@ -88,17 +92,12 @@ class Passage:
         ticket.end()
         failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
-        self.counts = counts = Counts(
-            requests=1,
-            errors=int(failed),
-            prompt_tokens=tokens.prompt,
-            cached_tokens=tokens.cached,
-            completion_tokens=tokens.completion,
-            estimated=int(tokens.estimated),
-            in_flight_s=self._now() - self._began,
-            first_tokens=int(first),
-            first_token_s=self._first_at - self._began if first and self._first_at is not None else 0.0,
-        )
+        self.counts = counts = Counts(1, int(failed))
+        counts.prompt_tokens, counts.cached_tokens = tokens.prompt, tokens.cached
+        counts.completion_tokens, counts.estimated = tokens.completion, int(tokens.estimated)
+        counts.in_flight_s = self._now() - self._began
+        if first and self._first_at is not None:
+            counts.first_tokens, counts.first_token_s = 1, self._first_at - self._began
         self._record(self, self._model, counts)
 
     def _tokens(self) -> Tokens:

@@ -123,12 +123,12 @@ class Soak:
         self._key = await self._new_key()
 
     async def all_run(self) -> None:
-        """Waits until all replicas run."""
+        """Waits until all replicas run. One whose engine died again and again waits for up to five minutes."""
 
         async def running() -> bool:
             return await self.cluster.phases("soak") == ["running"] * self.replicas
 
-        await self.cluster.until(running, "all replicas run", 120)
+        await self.cluster.until(running, "all replicas run", 120 if self.quick else 330)
 
     async def _another(self) -> str:
         """Starts the second gateway; returns its address."""

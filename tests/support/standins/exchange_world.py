@@ -76,7 +76,7 @@ class World:
         self.queues = Queues(self.table, Demand(0.0), lambda: self.now)
         self.pool = MemoryPool()
         self.exchanges: list[Exchange] = []
-        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
+        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda _: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
         self.bodies = Bodies(10**6, 10**6)
         self.models = Models(

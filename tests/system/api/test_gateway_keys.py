@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.store.access.keys import KeyChanges, create_key, update_key
+from controller.store.access.keys import KeyChanges, create_key, revoke_key, update_key
 from controller.store.core.database import Database
 from schemas.api.access import KeyCreated
 from schemas.key_limits import KeyLimits
@@ -282,6 +282,35 @@ async def test_limits_and_usage_go_on_without_the_database(db: Database) -> None
         assert await counted(api, passed) == passed
         await asyncio.sleep(3.0)  # another batch would be written by now
         assert await counted(api, passed) == passed == len(agent.seen)
+
+
+async def test_a_key_that_is_revoked_in_mid_request_is_forgotten_and_its_answer_is_not(
+    floor: Floor, db: Database
+) -> None:
+    release, came = asyncio.Event(), asyncio.Event()
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        came.set()
+        await release.wait()
+        return web.json_response(ANSWER)
+
+    await floor.replicas(Agent(answer))
+    key = await create_key(db, "inference", limits=KeyLimits(parallel=1, tpm=1000))
+    client = Client(floor, key, floor.api.gateway.port)
+    asking = asyncio.create_task(client.ask())
+    kept = floor.api.gateway._meter._limits
+    async with asyncio.timeout(LIMIT_S):
+        await came.wait()
+        assert [ask.key for ask in kept.asks(0.0)]
+        await revoke_key(db, key.id)
+        floor.api.changes.publish("key", key.id)
+        while kept._keys:  # noqa: ASYNC110 - else the store is asked for ever about each key that ever came
+            await asyncio.sleep(0.02)
+        release.set()
+        assert (await asking)[0] == 200
+        assert (await client.ask())[0] == 401
+    assert kept._keys == {}
+    assert await counted(floor.api, 1) == 1
 
 
 async def told(_request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,9 @@
 """G11: a client that leaves ends its request wherever that is, and frees what it held. On real processes."""
 
 import asyncio
+import json
+import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,9 @@ import aiohttp
 import pytest
 
 from support.processes.cluster import Cluster
+from support.processes.gateways import Another
+from support.processes.hostile import unread_stream
+from support.processes.served_models import counters
 from support.processes.sleeping import CHAT, ask, body, gauge
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(200)]
@@ -40,19 +46,19 @@ async def begin(cluster: Cluster, journal: Path, **serving: Any) -> Noted:
     return Noted(journal)
 
 
-async def cancelled(cluster: Cluster, state: str) -> float:
+async def cancelled(cluster: Cluster, state: str, url: str = "") -> float:
     """How many requests were left in that state, which are also those with status 499."""
-    found = await gauge(cluster, "gpuward_gateway_cancels_total", deployment="chat", state=state)
-    assert await gauge(cluster, "gpuward_gateway_requests_total", deployment="chat", status="499") == found
+    found = await gauge(cluster, "gpuward_gateway_cancels_total", url, deployment="chat", state=state)
+    assert await gauge(cluster, "gpuward_gateway_requests_total", url, deployment="chat", status="499") == found
     return found
 
 
-async def nothing_open(cluster: Cluster) -> bool:
+async def nothing_open(cluster: Cluster, url: str = "") -> bool:
     names = (
         *("gpuward_gateway_requests_waiting", "gpuward_gateway_requests_in_flight"),
         "gpuward_gateway_bodies_in_flight_bytes",
     )
-    return not any([await gauge(cluster, name) for name in names])
+    return not any([await gauge(cluster, name, url) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -91,6 +97,41 @@ async def test_g11_a_close_cancels_the_engines_request(
     assert await nothing_open(cluster)
 
 
+async def test_g11_a_client_that_leaves_behind_full_buffers_is_noticed(cluster: Cluster, tmp_path: Path) -> None:
+    """It has read nothing, so that nothing moves on the way from the engine to it."""
+    noted = await begin(cluster, tmp_path / "journal", max_in_flight=1)
+    key = str((await cluster.post("/keys", {"role": "inference"}))["key"])
+
+    async def stands() -> bool:
+        before = (await counters(cluster, "chat"))[0]["generation_tokens"]
+        await asyncio.sleep(0.5)
+        return bool(before and (await counters(cluster, "chat"))[0]["generation_tokens"] == before)
+
+    ways = ("closes", "closes its half", "resets")
+    for number, how in enumerate(ways, 1):
+        told = f"id=r{number} tokens=4000 token_bytes=65536"
+        sent = json.dumps(body(told, stream=True)).encode()
+        client = await asyncio.to_thread(unread_stream, cluster.port, key, sent)
+        try:
+            await cluster.until(lambda n=number: noted.at("taken", f"r{n}"), "the engine has taken it")
+            await cluster.until(stands, "all buffers are full")
+            assert noted.at("cancelled", f"r{number}") is None
+            left = time.monotonic()
+            if how == "closes its half":
+                client.shutdown(socket.SHUT_WR)
+            else:
+                if how == "resets":
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.close()
+            await cluster.until(lambda n=number: noted.at("cancelled", f"r{n}"), f"{how}: it is cancelled", LATEST_S)
+            assert (noted.at("cancelled", f"r{number}") or 0.0) - left < 10 * CANCEL_S, how
+        finally:
+            client.close()
+        assert await cancelled(cluster, "answering") == number
+        assert await nothing_open(cluster)
+        assert (await ask(cluster, told="tokens=1"))[0] == 200, "its place at the replica is free"
+
+
 async def test_g11_a_close_in_the_queue_frees_the_place_and_no_engine_sees_the_request(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -123,17 +164,27 @@ async def test_g11_a_close_in_the_queue_frees_the_place_and_no_engine_sees_the_r
 
 
 async def test_g11_two_hundred_streams_closed_at_once_leave_nothing_open(cluster: Cluster, tmp_path: Path) -> None:
+    """On two gateways, with a key whose parallel requests they are to the last one."""
     number = 200
     noted = await begin(cluster, tmp_path / "journal", max_in_flight=2 * number)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(headers=cluster.session.headers, connector=connector) as session:
+    other = Another(cluster)
+    await cluster.until(other.is_ready, "the other gateway serves")
+    key = await cluster.post("/keys", {"role": "inference", "name": "parallel", "parallel": number})
+    headers, urls = {"Authorization": f"Bearer {key['key']}"}, (cluster.url, other.url)
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
 
         async def open_one(n: int) -> aiohttp.ClientResponse:
-            answer = await session.post(cluster.url + CHAT, json=body(f"id=s{n} {SLOW}", stream=True))
-            await answer.content.readuntil(b"\n\n")
-            return answer
+            sent = body(f"id=s{n} {SLOW}", stream=True)
+            while True:  # a gateway's share of the slots follows its use
+                answer = await session.post(urls[n % 2] + CHAT, json=sent)
+                if answer.status == 200:
+                    await answer.content.readuntil(b"\n\n")
+                    return answer
+                assert (await answer.json())["error"]["code"] == "too_many_parallel"
+                await asyncio.sleep(0.1)
 
-        answers = await asyncio.gather(*(open_one(n) for n in range(number)))
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*(open_one(n) for n in range(number)))
         closed = time.monotonic()
         for answer in answers:
             answer.close()
@@ -145,5 +196,16 @@ async def test_g11_two_hundred_streams_closed_at_once_leave_nothing_open(cluster
     await cluster.until(all_cancelled, "no request is open at the engine", 4 * LATEST_S)
     last = max(noted.at("cancelled", one) or 0.0 for one in ids) - closed
     assert last < 4.0, "1 s, and four times that on a loaded machine"
-    assert await cancelled(cluster, "answering") == number
-    assert await nothing_open(cluster)
+    for url in urls:
+        assert await cancelled(cluster, "answering", url) == number / 2
+        assert await nothing_open(cluster, url)
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def passes(n: int) -> bool:
+            async with session.post(urls[n % 2] + CHAT, json=body("tokens=1")) as answer:
+                return answer.status == 200
+
+        async def all_pass() -> bool:
+            return all(await asyncio.gather(*(passes(n) for n in range(number // 2))))
+
+        await cluster.until(all_pass, "the slots of the key are free at both", 20)

@@ -50,6 +50,10 @@ async def openai_chats(openai: AsyncOpenAI) -> None:
     assert call.type == "function"
     assert (call.function.name, called.choices[0].finish_reason) == ("look", "tool_calls")
     assert SAID in json.loads(call.function.arguments).values()
+    result = {"role": "tool", "tool_call_id": call.id, "content": "seen"}
+    turns: Any = [*TOLD, called.choices[0].message.to_dict(), result]
+    answered = await openai.chat.completions.create(model="chat", messages=turns, tools=[LOOK])
+    assert answered.choices[0].finish_reason == "stop", "the tool's result came to the engine"
     stream = await openai.chat.completions.create(model="chat", messages=TOLD, tools=[LOOK], stream=True)
     deltas = [chunk.choices[0].delta async for chunk in stream if chunk.choices]
     assert [call.function.name for delta in deltas for call in delta.tool_calls or [] if call.function.name] == ["look"]
@@ -61,6 +65,10 @@ async def openai_does_the_rest(openai: AsyncOpenAI) -> None:
     kinds = [event.type async for event in await openai.responses.create(model="chat", input=SAID, stream=True)]
     assert kinds[0] == "response.created"
     assert kinds[-1] == "response.completed"
+    function: Any = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    (item,) = (await openai.responses.create(model="chat", input=SAID, tools=[function])).output
+    assert item.type == "function_call"
+    assert (item.name, SAID in json.loads(item.arguments).values()) == ("look", True)
     embedded = await openai.embeddings.create(model="chat", input=["a", "b"])
     assert [len(one.embedding) > 1 for one in embedded.data] == [True, True]
     heard = await openai.audio.transcriptions.create(model="chat", file=("a.wav", b"RIFF" * 1000), prompt=SAID)
@@ -85,6 +93,20 @@ async def anthropic_chats(anthropic: AsyncAnthropic) -> None:
     assert (whole.content[0].type, whole.usage.output_tokens) == ("text", 5)
     async with anthropic.messages.stream(**said) as stream:
         assert await stream.get_final_text() == TEXT
+    look: Any = {"name": "look", "input_schema": {"type": "object"}}
+    used = await anthropic.messages.create(**said, tools=[look])
+    assert used.stop_reason == "tool_use"
+    (use,) = used.content
+    assert use.type == "tool_use"
+    assert (use.name, SAID in json.dumps(use.input)) == ("look", True)
+    async with anthropic.messages.stream(**said, tools=[look]) as stream:
+        (streamed,) = (await stream.get_final_message()).content
+    assert streamed.type == "tool_use"
+    assert (streamed.name, streamed.input) == (use.name, use.input)
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "seen"}
+    turns: Any = [*TOLD, {"role": "assistant", "content": used.content}, {"role": "user", "content": [result]}]
+    answered = await anthropic.messages.create(**said | {"messages": turns}, tools=[look])
+    assert answered.content[0].type == "text", "the tool's result came to the engine"
     counted = await anthropic.messages.count_tokens(model="chat", messages=TOLD)
     assert counted.input_tokens > 0
     with pytest.raises(AnthropicNotFoundError) as missing:

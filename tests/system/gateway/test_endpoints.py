@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import math
+import re
+import time
 from typing import Any
 
 import aiohttp
@@ -21,6 +24,8 @@ from support.processes.served_models import (
     states,
 )
 
+STAMP = re.compile(rb'"monotonic_s": ([0-9.]+)')  # of the engine, in each event
+TOKENS, EVERY_S, DELAY_S, TRIES = 20, 0.05, 0.02, 10
 KEYS_AND_COOKIES = {"authorization", "x-api-key", "api-key", "cookie", "x-drop", "x-gpuward-in-flight"}
 
 
@@ -41,6 +46,7 @@ async def test_g1_to_g10_what_passes_and_what_is_refused(cluster: Cluster) -> No
     await listed(cluster, "chat", "named", "support")
     await every_endpoint_is_routed(cluster)
     await bytes_pass_unchanged_but_for_the_model(cluster)
+    await events_pass_at_once(cluster)
     await what_cannot_be_routed_is_refused(cluster)
     await keys_and_cookies_stay_at_the_gateway(cluster)
 
@@ -81,6 +87,27 @@ async def bytes_pass_unchanged_but_for_the_model(cluster: Cluster) -> None:
             async with client.post(cluster.url + CHAT, json=body, headers={"Accept-Encoding": "gzip"}) as answer:
                 assert (answer.status, answer.headers["Content-Encoding"]) == (200, "gzip")
                 assert b"brown" in gzip.decompress(await answer.read())
+
+
+async def events_pass_at_once(cluster: Cluster) -> None:
+    """G3. On a loaded machine some streams are late; what is built in would be late in each."""
+    worst: list[float] = []
+    for _ in range(TRIES):
+        told = {
+            "model": "chat",
+            "messages": [{"role": "user", "content": f"[simulate tokens={TOKENS} token_seconds={EVERY_S}]"}],
+        }
+        async with cluster.session.post(CHAT, json={**told, "stream": True}) as answer:
+            delays, merged = [], 0
+            async for piece in answer.content.iter_any():
+                stamps = [float(one) for one in STAMP.findall(piece)]
+                delays += [time.monotonic() - one for one in stamps]
+                merged += bool(stamps) and stamps[-1] - stamps[0] > EVERY_S / 2
+        assert len(delays) >= TOKENS
+        worst.append(math.inf if merged else sorted(delays)[-2])
+        if worst[-1] <= DELAY_S:
+            return
+    raise AssertionError(f"the last but one delay of an event in each stream, in seconds: {worst}")
 
 
 async def taken_in_all(cluster: Cluster) -> int:

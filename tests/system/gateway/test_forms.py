@@ -48,6 +48,7 @@ def peak_mib(process: psutil.Process) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
+@pytest.mark.cases
 async def test_g5_g10_forms_pass_byte_by_byte_and_refused_ones_are_not_read(cluster: Cluster) -> None:
     serving = {"aliases": ["whisper-1"], "queue": {"length": 4, "wait": "20s"}}
     await serve(cluster, speech={"args": {"served_model_name": "own-name"}, "serving": serving})

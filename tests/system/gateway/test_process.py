@@ -12,7 +12,10 @@ import pytest
 from support.processes.cluster import Cluster
 from support.processes.gateways import CHAT, Another, asked, with_a_model
 
+STREAMS_END_S = 5.0
 
+
+@pytest.mark.cases
 async def test_a_gateway_that_dies_is_back_and_its_port_refuses_nothing(cluster: Cluster) -> None:
     await with_a_model(cluster)
     first = cluster.gateway()
@@ -65,6 +68,7 @@ async def test_a_killed_gateway_is_back_within_a_second(cluster: Cluster) -> Non
     assert median(took) < 3.0, f"1 s, and thrice that on a loaded machine: {took}"
 
 
+@pytest.mark.cases
 async def test_forwarded_headers_of_strangers_are_dropped_and_the_address_is_passed_on(cluster: Cluster) -> None:
     await cluster.start_controller()
     forged = {
@@ -91,18 +95,54 @@ async def test_without_a_gateway_the_controller_serves_its_api_and_no_models(clu
 
 @pytest.mark.cases
 async def test_g20_two_gateways_know_of_a_revoked_key_within_a_second(cluster: Cluster) -> None:
+    """An answer under way goes on to its end; streams of the API that pass through a gateway end with the key."""
     await with_a_model(cluster)
     other = Another(cluster)
     await cluster.until(other.is_ready, "the other gateway is ready", 60)
-    made = await cluster.post("/keys", {"role": "inference"})
+    made = await cluster.post("/keys", {"role": "admin"})
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    urls = (cluster.url, other.url)
 
     async def refused(url: str) -> bool:
-        headers = {"Authorization": f"Bearer {made['key']}"}
         async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{url}/v1/models") as answer:
             return answer.status == 401
 
-    for url in (cluster.url, other.url):
+    async def until_its_end(url: str, path: str) -> float:
+        """Opens a stream of the API; returns when it ended."""
+        async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{url}/api/v1{path}") as answer:
+            assert answer.status == 200, await answer.text()
+            opened.append(path)
+            with contextlib.suppress(aiohttp.ClientPayloadError):
+                async for _ in answer.content.iter_any():
+                    pass
+            return time.monotonic()
+
+    for url in urls:
         assert not await refused(url)
+    (instance,) = await cluster.instances("m")
+    paths = ("/watch", f"/instances/{instance['name']}/logs?follow=true")
+    opened: list[str] = []
+    following = [asyncio.create_task(until_its_end(url, path)) for url in urls for path in paths]
+    await cluster.until(lambda: len(opened) == len(following), "all streams are open")
+    streaming = [asyncio.create_task(stream(url, made["key"])) for url in urls]
+    await asyncio.sleep(1.0)
+    assert not any(one.done() for one in following)
+    revoked = time.monotonic()
     assert (await cluster.call("DELETE", f"/keys/{made['id']}"))[0] == 200
-    for url in (cluster.url, other.url):
+    for url in urls:
         await cluster.until(lambda url=url: refused(url), "the key is refused", 3.0)
+    assert not any(one.done() for one in streaming)
+    ends = await asyncio.wait_for(asyncio.gather(*following), 20)
+    assert max(ends) - revoked <= STREAMS_END_S
+    assert all(one.endswith(b"data: [DONE]\n\n") for one in await asyncio.gather(*streaming)), "goes on to its end"
+
+
+async def stream(url: str, key: str) -> bytes:
+    """A stream of eight seconds: its text."""
+    sent = asked("tokens=80 token_seconds=0.1", stream=True)
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
+        session.post(url + CHAT, json=sent) as answer,
+    ):
+        assert answer.status == 200
+        return await answer.read()

@@ -188,3 +188,28 @@ async def test_g12_a_worker_that_refuses_connections_costs_no_request(cluster: C
     retries = [line for line in text.splitlines() if line.startswith("gpuward_gateway_retries_total{")]
     tried = sum(float(line.split()[-1]) for line in retries if 'reason="not_connected"' in line)
     assert 1 <= tried <= 5, "it is asked again after 1 s, then 2, then 4"
+
+
+async def test_g12_an_agent_that_stops_passes_its_requests_on_and_gets_no_more(cluster: Cluster) -> None:
+    await cluster.start_controller()
+    for name in ("gpu-1", "gpu-2"):
+        await cluster.start_agent(name, gpus=1)
+    await cluster.apply("chat", replicas=2, resources={"gpus": 1}, drain_time="20s")
+    await cluster.running("chat")
+    await listed(cluster, "chat")
+    assert {(await ask(cluster, "tokens=1"))[0] for _ in range(4)} == {200}
+    over, statuses = asyncio.Event(), Counter[int]()
+
+    async def load() -> None:
+        while not over.is_set():
+            statuses[(await ask(cluster, "tokens=1 wait=0.2"))[0]] += 1
+
+    loading = [asyncio.create_task(load()) for _ in range(4)]
+    await asyncio.sleep(1)
+    process = cluster.processes.pop("gpu-2")
+    process.terminate()
+    assert await asyncio.to_thread(process.wait, 40) == 0
+    await asyncio.sleep(3)
+    over.set()
+    await asyncio.gather(*loading)
+    assert set(statuses) == {200}, "the client sees nothing of it"

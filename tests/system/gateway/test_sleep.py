@@ -111,6 +111,7 @@ async def test_g31_a_model_without_capacity_is_refused_with_the_reason(cluster: 
     assert await cluster.phase_of("chat") == "pending", "the wish to run outlives the request"
 
 
+@pytest.mark.cases
 async def test_g24_requests_beyond_the_limit_wait_and_beyond_the_queue_are_refused(cluster: Cluster) -> None:
     await cluster.start_controller()
     await cluster.start_agent("gpu-1")
@@ -187,3 +188,23 @@ async def test_g30_a_failure_after_the_comments_is_an_error_event(cluster: Clust
         await cluster.post("/deployments/chat/stop")
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.content.read()
+
+
+@pytest.mark.cases
+async def test_g30_a_request_without_streaming_is_held_silently_until_its_model_is_loaded(cluster: Cluster) -> None:
+    load_s = 25.0
+    await begin(cluster, args={"load_seconds": load_s}, scaling={"idle_after": "10s", "down_window": "1s"})
+    sent = json.dumps(body()).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+    key = cluster.session.headers["Authorization"]
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\nContent-Length: {len(sent)}\r\n\r\n"
+    began = time.monotonic()
+    writer.write(head.encode() + sent)
+    async with asyncio.timeout(90):
+        first = await reader.readline()
+    waited_s = time.monotonic() - began
+    ready_s = await ready_at(cluster) - time.time() + time.monotonic() - began
+    assert first == b"HTTP/1.1 200 OK\r\n"
+    assert waited_s >= load_s
+    assert waited_s - ready_s < 10.0, "1 s; a short part of the loading on a loaded machine"
+    writer.close()

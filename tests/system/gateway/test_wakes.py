@@ -203,29 +203,42 @@ async def test_requests_that_wait_are_told_when_their_deployment_is_stopped_or_d
     await cluster.until(all_gone, "nothing of it is left", 40)
 
 
-async def test_g24_two_gateways_share_one_queue(cluster: Cluster) -> None:
-    """What waits at the other one counts as soon as that has reported it, which takes a second."""
-    await cluster.start_controller()
-    await cluster.start_agent("gpu-1")
-    serving = {"max_in_flight": 1, "queue": {"length": 4, "wait": "30s"}}
-    await cluster.apply("chat", resources={"gpus": 1}, serving=serving)
-    await cluster.running("chat")
-    other = Another(cluster)
+async def test_g24_two_gateways_of_two_processes_share_one_queue(cluster: Cluster) -> None:
+    """Its length is exact at once, and one gateway gets all of it where the other waits for nothing."""
+    serving = {"queue": {"length": 4, "wait": "60s"}}
+    await begin(cluster, env={"GPUWARD_GATEWAY_PROCESSES": "2"}, args={"load_seconds": 600}, serving=serving)
+    other = Another(cluster, processes=2)
     await cluster.until(other.is_ready, "the other gateway serves")
-    first = [asyncio.create_task(ask(cluster, told="tokens=1 wait=6")) for _ in range(4)]
 
-    async def three_wait() -> bool:
-        return await gauge(cluster, "gpuward_gateway_requests_waiting", deployment="chat") == 3
+    async def fresh(url: str) -> tuple[int, str]:
+        """Over a connection of its own, which any of the processes may take."""
+        async with (
+            aiohttp.ClientSession(headers=cluster.session.headers) as session,
+            session.post(url + CHAT, json=body()) as answer,
+        ):
+            return answer.status, (await answer.json())["error"]["code"]
 
-    await cluster.until(three_wait, "three wait at P")
-    await asyncio.sleep(2.5)
-    second = [asyncio.create_task(ask(cluster, other.url, told="tokens=1")) for _ in range(4)]
-    done, _ = await asyncio.wait(second, timeout=4)
-    refused = [one.result() for one in done if one.result()[0] != 200]
-    assert refused == [(503, "queue_full")] * len(refused)
-    assert 2 <= len(refused) <= 3, "one place is left, and one may have found the replica free"
-    answers = [await one for one in first]
-    assert {status for status, _ in answers} == {200}
+    for urls in ([cluster.url, other.url] * 6, [other.url] * 7, [cluster.url] * 5):
+        asked = [asyncio.create_task(fresh(url)) for url in urls]
+
+        async def four_wait(asked: list[asyncio.Task[tuple[int, str]]] = asked) -> bool:
+            return sum(not one.done() for one in asked) <= 4
+
+        await cluster.until(four_wait, "the others are refused", 10)
+        await asyncio.sleep(1.0)
+        refused = [one.result() for one in asked if one.done()]
+        assert refused == [(503, "queue_full")] * (len(urls) - 4)
+        for one in asked:
+            one.cancel()
+        await asyncio.wait(asked)
+
+        async def none_waits() -> bool:
+            waiting = [
+                await gauge(cluster, "gpuward_gateway_requests_waiting", url) for url in (cluster.url, other.url)
+            ]
+            return sum(waiting) == 0
+
+        await cluster.until(none_waits, "the gateways know that their clients have left", 10)
 
 
 async def test_a_gang_and_what_preempts_sleep_and_wake(cluster: Cluster) -> None:

@@ -78,6 +78,29 @@ def test_a_revision_at_its_limit_leaves_requests_to_the_other_one() -> None:
     assert asked(table) == "1"
 
 
+def test_g56_a_session_waits_for_its_own_revision_while_that_runs() -> None:
+    """At the limit of one replica it goes to the least busy one of the same revision, at that of all it waits."""
+    second = replace(NEW, instance="also-new", max_in_flight=1)
+    table = table_of(50, [*OLD, replace(NEW, max_in_flight=1), second])
+    session = next(one for one in (b"s-%d" % n for n in range(99)) if asked(table, one) == "2")
+
+    def picked(made: RoutingTable) -> str | None:
+        place = made.place("m", session)
+        lane = made.lane("m", session, place)
+        found = made.pick("m", session=session, place=place, bound=bool(lane))
+        return found.instance if found is not None else None
+
+    home = picked(table)
+    assert home in ("new", "also-new")
+    table.enter(replace(NEW, instance=home or ""))
+    assert picked(table) == ({"new", "also-new"} - {home}).pop()
+    table.enter(replace(NEW, instance=picked(table) or ""))
+    assert (picked(table), table.lane("m", session, table.place("m", session))) == (None, "new")
+    assert asked(table) == "1", "a request without a session takes what is free"
+    assert picked(table_of(50, OLD)) in {one.instance for one in OLD}, "none of its revision runs any more"
+    assert table_of(50, OLD).lane("m", session, 0.1) == ""
+
+
 def test_without_a_weight_the_least_busy_one_of_all_is_picked() -> None:
     table = table_of(None, [*OLD, NEW])
     assert table.place("m", b"any") is None

@@ -20,6 +20,14 @@ def test_only_changes_are_reported() -> None:
     assert demand.report(3.0) == {"d": Load(4.0, 3, 1, 4)}
 
 
+def test_requests_at_each_replica_are_told_when_they_move() -> None:
+    demand = Demand(0.0)
+    demand.change("d", 0.0, in_flight=2, arrived=2)
+    assert demand.report(1.0, {"d": {"a": 2}}) == {"d": Load(2.0, 2, 0, 2, {"a": 2})}
+    assert demand.report(2.0, {"d": {"a": 2}}) == {}
+    assert demand.report(3.0, {"d": {"a": 1, "b": 1}}) == {"d": Load(2.0, 2, 0, 2, {"a": 1, "b": 1})}
+
+
 def test_a_late_report_is_a_mean_of_all_the_time() -> None:
     demand = Demand(0.0)
     demand.change("d", 0.0, waiting=2, arrived=2)

@@ -1,11 +1,15 @@
 """Limits of keys, with one gateway before a store in memory: who passes, and what the others are told."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from controller.domain.key_shares import EXPIRES_S, Bucket, Member, exchange, expired, fraction_of, new_bucket
+from controller.live.key_ring import Principal
+from gateway.errors import GatewayError
 from gateway.limits.limits import Limits, Must, Refused, Ticket
+from gateway.meter import Meter
 from schemas.key_limits import KeyLimits, LimitKind, SharesAnswer
 
 KEY = "key-1"
@@ -203,3 +207,53 @@ def test_silent_gateways_expire_only_for_one_that_was_in_touch() -> None:
 )
 def test_globs_of_models(globs: tuple[str, ...], model: str, allowed: bool) -> None:
     assert KeyLimits(models=globs).allows(model) is allowed
+
+
+@pytest.mark.parametrize("gateways", [1, 2])
+@pytest.mark.parametrize(
+    "limits", [KeyLimits(parallel=4), KeyLimits(rpm=4), KeyLimits(tpm=100), KeyLimits(tokens_per_day=100)]
+)
+def test_a_slow_store_refuses_nothing_this_gateways_part_decides(limits: KeyLimits, gateways: int) -> None:
+    """And what passed so is counted, once the store has answered."""
+    place = Place(limits, gateways=gateways)
+    place.talk()
+    gateway = place.gateways[0]
+    use = gateway.use_of(KEY, limits)
+    assert gateway.begin(use, place.now, DAY_LEFT_S) is Must.ASK
+    found = gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False)
+    assert isinstance(found, Ticket)
+    assert gateway.fraction is None, "the store is not away"
+    if limits.parallel:
+        tickets = [gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False) for _ in range(4)]
+        assert [type(one) for one in tickets].count(Ticket) == 4 / gateways - 1
+    place.talk()
+    passed = 1
+    while isinstance(place.request(), Ticket) and passed <= 99:
+        passed += 1
+    if limits.rpm:
+        assert passed == 4, "no more than the limit in all"
+
+
+def test_a_slot_that_is_given_back_just_after_a_denial_can_be_had_again() -> None:
+    place = Place(KeyLimits(parallel=1))
+    first = place.request()
+    assert isinstance(first, Ticket)
+    place.talk()  # the store has no further slot
+    assert isinstance(place.request(), Refused)
+    first.end()
+    gateway = place.gateways[0]
+    assert gateway.asks(place.now), "the slot is on its way back"
+    assert gateway.begin(gateway.use_of(KEY, place.limits), place.now, DAY_LEFT_S) is Must.ASK
+    assert isinstance(place.request(), Ticket)
+
+
+async def test_a_request_waits_for_a_slow_store_no_longer_than_it_may() -> None:
+    database: Any = None  # no exchange ever ends
+    meter = Meter(database)
+    principal = Principal("k", "k", "inference", limits=KeyLimits(parallel=1))
+    assert meter.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
+    first = await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+    with pytest.raises(GatewayError, match="may have 1 requests at once"):
+        await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+    first.over()
+    assert meter.begin(principal, "/v1/chat/completions")

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from controller.live.key_ring import Principal
 from gateway.exchange.holding import Holding
 from gateway.front import Front
-from gateway.pick_instance import ServedName
 from gateway.request_metrics import RequestMetrics
+from gateway.served_name import ServedName
 from http1.connections import Limits
 from http1.door import Door
 from http1.forwarded import TrustedProxies
@@ -32,12 +32,13 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
     under_way: set[Holding] = set()
     table = SimpleNamespace(served_models=lambda _: {"m": ServedName("running")}, knows=lambda _: False)
     models: Any = SimpleNamespace(
-        keys=SimpleNamespace(known=lambda _: None, authenticate=authenticate),
+        keys=SimpleNamespace(owner=lambda _: None, authenticate=authenticate),
         routes=SimpleNamespace(current=lambda: table, table=table),
         metrics=RequestMetrics(CollectorRegistry()),
         under_way=under_way,
         failed=lambda *_: None,
         queues=SimpleNamespace(note_refusal=lambda *_: None),
+        loop=asyncio.get_running_loop(),
     )
     controller: Any = None  # nothing is passed on
     front = Front(models, controller, {}, TrustedProxies())

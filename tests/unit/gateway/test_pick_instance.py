@@ -271,3 +271,14 @@ def test_adapters_belong_to_their_deployment_and_to_replicas_that_have_loaded_th
         "b": ("waking", "m"),
     }
     assert list(made.served_models(lambda name: name == "a")) == ["a"]
+
+
+def test_requests_at_each_replica_are_told_by_deployment() -> None:
+    table = RoutingTable()
+    a, b = endpoint("a"), endpoint("b")
+    table.update({"m": model("m")}, [a, b])
+    for one in (a, a):
+        table.enter(one)
+    assert table.at_replicas() == {model("m").uid: {"a": 2}}
+    table.update({"m": model("m")}, [b])
+    assert table.at_replicas() == {}, "a replica that stops is none of those from which one is chosen"

@@ -1,17 +1,19 @@
 """Which requests wait, which goes next, which end, and which models shall wake."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.live.endpoints import Endpoint, Model, Stopped, Trouble
+from controller.domain.queue_places import Holder, lease_places
+from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped, Trouble
 from gateway.demand import Demand
 from gateway.errors import GatewayError
 from gateway.pick_instance import RoutingTable
 from gateway.queue_metrics import QueueMetrics
+from gateway.queue_places import QueuePlaces
 from gateway.queues import Queues
 from support.builders.models import endpoint, model
 
@@ -61,18 +63,22 @@ class Request:
     key: str
     arrived: float
     role: str = "inference"
+    lane: str = ""
     state: str = ""
     at: Endpoint | None = None
     uid: str = ""
 
     def go(self) -> None:
         world = self.world
-        self.at = None if world.queues.must_wait("m") else world.table.pick("m")
+        place = {"": None, "new": 0.0, "old": 1.0}[self.lane]
+        lane = world.table.lane("m", b"session", place) if self.lane else ""
+        waits = world.queues.must_wait("m", lane)
+        self.at = None if waits else world.table.pick("m", place=place, bound=bool(lane))
         if self.at is not None:
             self.state = self.at.instance
             world.table.enter(self.at)
             self.uid = world.queues.entered("m", self.key)
-        elif (error := world.queues.join(self, "m", [])) is not None:
+        elif (error := world.queues.join(self, "m", [], lane)) is not None:
             self.fail(error)
         else:
             self.state = "waits"
@@ -115,11 +121,41 @@ def test_g24_the_limit_then_the_queue_then_the_refusal(world: World) -> None:
 
 
 def test_g24_what_waits_at_other_gateways_counts(world: World) -> None:
+    """A request may wait until the others have said what they hold; where they hold the rest, it is refused."""
+    asked: list[float] = []
+    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: asked.append(world.now))
+    world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
     known = model("m", serving={"queue": {"length": 4}})
     world.route(known, [endpoint("a", most=1)])
     world.come("running")
-    world.queues.told({known.uid: 3})
-    assert [world.come(f"r{n}").state for n in range(2)] == ["waits", "queue_full"]
+    waiting = [world.come(f"r{n}") for n in range(2)]
+    assert (len(asked), world.states()["r1"]) == (2, "waits")
+    world.now += 0.001
+    grants = [lease_places(ask, {"q": Holder(held=3, need=3)}) for ask in places.asks()]
+    for uid, request in places.granted(grants, world.now):
+        world.queues.refuse(uid, request)
+    assert [one.state for one in waiting] == ["waits", "queue_full"]
+    assert "4 requests wait" in str(waiting[1].error)
+    assert world.come("at once").state == "queue_full", "what was said a moment ago holds"
+    world.now += 1.0
+    assert world.come("later").state == "waits", "until the others have been asked again"
+
+
+def test_g24_a_slow_store_refuses_no_request_that_it_was_not_asked_for(world: World) -> None:
+    places: QueuePlaces[str] = QueuePlaces(lambda: world.now, lambda: None)
+    places.join("m", "early", 1)
+    places.leave("m", "early")
+    places.join("m", "gone", 2)
+    asks, asked_at = places.asks(), world.now
+    places.leave("m", "gone")
+    world.now += 0.1
+    places.join("m", "late", 2)
+    places.join("m", "last", 2)
+    world.now += 2.0
+    others = {"q": Holder(held=1, need=1)}
+    assert places.granted([lease_places(ask, others) for ask in asks], asked_at) == []
+    refused = places.granted([lease_places(ask, others) for ask in places.asks()], world.now)
+    assert refused == [("m", "last")], "one place is left"
 
 
 def test_a_new_request_does_not_overtake_those_that_wait(world: World) -> None:
@@ -140,6 +176,58 @@ def test_g24_the_key_with_fewest_in_flight_goes_first(world: World) -> None:
     waiting = [world.come("3", key="greedy"), world.come("4", key="modest")]
     first.end()
     assert [one.state for one in waiting] == ["waits", "a"]
+
+
+def test_g56_what_waits_for_one_revision_does_not_hold_up_the_others(world: World) -> None:
+    """Sessions of the new revision wait for it, in order, while the old one has free replicas."""
+    known = replace(model("m", serving={"queue": {"length": 4}}), rollout=RolloutRoute("2", 1, 50))
+    old, new = endpoint("old", most=2), replace(endpoint("new", most=1), revision="2")
+    world.route(known, [old, new])
+    first, *waiting = [world.come(f"new-{n}", lane="new") for n in range(3)]
+    assert [one.state for one in (first, *waiting)] == ["new", "waits", "waits"]
+    assert [world.come("any").state, world.come("of-old", lane="old").state] == ["old", "old"]
+    last = world.come("any-2")
+    assert last.state == "waits", "the old one is at its limit, too"
+    assert [one.state for one in (world.come("full-1"), world.come("full-2"))] == ["waits", "queue_full"]
+    world.requests[3].end()
+    assert (last.state, [one.state for one in waiting]) == ("old", ["waits", "waits"]), "it overtakes them"
+    first.end()
+    assert [one.state for one in waiting] == ["new", "waits"]
+    world.route(replace(known, rollout=RolloutRoute("2", 1, 50)), [old])
+    world.requests[4].end()
+    assert waiting[1].state == "old", "no replica of its own revision runs any more"
+
+
+def test_g26_g56_without_a_queue_a_session_moves_within_its_revision_alone(world: World) -> None:
+    """No other replica is free that may take it: that is all that is refused."""
+    known = model("m", serving={"queue": {"length": 0}})
+    one, two = endpoint("one", most=1), endpoint("two", most=1)
+    world.route(known, [one, two])
+    picked = [world.table.pick("m", session=b"s")]
+    world.table.enter(picked[0] or one)
+    picked.append(world.table.pick("m", session=b"s"))
+    assert {found and found.instance for found in picked} == {"one", "two"}, "its home is at the limit: least load"
+    world.table.leave(picked[0] or one)
+
+    world.route(replace(known, rollout=RolloutRoute("2", 1, 50)), [one, replace(two, revision="2")])
+    states = [world.come(f"r{n}", lane="new").state for n in range(2)]
+    assert states == ["two", "queue_full"], "one session id stays on one revision"
+    assert [world.come("any").state, world.come("last").state] == ["one", "queue_full"]
+
+
+def test_a_request_that_finds_no_replica_after_all_keeps_its_place(world: World) -> None:
+    """What applies for a place meanwhile does not get it."""
+    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: None)
+    world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
+    known = replace(model("m", serving={"queue": {"length": 1}}), rollout=RolloutRoute("2", 1, 50))
+    new = replace(endpoint("new", most=1), revision="2")
+    world.route(known, [endpoint("old", most=1), new])
+    world.come("running", lane="new")
+    bound = world.come("bound", lane="new")
+    places.granted([lease_places(ask, {}) for ask in places.asks()], world.now)
+    world.queues.pump_all()
+    assert bound.state == "waits"
+    assert world.come("next", lane="new").state == "queue_full"
 
 
 def test_g27_many_requests_wake_a_model_once(world: World) -> None:
@@ -163,6 +251,10 @@ def test_g29_a_wake_is_withdrawn_when_all_clients_have_left(world: World) -> Non
     requests[2].leave()
     assert world.queues.take_withdrawn() == {SLEEPY.uid}
     assert world.demand.waiting(SLEEPY.uid) == 0
+    assert world.sample("wakes_withdrawn_total", deployment="m") == 1
+    world.come("served")
+    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
+    assert world.sample("wakes_withdrawn_total", deployment="m") == 1, "nothing was given up"
 
 
 @pytest.mark.parametrize(
@@ -296,6 +388,27 @@ def test_what_waits_wakes_and_is_refused_is_counted(world: World) -> None:
     world.table.update({}, [])
     world.queues.routes_changed()
     assert world.sample("requests_waiting", deployment="m") is None, "its series ends with it"
+    assert world.sample("cancels_total", deployment="m", state="waiting") == 1
+    world.now += 3601
+    world.queues.routes_changed()
+    left = {tuple(one.labels.items()) for family in world.registry.collect() for one in family.samples}
+    assert {labels[0] for labels in left if labels} == {("deployment", "")}, "the others end after an hour"
+
+
+def test_nothing_is_kept_of_models_that_are_gone(world: World) -> None:
+    for n in range(3):
+        name = f"m-{n}"
+        world.table.update({name: model(name)}, [replace(endpoint("a"), model=name)])
+        world.queues.routes_changed()
+        uid = world.queues.entered(name, "k")
+        world.queues.left(name, "k", uid)
+    assert set(world.queues._finished) == set(world.queues._in_flight) == {"m-2"}
+    uid = world.queues.entered("m-2", "k")
+    world.table.update({}, [])
+    world.queues.routes_changed()
+    world.queues.left("m-2", "k", uid)
+    world.queues.routes_changed()
+    assert world.queues._finished == world.queues._in_flight == {}
 
 
 def test_all_counts_are_zero_in_the_end(world: World) -> None:

@@ -29,7 +29,7 @@ class Reports:
 
     async def report(self, loads: Mapping[str, GatewayLoad], _outcomes: object) -> Told:
         self.told.append({uid: (load.in_flight, load.waiting) for uid, load in loads.items()})
-        return Told({}, self.forgot)
+        return Told(0, 1, self.forgot)
 
     async def wake(self, uid: str, request_id: str) -> None:
         self.told.append(("wake", uid, request_id))

@@ -28,10 +28,10 @@ DEEP = '"messages": [{"model": "inner", "content": "say \\"model\\": \\"x\\""}],
 def test_the_top_level_model_alone_is_replaced(body: str) -> None:
     asked = read_asked(body.encode())
     assert asked.model == "m"
-    assert asked.with_model(None) == asked.with_model("m") == body.encode(), "no byte changes"
+    assert asked.with_model(None) == asked.with_model("m") == (body.encode(),), "no byte changes"
     start, end = asked.span
     assert body.encode()[start:end] == b'"m"'
-    other = asked.with_model('/a "b"')
+    other = b"".join(asked.with_model('/a "b"'))
     assert other == body.encode()[:start] + b'"/a \\"b\\""' + body.encode()[end:]
     assert json.loads(other) == {**json.loads(body), "model": '/a "b"'}
 
@@ -83,10 +83,48 @@ LONG = '"messages": ["' + 5_000 * "long " + '"]'
 )
 def test_the_key_is_found_and_counted_anywhere_in_a_long_body(body: str, times: int) -> None:
     if times == 1:
-        assert json.loads(read_asked(body.encode()).with_model("x")) == {**json.loads(body), "model": "x"}
+        for pieces in cut(body.encode()):
+            asked = read_asked(*pieces)
+            assert b"".join(asked.with_model(None)) == body.encode()
+            assert json.loads(b"".join(asked.with_model("x"))) == {**json.loads(body), "model": "x"}
     else:
-        with pytest.raises(BadRequestError, match=f"got it {times} times"):
-            read_asked(body.encode())
+        for pieces in cut(body.encode()):
+            with pytest.raises(BadRequestError, match=f"got it {times} times"):
+                read_asked(*pieces)
+
+
+def cut(body: bytes) -> list[tuple[bytes, ...]]:
+    """The body whole, and cut at several places, also within the key and within its value."""
+    at = (
+        1,
+        2,
+        len(body) // 2,
+        *(place + more for place in (body.find(b"model"), body.rfind(b"model")) for more in (1, 8)),
+    )
+    every = tuple(body[start : start + 100] for start in range(0, len(body), 100))
+    return [(body,), every, *((body[:place], body[place:]) for place in at), (body[:9], body[9:-9], body[-9:])]
+
+
+@pytest.mark.parametrize("pieces", [(), (b"",), (b"", b""), (b" ", b"\n")])
+def test_an_empty_body_is_refused(pieces: tuple[bytes, ...]) -> None:
+    with pytest.raises(BadRequestError, match="not valid JSON"):
+        read_asked(*pieces)
+
+
+def test_a_long_body_stays_in_its_pieces() -> None:
+    pieces = (b'{"model": "m", "x": "' + b"a" * 9_000, b"b" * 9_000, b'c", "stream": true}\n')
+    asked = read_asked(*pieces)
+    assert all(one is other for one, other in zip(asked.with_model(None), pieces, strict=True))
+    assert asked.with_model("n") == (pieces[0].replace(b'"m"', b'"n"'), *pieces[1:])
+    turned = tuple(reversed((b'c", "model": "m"}', *pieces[1:2], b'{"x": "')))
+    assert read_asked(*turned).with_model("n") == (*turned[:2], b'c", "model": "n"}')
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_byte_order_mark_is_refused_also_where_it_comes_in_pieces(at: int) -> None:
+    body = b'\xef\xbb\xbf{"model": "m"}'
+    with pytest.raises(BadRequestError, match="byte order mark"):
+        read_asked(body[:at], body[at:])
 
 
 def test_random_bodies_are_read_as_by_a_parser_that_sees_all_pairs() -> None:

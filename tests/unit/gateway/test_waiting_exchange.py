@@ -81,7 +81,7 @@ class World:
         self.routes()
         self.pool = MemoryPool()
         self.exchanges: list[Exchange] = []
-        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda: asyncio.sleep(0))
+        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda _: asyncio.sleep(0))
         bodies = Bodies(10**6, 10**6)
         keys: Any = SimpleNamespace()
         self.meter = Meter(DATABASE)

@@ -1,0 +1,35 @@
+"""Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/daemons.py`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.api import path_of
+from cli.kinds import GATEWAYS
+from cli.output import Format
+from cli.runner import OutputOption, delete, run
+from cli.verbs.get import print_objects
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+gateway = typer.Typer(invoke_without_command=True)
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a process, or of a gateway with all its silent processes.")
+]
+
+
+@gateway.command("list")
+def list_gateways(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List gateways, each process by itself, and whether they report."""
+
+    async def work(api: "Api") -> None:
+        print_objects(GATEWAYS, await api.items(path_of(GATEWAYS.plural)), output)
+
+    run(ctx, work)
+
+
+@gateway.command()
+def forget(ctx: typer.Context, name: NameArgument) -> None:
+    """Forget a silent gateway that is gone for good, so that replicas can be removed again."""
+    delete(ctx, (GATEWAYS.plural, name), f"gateway/{name} forgotten")

@@ -1,0 +1,53 @@
+"""What one layer of an exchange leaves to the ones above is abstract: it cannot be forgotten."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import gateway
+from gateway.exchange.admitting import Admitting
+from gateway.exchange.answering import Answering
+from gateway.exchange.exchange import Exchange
+from gateway.exchange.form_exchange import FormExchange
+from gateway.exchange.holding import Holding
+from gateway.exchange.listing import Listing
+from gateway.exchange.receiving import Receiving
+from gateway.exchange.waiting import Waiting
+from http1.reading import MessageReader
+from http1.request_reader import RequestReader
+from http1.response_reader import ResponseReader
+
+ROOT = Path(gateway.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("layer", "left"),
+    [
+        (Holding, {"overdue"}),
+        (Admitting, {"overdue", "_admission"}),
+        (Receiving, {"overdue", "_route"}),
+        (Answering, {"overdue", "_route", "_next_replica"}),
+        (Waiting, {"overdue", "_route", "_next_replica"}),
+        (MessageReader, {"_feed_known", "_hand_on", "_new_parser"}),
+    ],
+)
+def test_a_layer_names_what_it_leaves_to_others(layer: type, left: set[str]) -> None:
+    assert layer.__abstractmethods__ == left
+
+
+@pytest.mark.parametrize("whole", [Exchange, FormExchange, Listing, RequestReader, ResponseReader])
+def test_what_is_made_leaves_nothing(whole: type) -> None:
+    assert not inspect.isabstract(whole)
+
+
+def test_no_method_fails_only_when_it_is_called() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for package in ("agent", "cli", "controller", "gateway", "http1", "schemas")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name) and node.id == "NotImplementedError"
+    ]
+    assert found == []
