@@ -3,56 +3,70 @@
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
-from pydantic import Field
 
 from agent.clock import Clock, boot_clock
 from agent.errors import NoGpusError
-from agent.gpus.reader import GpuReading, GpuWork
-from schemas.wire import DeviceFacts, Wire
+from agent.gpus.answers import ChildAnswer
+from agent.gpus.known_gpus import KnownGpus
+from agent.gpus.nvml_child import NvmlChild
+from agent.gpus.reader import GpuReading
+from agent.gpus.verdicts import Verdicts
+from agent.rare_log import RareLog
+from schemas.wire import DeviceFacts
 
 READ_LIMIT_S: Final = 2.0
 _FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes every GPU at the first call
-_BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-_MAX_LINE_BYTES: Final = 4 * 2**20
-_REAP_LIMIT_S: Final = 1.0
+_BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+# A GPU that cannot be read for so long may be readable again by a new process; after that it is tried more rarely.
+_RENEW_AFTER_S: Final = (20.0, 60.0, 300.0)
+_MISMATCH: Final = 18
+_MOST_TEXT: Final = 300
 
 log = structlog.get_logger()
 
 
-class _UnreadableGpu(Wire):
-    index: int
-    error: str
-
-
-class _Answer(Wire):
-    """A line of the child: either `fatal`, or driver and GPUs, with `work` if it was asked for."""
-
-    fatal: str | None = None
-    driver: str | None = None
-    gpus: tuple[DeviceFacts | _UnreadableGpu, ...] = ()
-    work: dict[str, GpuWork] = Field(default_factory=dict)
-
-
 class ChildReader:
-    """Asks a child process in JSON lines. A hung or dead child is killed, and started again after a backoff."""
+    """Asks a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
 
-    def __init__(self, argv: Sequence[str] = (), *, limit_s: float = READ_LIMIT_S, clock: Clock = boot_clock) -> None:
-        """`argv` of the child; empty: this package's NVML reader."""
-        self._argv = tuple(argv) or (sys.executable, "-P", "-m", "agent.gpus.nvml", str(os.getpid()))
+    Args:
+        argv: of the child; empty: this package's NVML reader.
+        limit_s: of one reading; the first one of each child may take longer, in the background.
+        clock: seconds since the host's boot.
+        host: a name that no other host has.
+        host_memory_mib: the size of GPUs that share the host's memory.
+        verdicts: remembers GPUs that Xids have condemned; None: they are forgotten with this reader.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str] = (),
+        *,
+        limit_s: float = READ_LIMIT_S,
+        clock: Clock = boot_clock,
+        host: str = "local",
+        host_memory_mib: int = 0,
+        verdicts: Verdicts | None = None,
+    ) -> None:
+        self._child = NvmlChild(argv or (sys.executable, "-P", "-m", "agent.gpus.nvml", str(os.getpid())))
         self._limit_s = limit_s
         self._clock = clock
-        self._child: asyncio.subprocess.Process | None = None
+        self._verdicts = verdicts or Verdicts()
+        self._known = KnownGpus(host, host_memory_mib, self._verdicts.load())
         self._asking = asyncio.Lock()
+        self._first: asyncio.Task[ChildAnswer] | None = None  # a new child's first answer
+        self._warm = False
         self._failures = 0
         self._not_before_s = float("-inf")
+        self._renew_at_s: float | None = None
+        self._renewed = 0
         self._driver: str | None = None
-        self._known: dict[int, DeviceFacts] = {}
+        self._error = ""
+        self._rare = RareLog(log, clock)
 
     async def open(self) -> None:
         """Starts the child and asks once.
@@ -61,15 +75,17 @@ class ChildReader:
             NoGpusError: NVML does not load. If the child hangs, the GPUs are only unknown for now.
         """
         answer = await self._ask(b"read\n", max(self._limit_s, _FIRST_LIMIT_S))
-        if answer is not None and answer.fatal is not None:
+        if answer is not None and answer.fatal is None:
+            await self._take(answer)
+        elif answer is not None:
             await self.aclose()
             raise NoGpusError(
-                f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host,"
-                " or simulate a host with --simulate FILE"
+                f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host"
+                " (after an upgrade, reload it), or simulate a host with --simulate FILE"
             )
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Every GPU now; None if the child hangs or is dead, or NVML fails."""
+        """Every GPU now; None if the child hangs or is dead, or NVML fails: `error` says which."""
         reading = await self._read(b"read\n")
         return None if reading is None else reading.gpus
 
@@ -81,78 +97,103 @@ class ChildReader:
         """The driver's version at the last successful reading."""
         return self._driver
 
+    def error(self) -> str:
+        """Why the GPUs cannot be read now, a code and a text; empty while they can."""
+        return self._error
+
+    def dismiss(self, dismissed: Mapping[str, int]) -> None:
+        """Forgets the Xids of GPUs whose number has risen: how often an operator has dismissed them, by UUID."""
+        if risen := self._verdicts.newly_dismissed(dismissed):
+            self._known.dismiss(risen)
+            self._verdicts.save(self._known.condemned())
+
     async def aclose(self) -> None:
         """Ends the child."""
-        child, self._child = self._child, None
-        if child is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        # In an uninterruptible driver call the child cannot be reaped now; the loop's child watcher reaps it later.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REAP_LIMIT_S):
-                await child.wait()
+        first, self._first = self._first, None
+        if first is not None:
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await first
+        self._warm = False
+        await self._child.kill()
 
     async def _read(self, question: bytes) -> GpuReading | None:
         answer = await self._ask(question, self._limit_s)
-        if answer is None or answer.fatal is not None:
-            return None
-        self._driver = answer.driver
-        gpus = tuple(facts for gpu in answer.gpus if (facts := self._facts(gpu)) is not None)
+        return None if answer is None or answer.fatal is not None else await self._take(answer)
+
+    async def _take(self, answer: ChildAnswer) -> GpuReading:
+        self._driver, now_s = answer.driver, self._clock()
+        for event in answer.xids:
+            self._rare.warning("Xid", cause=(event.uuid, event.xid), gpu=event.uuid, xid=event.xid)
+        gpus = self._known.take(answer, now_s)
+        self._verdicts.save(self._known.condemned())
+        for gpu in gpus:
+            if (why := gpu.health_reason) and gpu.health != "ok":
+                self._rare.warning("GPU not healthy", cause=(gpu.uuid, why), gpu=gpu.uuid, reason=why)
+        await self._renew(answer, now_s)
         return GpuReading(gpus, answer.work)
 
-    def _facts(self, gpu: DeviceFacts | _UnreadableGpu) -> DeviceFacts | None:
-        """A GPU that cannot be read is reported as unhealthy, with its last known facts."""
-        if isinstance(gpu, DeviceFacts):
-            self._known[gpu.index] = gpu
-            return gpu
-        known = self._known.get(gpu.index)
-        if known is None:
-            log.warning("GPU never read", index=gpu.index, error=gpu.error)
-            return None
-        return known.model_copy(
-            update={"health": "unhealthy", "health_reason": gpu.error, "used_mib": None, "utilization": None}
-        )
+    async def _renew(self, answer: ChildAnswer, now_s: float) -> None:
+        """Replaces a child that has not been able to read a GPU for long: a new one may."""
+        if not any(gpu.uuid is None for gpu in answer.gpus):
+            self._renew_at_s, self._renewed = None, 0
+        elif self._renew_at_s is None:
+            self._renew_at_s = now_s + _RENEW_AFTER_S[min(self._renewed, len(_RENEW_AFTER_S) - 1)]
+        elif now_s >= self._renew_at_s:
+            self._renew_at_s, self._renewed = None, self._renewed + 1
+            await self.aclose()
 
-    async def _ask(self, question: bytes, limit_s: float) -> _Answer | None:
+    async def _ask(self, question: bytes, limit_s: float) -> ChildAnswer | None:
         async with self._asking:
             if self._clock() < self._not_before_s:
                 return None
             try:
-                async with asyncio.timeout(limit_s):
-                    answer = await self._exchange(question)
+                answer = await self._answer(question, limit_s)
             except (TimeoutError, OSError, EOFError, ValueError) as error:
-                await self._failed(error)
+                await self._failed(_why(error, limit_s if self._warm else _FIRST_LIMIT_S), error)
                 return None
             except asyncio.CancelledError:
-                await self.aclose()  # a late answer would be taken for the next question's
+                if self._warm:
+                    await self.aclose()  # a late answer would be taken for the next question's
                 raise
-            self._failures = 0
+            if answer is None:
+                self._error = self._error or "nvml_starting: the first reading is not done yet"
+            elif answer.fatal is not None:
+                code = "driver_mismatch" if answer.code == _MISMATCH else "nvml_failed"
+                await self._failed(f"{code}: {answer.fatal}", None)
+            else:
+                self._failures, self._error = 0, ""
             return answer
 
-    async def _exchange(self, question: bytes) -> _Answer:
-        if self._child is None:
-            self._child = await asyncio.create_subprocess_exec(
-                *self._argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-                limit=_MAX_LINE_BYTES,
-            )
-        if self._child.stdin is None or self._child.stdout is None:
-            raise AssertionError("the child was started with pipes")
-        self._child.stdin.write(question)
-        await self._child.stdin.drain()
-        line = await self._child.stdout.readline()
-        if not line:
-            raise EOFError("the child exited")
-        return _Answer.model_validate_json(line)
+    async def _answer(self, question: bytes, limit_s: float) -> ChildAnswer | None:
+        """The answer of the child; None: a new one has not given its first answer yet."""
+        if self._warm:
+            async with asyncio.timeout(limit_s):
+                return await self._child.ask(question)
+        if self._first is None:
+            self._first = asyncio.create_task(self._ask_first(question), name="first reading of GPUs")
+        await asyncio.wait({self._first}, timeout=limit_s)
+        if not self._first.done():
+            return None
+        first, self._first = self._first, None
+        answer = first.result()
+        self._warm = True
+        return answer
 
-    async def _failed(self, error: Exception) -> None:
+    async def _ask_first(self, question: bytes) -> ChildAnswer:
+        async with asyncio.timeout(max(self._limit_s, _FIRST_LIMIT_S)):
+            return await self._child.ask(question)
+
+    async def _failed(self, why: str, error: Exception | None) -> None:
         delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
-        if self._failures == 0:
-            log.warning("GPUs not read", error=repr(error), retry_in_s=delay_s)
+        self._error = why[:_MOST_TEXT]
+        self._rare.warning("GPUs not read", cause=why, reason=why, error=repr(error), retry_in_s=delay_s)
         self._failures += 1
         self._not_before_s = self._clock() + delay_s
         await self.aclose()
+
+
+def _why(error: Exception, limit_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nvml_hang: a call to NVML did not return within {limit_s:g} s"
+    return f"nvml_crashed: {str(error) or type(error).__name__}"

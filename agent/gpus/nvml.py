@@ -1,8 +1,10 @@
 """Reads the GPUs through NVML. The only file that imports pynvml; a separate program, because a driver call may hang.
 
-It answers each input line with one JSON line: {"driver", "gpus": [{...facts} or {"index", "error"}]}, or
-{"fatal": why}. The answer to "sample" also has {"work": {uuid: {"running": [pid], "percent": {pid: percent}}}}.
-It exits at the end of its input, and when the agent dies.
+It answers each input line with one JSON line: {"driver", "gpus": [...], "xids": [...]} or {"fatal": why, "code"}. A GPU
+is {"index", "uuid", "fields"} or {"index", "error", "code"}; a MIG slice also has its "parent". A field is {"value"},
+{"unsupported": true} or {"error", "code"}; slow ones stand only in answers for which they were read again. The answer
+to "sample" also has {"work": {uuid: {"running": [pid], "memory_mib": {pid: MiB}, "percent": {pid: percent}}}}.
+It exits at the end of its input, and when the agent dies. It and what it imports stay small: no package but pynvml.
 """
 
 import ctypes
@@ -10,11 +12,18 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from agent.gpus.nvml_fields import DETAILS, FAST, LINKS, STANDING, Fields, FieldTable, LibraryBrokenError, text
+from agent.gpus.nvml_processes import ProcessReader
+from agent.gpus.nvml_xids import XidLoop
+
 _PR_SET_PDEATHSIG = 1
-_MIB = 2**20
+_NO_HANDLE = 6  # NVML_ERROR_NOT_FOUND: no slice has this index
+# Seconds after which fields are read again; the first reading of a GPU has all.
+_SLOW: tuple[tuple[FieldTable, float], ...] = ((STANDING, 4.5), (DETAILS, 10.0), (LINKS, 60.0))
 
 
 def main() -> None:
@@ -23,109 +32,86 @@ def main() -> None:
     try:
         import pynvml  # noqa: PLC0415 - a failed import is part of the answer
     except ImportError:
-        _answer({"fatal": "the package nvidia-ml-py is not installed"})
+        _answer({"fatal": "the package nvidia-ml-py is not installed", "code": 0})
         return
-    ready = False
-    last: dict[str, int] = {}
+    reader: Reader | None = None
     for question in sys.stdin:
         try:
-            if not ready:
+            if reader is None:
                 pynvml.nvmlInit()
-                ready = True
-            answer = read_all(pynvml)
-            if question.strip() == "sample":
-                answer["work"] = read_work(pynvml, [gpu["uuid"] for gpu in answer["gpus"] if "uuid" in gpu], last)
-            _answer(answer)
-        except pynvml.NVMLError as error:
-            _answer({"fatal": str(error)})
+                reader = Reader(pynvml)
+            _answer(reader.read(processes=question.strip() == "sample"))
+        except (pynvml.NVMLError, LibraryBrokenError) as error:
+            _answer({"fatal": str(error), "code": getattr(error, "value", 0)})
 
 
-def read_all(nvml: Any) -> dict[str, Any]:
-    """The driver and every GPU: its facts, or its error if it cannot be read."""
-    gpus = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        try:
-            gpus.append(_read_gpu(nvml, index))
-        except nvml.NVMLError as error:
-            gpus.append({"index": index, "error": str(error)})
-    return {"driver": _text(nvml.nvmlSystemGetDriverVersion()), "gpus": gpus}
+class Reader:
+    """Reads all GPUs and slices; remembers when it last read what changes slowly. `clock` returns seconds."""
 
+    def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._read_at: dict[tuple[str, int], float] = {}
+        self._in_mig_mode: dict[str, bool] = {}
+        self._processes = ProcessReader(nvml)
+        self._xids = XidLoop(nvml)
 
-def _read_gpu(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    capability = _optional(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
-    utilization = _optional(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    remapped = _optional(nvml, nvml.nvmlDeviceGetRemappedRows, handle)  # (correctable, not, pending, failed)
-    broken = remapped is not None and bool(remapped[3])
-    return {
-        "index": index,
-        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "model": _text(nvml.nvmlDeviceGetName(handle)),
-        "memory_mib": memory.total // _MIB,
-        "used_mib": memory.used // _MIB,
-        "compute_capability": None if capability is None else f"{capability[0]}.{capability[1]}",
-        "mig_mode": mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        "utilization": None if utilization is None else float(utilization.gpu),
-        "health": "unhealthy" if broken else "ok",
-        "health_reason": "remapping of a broken memory row failed" if broken else "",
-    }
+    def read(self, *, processes: bool) -> dict[str, Any]:
+        """The answer to one question.
 
+        Raises:
+            LibraryBrokenError: only a new process can read again.
+        """
+        handles: dict[str, Any] = {}
+        gpus: list[dict[str, Any]] = []
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            try:
+                gpus += self._gpu_and_slices(index, handles)
+            except self._nvml.NVMLError as error:
+                LibraryBrokenError.check(error)
+                gpus.append({"index": index, "error": str(error), "code": error.value})
+        self._xids.watch({gpu["uuid"]: handles[gpu["uuid"]] for gpu in gpus if "uuid" in gpu and "parent" not in gpu})
+        answer: dict[str, Any] = {
+            "driver": text(self._nvml.nvmlSystemGetDriverVersion()),
+            "gpus": gpus,
+            "xids": self._xids.take(),
+            "xids_unsupported": self._xids.unsupported(),
+        }
+        if processes:
+            answer["work"] = self._processes.read(handles)
+        return answer
 
-def read_work(nvml: Any, uuids: list[str], last: dict[str, int]) -> dict[str, Any]:
-    """The processes of these GPUs; a GPU whose processes cannot be read is left out.
+    def _gpu_and_slices(self, index: int, handles: dict[str, Any]) -> list[dict[str, Any]]:
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = text(self._nvml.nvmlDeviceGetUUID(handle))
+        fields = self._fields(uuid, handle)
+        handles[uuid] = handle
+        found: list[dict[str, Any]] = [{"index": index, "uuid": uuid, "fields": fields}]
+        if "mig_mode" in fields:
+            self._in_mig_mode[uuid] = bool(fields["mig_mode"].get("value"))
+        for slice_handle in self._slices(handle) if self._in_mig_mode[uuid] else ():
+            slice_uuid = text(self._nvml.nvmlDeviceGetUUID(slice_handle))
+            own = self._fields(slice_uuid, slice_handle)
+            handles[slice_uuid] = slice_handle
+            found.append({"index": index, "uuid": slice_uuid, "parent": uuid, "fields": own})
+        return found
 
-    Args:
-        nvml: the library.
-        uuids: the GPUs.
-        last: by UUID, the driver's time (microseconds) of the newest figures read; updated here.
-    """
-    work = {}
-    for uuid in uuids:
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            running = {p.pid for query in _running(nvml) for p in _optional(nvml, query, handle) or ()}
-            percent = _percent_by_pid(nvml, handle, uuid, last)
-        except nvml.NVMLError:
-            continue
-        work[uuid] = {"running": sorted(running), "percent": percent}
-    return work
+    def _slices(self, handle: Any) -> Iterator[Any]:
+        for number in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                yield self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            except self._nvml.NVMLError as error:
+                if error.value != _NO_HANDLE:
+                    raise
 
-
-def _running(nvml: Any) -> tuple[Callable[[Any], Any], ...]:
-    return (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses)
-
-
-def _percent_by_pid(nvml: Any, handle: Any, uuid: str, last: dict[str, int]) -> dict[int, float] | None:
-    """The highest utilization since the last call, by pid; None if the driver does not report it for this GPU.
-
-    The driver keeps figures for seconds. Those of the first call may be older than the reading, so they are ignored.
-    """
-    first = uuid not in last
-    try:
-        figures = nvml.nvmlDeviceGetProcessUtilization(handle, last.get(uuid, 0))
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
-        return None
-    except nvml.NVMLError_NotFound:
-        figures = ()  # no process has worked since
-    last[uuid] = max((figure.timeStamp for figure in figures), default=last.get(uuid, 0))
-    percent: dict[int, float] = {}
-    for figure in () if first else figures:
-        percent[figure.pid] = max(percent.get(figure.pid, 0.0), min(float(figure.smUtil), 100.0))
-    return percent
-
-
-def _optional(nvml: Any, query: Callable[[Any], Any], handle: Any) -> Any:
-    """A value that this GPU or driver may not support: None is unknown. Any other error is raised."""
-    try:
-        return query(handle)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
-        return None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    def _fields(self, uuid: str, handle: Any) -> Fields:
+        fields = FAST.read(self._nvml, handle)
+        now = self._clock()
+        for number, (table, every_s) in enumerate(_SLOW):
+            if now - self._read_at.get((uuid, number), float("-inf")) >= every_s:
+                fields |= table.read(self._nvml, handle)
+                self._read_at[uuid, number] = now
+        return fields
 
 
 def _answer(value: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from pydantic import Field
+
 from schemas.wire import DeviceFacts, Wire
 
 
@@ -12,10 +14,12 @@ class GpuWork(Wire):
 
     Attributes:
         running: pids that have the GPU open.
+        memory_mib: memory by pid, of those of which the driver tells it.
         percent: utilization by pid since the last reading, of those that worked; None: the driver does not report it.
     """
 
     running: tuple[int, ...] = ()
+    memory_mib: dict[int, int] = Field(default_factory=dict)
     percent: dict[int, float] | None = None
 
 
@@ -45,6 +49,12 @@ class GpuReader(Protocol):
 
     async def driver(self) -> str | None:
         """The driver's version; None while it is unknown."""
+
+    def error(self) -> str:
+        """Why the GPUs cannot be read now: a code, a colon and a text; empty while they can."""
+
+    def dismiss(self, dismissed: Mapping[str, int]) -> None:
+        """Forgets the Xids of GPUs whose number has risen: how often an operator has dismissed them, by UUID."""
 
     async def aclose(self) -> None:
         """Releases what the reader holds."""

@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -66,12 +66,23 @@ class SimulatedReader:
     async def open(self) -> None:
         """Nothing to do."""
 
+    def dismiss(self, dismissed: Mapping[str, int]) -> None:
+        """Does nothing: simulated GPUs have no Xids."""
+
     async def aclose(self) -> None:
         """Nothing to do."""
 
     async def driver(self) -> str | None:
         """The file's driver version."""
         return self._worker.driver
+
+    def error(self) -> str:
+        """Why nothing is read once the host's telemetry has ended."""
+        return "nvml_hang: the file of simulated hosts lets readings end" if self._is_silent() else ""
+
+    def _is_silent(self) -> bool:
+        lasts_s = self._worker.telemetry_seconds
+        return lasts_s is not None and self._clock() - self._began_s >= lasts_s
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
         """The file's GPUs with the load of the live processes."""
@@ -80,8 +91,7 @@ class SimulatedReader:
 
     async def sample(self) -> GpuReading | None:
         """The GPUs and their processes; None once the host's telemetry has ended."""
-        lasts_s = self._worker.telemetry_seconds
-        if lasts_s is not None and self._clock() - self._began_s >= lasts_s:
+        if self._is_silent():
             return None
         memory: defaultdict[str, int] = defaultdict(int)
         percent: defaultdict[str, float] = defaultdict(float)

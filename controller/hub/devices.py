@@ -1,16 +1,16 @@
 """Changes of a worker's devices after its hello: written at once, fenced by the session, recorded as events."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
 from controller.decide.inventory_report import compare_gpus, compare_inventory
-from controller.domain.devices import MISSING, DeviceChanges, host_uuid
-from controller.domain.events import NewEvent
+from controller.domain.devices import DeviceChanges, host_uuid
+from controller.hub.gpu_events import record_gpus
+from controller.hub.runtimes import record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
@@ -18,7 +18,7 @@ from controller.store.workers.devices import lock_devices, write_devices
 from schemas.wire import DeviceFacts, Inventory
 
 WRITE_LIMIT_S: Final = 20.0
-_READINGS: Final = frozenset({"used_mib", "utilization"})
+_READINGS: Final = frozenset({"used_mib", "utilization", "details"})
 # Runs for each GPU of each heartbeat. To compare copies without the readings took an eighth of the controller's time.
 _standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
 
@@ -33,9 +33,9 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
 
 
 async def write_device_change(
-    database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None
+    database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str = ""
 ) -> bool:
-    """Writes a changed inventory, or changed GPUs (None: they can no longer be read).
+    """Writes a changed inventory, or changed GPUs (None: they can no longer be read, which `error` explains).
 
     Returns:
         False if the session is no longer the newest; then nothing is written.
@@ -47,13 +47,14 @@ async def write_device_change(
         if isinstance(report, Inventory):
             plan = await write_inventory(connection, worker, report)
             await sessions.write_host(connection, worker, report, gpus_known=plan.gpus_known)
+            await record_runtimes(connection, worker, report)
         else:
-            plan = await write_gpus(connection, worker, report)
+            plan = await write_gpus(connection, worker, report, error)
             await sessions.write_gpus_known(connection, worker, gpus_known=plan.gpus_known)
-        events = inventory_events(worker, session.name, plan, known_elsewhere=session.held_elsewhere)
-        await write_events(connection, events)
+        await record_gpus(connection, worker, session.name, plan, error, session.held_elsewhere)
         await notify(connection, "worker", [worker])
     session.gpus = report.gpus if isinstance(report, Inventory) else report
+    session.gpus_error = error
     session.held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
     return True
 
@@ -66,32 +67,11 @@ async def write_inventory(connection: Connection, worker_id: str, inventory: Inv
     return plan
 
 
-async def write_gpus(connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None) -> DeviceChanges:
-    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable); returns what changed."""
+async def write_gpus(
+    connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None, error: str = ""
+) -> DeviceChanges:
+    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable, for `error`); returns what changed."""
     known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])
-    plan = compare_gpus(worker_id, gpus, {device.row.uuid: device for device in known})
+    plan = compare_gpus(worker_id, gpus, {device.row.uuid: device for device in known}, error)
     await write_devices(connection, worker_id, plan.rows, known)
     return plan
-
-
-def inventory_events(
-    worker_id: str, name: str, plan: DeviceChanges, known_elsewhere: frozenset[str] = frozenset()
-) -> Iterable[NewEvent]:
-    """The events of an inventory. `known_elsewhere`: GPUs already reported as belonging to another worker."""
-    for uuid in plan.missing:
-        yield NewEvent("gpu_missing", f"{uuid} is no longer reported by {name}", (f"gpu:{uuid}", f"worker:{worker_id}"))
-    for device in plan.refused:
-        uuid = device.row.uuid
-        if uuid in known_elsewhere:
-            continue
-        yield NewEvent(
-            "gpu_held_elsewhere",
-            f"{name} reports {uuid}, which belongs to another worker; it is not used here until that worker is deleted "
-            "or no longer has it",
-            (f"gpu:{uuid}", f"worker:{worker_id}", f"worker:{device.worker_id}"),
-        )
-    for row in plan.rows:
-        if row.kind == "gpu" and row.health == "unhealthy" and row.health_reason != MISSING:
-            message = f"{row.uuid} on {name} is unhealthy: {row.health_reason or 'no reason given'}"
-            evidence = {"memory_mib": row.memory_mib, "reported_mib": row.reported_mib}
-            yield NewEvent("gpu_unhealthy", message, (f"gpu:{row.uuid}", f"worker:{worker_id}"), evidence)

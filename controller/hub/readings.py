@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from schemas.wire import DeviceFacts, ProcessSample, Readings, SamplePeriod
+from schemas.wire import DeviceFacts, GpuDetails, ProcessSample, Readings, SamplePeriod
 
 _FULL_PERCENT: Final = 100.0
 _MAX_MIB: Final = 2**40
@@ -108,7 +108,19 @@ def forgiven(raw: Mapping[str, Any], doubts: Doubts) -> dict[str, Any]:
 def _forgiven_gpus(gpus: Any, doubts: Doubts) -> Any:
     if not isinstance(gpus, list):
         return gpus
-    return [_forgiven_fields(gpu, doubts, "used_mib", "utilization") for gpu in gpus]
+    return [_forgiven_details(_forgiven_fields(gpu, doubts, "used_mib", "utilization"), doubts) for gpu in gpus]
+
+
+def _forgiven_details(gpu: Any, doubts: Doubts) -> Any:
+    """The GPU without its details if one of them cannot be: nothing is decided by them."""
+    if not isinstance(gpu, dict) or gpu.get("details") is None:
+        return gpu
+    try:
+        GpuDetails.model_validate(gpu["details"])
+    except ValidationError:
+        doubts.impossible += 1
+        return gpu | {"details": None}
+    return gpu
 
 
 def _forgiven_period(period: Any, doubts: Doubts) -> Any:

@@ -1,9 +1,10 @@
 """GPUs as the API returns them."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from schemas.base import View
+from schemas.wire import GpuDetails
 
 
 class GpuClaimView(View):
@@ -25,6 +26,8 @@ class GpuStatus(View):
         foreign_mib: measured to be in use, but not explained by a claim.
         used_mib: measured; None is unknown.
         utilization: percent; None is unknown.
+        parent: the GPU of which it is a MIG slice.
+        details: what else is read of it; None: nothing, or not lately.
     """
 
     worker: str
@@ -42,7 +45,15 @@ class GpuStatus(View):
     present: bool = True
     used_mib: int | None = None
     utilization: float | None = None
+    parent: str | None = None
+    details: GpuDetails | None = None
     claims: list[GpuClaimView] = []
+
+
+class GpuSpecView(View):
+    """What an operator wants of a GPU: `cordoned`: nothing new is placed on it."""
+
+    cordoned: bool = False
 
 
 class GpuView(View):
@@ -54,5 +65,5 @@ class GpuView(View):
     generation: int = 1
     created_at: datetime | None = None
     deleted_at: datetime | None = None
-    spec: dict[str, Any] = {}
+    spec: GpuSpecView = GpuSpecView()
     status: GpuStatus

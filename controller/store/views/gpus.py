@@ -9,18 +9,24 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
-from schemas.api.gpus import GpuClaimView, GpuStatus, GpuView
+from schemas.api.gpus import GpuClaimView, GpuSpecView, GpuStatus, GpuView
 
 # An older reading does not count: the value is unknown, not zero.
 READING_GOOD_FOR_S: Final = 30
+DETAILS_GOOD_FOR_S: Final = 90
 # Of a GPU `d`: free memory for one more shared claim.
 FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
 _GPUS: Final = f"""
-    select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since, r.used_mib, r.utilization
+    select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since,
+           case when d.present then r.used_mib end as used_mib,
+           case when d.present then r.utilization end as utilization,
+           case when d.present then x.details end as details
       from devices d
       join workers w on w.id = d.worker_id
       left join device_readings r on r.device = d.uuid and r.read_at > now() - interval '{READING_GOOD_FOR_S} s'
-     where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)"""  # noqa: S608 - a constant, no input
+      left join device_details x on x.device = d.uuid and x.read_at > now() - interval '{DETAILS_GOOD_FOR_S} s'
+     where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
+       and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))"""  # noqa: S608 - a constant, no input
 _CLAIMS: Final = """
     select c.device, c.instance_id, c.epoch, c.memory_mib, c.exclusive, p.name as deployment
       from claims c
@@ -77,5 +83,6 @@ def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
         name=row["uuid"],
         uid=row["uuid"],
         created_at=row["since"],
+        spec=GpuSpecView(cordoned=row["cordoned"]),
         status=GpuStatus(**(columns_of(GpuStatus, row) | {"claims": claims})),
     )

@@ -16,21 +16,24 @@ _KNOWN: Final = """
      order by d.uuid for no key update of d"""
 _ROWS: Final = """
     unnest($2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
-           $10::text[], $11::text[], $12::boolean[], $13::boolean[], $14::text[], $15::bigint[])
+           $10::text[], $11::text[], $12::boolean[], $13::boolean[], $14::text[], $15::bigint[],
+           $16::text[])
       as r(uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli, health, health_reason,
-           mig_mode, present, vendor, reserved_mib)"""
+           mig_mode, present, vendor, reserved_mib, parent)"""
 _UPDATE: Final = f"""
     update devices d
        set worker_id = $1, index = r.index, model = r.model, compute_capability = r.compute_capability,
            memory_mib = r.memory_mib, reported_mib = r.reported_mib, cpu_milli = r.cpu_milli, health = r.health,
            health_reason = r.health_reason, mig_mode = r.mig_mode, present = r.present, vendor = r.vendor,
-           reserved_mib = r.reserved_mib
+           reserved_mib = r.reserved_mib, parent = r.parent
       from {_ROWS} where d.uuid = r.uuid"""  # noqa: S608 - put together from constants
 # Of two workers that report the same new GPU at once, the first gets it; the other is refused at its next report.
+# A new slice of a cordoned GPU is cordoned too.
 _INSERT: Final = f"""
     insert into devices (worker_id, uuid, kind, index, model, compute_capability, memory_mib, reported_mib, cpu_milli,
-                         health, health_reason, mig_mode, present, vendor, reserved_mib)
-    select $1, r.* from {_ROWS} order by r.uuid
+                         health, health_reason, mig_mode, present, vendor, reserved_mib, parent, cordoned)
+    select $1, r.*, coalesce((select p.cordoned from devices p where p.uuid = r.parent), false)
+      from {_ROWS} order by r.uuid
         on conflict (uuid) do nothing"""  # noqa: S608 - put together from constants
 _SETTLE: Final = """
     update devices

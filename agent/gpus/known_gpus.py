@@ -1,0 +1,279 @@
+"""Every GPU of the host from one answer to the next: also those that are lost, silent or were never readable. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from agent.decide.xids import reason_of
+from agent.facts import Condemned
+from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
+from schemas.wire import DeviceFacts, GpuDetails, Health
+from schemas.xids import FALLEN_OFF
+
+HOLD_S: Final = 5.0  # a known GPU that is silent or not listed is unknown for so long, then unhealthy or gone
+_LOST: Final = 15
+_RESET_REQUIRED: Final = 16
+_MOST_MIB: Final = 2**40
+_HARMLESS_RECOVERY: Final = frozenset({"none", "drain_p2p"})
+_FOR_DETAILS: Final = frozenset(GpuDetails.model_fields)
+_FAST: Final = frozenset({"memory", "utilization"})
+_STANDING: Final = frozenset({"memory", "utilization", "model", "compute_capability", "mig_mode", "remapped_rows"})
+_ROWS: Final = ("rows_corrected", "rows_uncorrected", "rows_pending", "rows_failed")
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is known of one GPU or slice.
+
+    Attributes:
+        fields: by name, as last read.
+        silent_s: since when it cannot be read or is not listed; None: it can.
+        trouble: why it cannot.
+        condemned: the health reason of an Xid.
+        asks_recovery: whether the driver has asked for a recovery since then.
+        condemned_at_j: the energy that it had used by then, in joules.
+        xids: number of events by code.
+    """
+
+    uuid: str
+    index: int
+    parent: str | None = None
+    memory_mib: int = 0
+    fields: dict[str, FieldReading] = field(default_factory=dict)
+    silent_s: float | None = None
+    trouble: str = ""
+    condemned: str = ""
+    asks_recovery: bool = False
+    condemned_at_j: float | None = None
+    xids: Counter[int] = field(default_factory=Counter)
+    last_xid: int | None = None
+    ever_read: bool = False
+    details: GpuDetails | None = None  # of these fields; None: to be made anew
+
+    def value(self, name: str) -> Any:
+        """The field's value; None: unsupported, an error, or not read yet."""
+        reading = self.fields.get(name)
+        return None if reading is None else reading.value
+
+
+class KnownGpus:
+    """Remembers what is known of the host's GPUs.
+
+    Args:
+        host: a name of this host that no other has: it is part of the UUID of GPUs whose own was never read.
+        host_memory_mib: the size of GPUs that share the host's memory.
+        condemned: what an earlier agent of this boot knew, by UUID.
+    """
+
+    def __init__(
+        self, host: str, host_memory_mib: int, condemned: Mapping[str, Condemned] = MappingProxyType({})
+    ) -> None:
+        self._host = host
+        self._host_memory_mib = host_memory_mib
+        self._gpus: dict[str, _Gpu] = {}
+        self._restored = dict(condemned)  # of GPUs that have not been read yet
+        self._xids_unsupported: frozenset[str] = frozenset()
+
+    def take(self, answer: ChildAnswer, now_s: float) -> tuple[DeviceFacts, ...]:
+        """All GPUs after an answer, by index."""
+        self._xids_unsupported = frozenset(answer.xids_unsupported)
+        read = {one.uuid: one for one in answer.gpus if one.uuid is not None}
+        for uuid, one in read.items():
+            self._take_read(uuid, one)
+        failed = [one for one in answer.gpus if one.uuid is None]
+        unlisted = [uuid for uuid in self._gpus if uuid not in read]
+        for one in failed:
+            uuid = self._matching(one, unlisted)
+            if uuid in unlisted:
+                unlisted.remove(uuid)
+            self._take_failed(uuid, one, now_s)
+        for uuid in unlisted:
+            self._take_unlisted(uuid, read, now_s)
+        for event in answer.xids:
+            self._take_xid(event)
+        return tuple(sorted((self._facts(gpu, now_s) for gpu in self._gpus.values()), key=lambda f: (f.index, f.uuid)))
+
+    def condemned(self) -> dict[str, Condemned]:
+        """What the next agent of this boot has to know, by UUID."""
+        known = {
+            gpu.uuid: Condemned(reason=gpu.condemned, asks_recovery=gpu.asks_recovery, energy_j=gpu.condemned_at_j)
+            for gpu in self._gpus.values()
+            if gpu.condemned
+        }
+        return self._restored | known
+
+    def dismiss(self, uuids: Collection[str]) -> None:
+        """Forgets the Xids of these GPUs and of their slices: an operator says that they are well."""
+        for gpu in self._gpus.values():
+            if gpu.uuid in uuids or gpu.parent in uuids:
+                gpu.condemned, gpu.asks_recovery = "", False
+        self._restored = {uuid: known for uuid, known in self._restored.items() if uuid not in uuids}
+
+    def _gpu(self, uuid: str, index: int) -> _Gpu:
+        """The GPU; one that is new here begins as an earlier agent left it."""
+        if uuid not in self._gpus:
+            gpu = self._gpus[uuid] = _Gpu(uuid, index)
+            if (known := self._restored.pop(uuid, None)) is not None:
+                gpu.condemned, gpu.asks_recovery = known.reason, known.asks_recovery
+                gpu.condemned_at_j = known.energy_j
+        return self._gpus[uuid]
+
+    def _take_read(self, uuid: str, one: GpuAnswer) -> None:
+        gpu = self._gpu(uuid, one.index)
+        if gpu.silent_s is not None and gpu.trouble.startswith("gpu_lost"):
+            gpu.condemned = ""  # only a reset brings a lost GPU back
+        if _was_reset(gpu, one):
+            gpu.condemned = ""
+        gpu.index, gpu.parent, gpu.silent_s, gpu.trouble, gpu.ever_read = one.index, one.parent, None, "", True
+        gpu.fields.update(one.fields)
+        if one.fields.keys() - _FAST:
+            gpu.details = None
+        recovery = one.fields.get("recovery")
+        if recovery is not None and recovery.value is not None and gpu.condemned:
+            if recovery.value != "none":
+                gpu.asks_recovery = True
+            elif gpu.asks_recovery:  # it was done
+                gpu.condemned = ""
+
+    def _matching(self, one: GpuAnswer, unlisted: list[str]) -> str:
+        """Which GPU it is that has no UUID: the known one with its index, else the only silent one, else a new one."""
+        whole = [uuid for uuid in unlisted if self._gpus[uuid].parent is None]
+        same = [uuid for uuid in whole if self._gpus[uuid].index == one.index]
+        if same or len(whole) == 1:
+            return (same or whole)[0]
+        return f"GPU-unreadable-{one.index}-{self._host}"
+
+    def _take_failed(self, uuid: str, one: GpuAnswer, now_s: float) -> None:
+        gpu = self._gpu(uuid, one.index)
+        gpu.index = one.index
+        code = {_LOST: "gpu_lost", _RESET_REQUIRED: "reset_required"}.get(one.code, "gpu_unreadable")
+        gpu.trouble = f"{code}: {one.error}"
+        if gpu.silent_s is None:
+            gpu.silent_s = now_s
+
+    def _take_unlisted(self, uuid: str, read: Mapping[str, GpuAnswer], now_s: float) -> None:
+        """A GPU that the driver no longer lists. A slice whose GPU is listed was removed by its operator."""
+        gpu = self._gpus[uuid]
+        if gpu.silent_s is None:
+            gpu.silent_s, gpu.trouble = now_s, "gpu_unreadable: the driver no longer lists it"
+        removed = gpu.parent is not None and gpu.parent in read
+        if removed or not gpu.ever_read or now_s - gpu.silent_s >= HOLD_S:
+            del self._gpus[uuid]
+
+    def _take_xid(self, event: XidEvent) -> None:
+        """A condemning event is the slice's where it names one, else the GPU's and all its slices'."""
+        reason = reason_of(event.xid)
+        if (whole := self._gpus.get(event.uuid)) is not None:
+            whole.xids[event.xid] += 1
+            whole.last_xid, whole.details = event.xid, None
+        if reason is None:
+            return
+        for gpu in self._struck(event):
+            if not gpu.condemned or event.xid == FALLEN_OFF:
+                gpu.condemned, gpu.asks_recovery, gpu.condemned_at_j = reason, False, gpu.value("energy_j")
+
+    def _struck(self, event: XidEvent) -> list[_Gpu]:
+        slices = [gpu for gpu in self._gpus.values() if gpu.parent == event.uuid]
+        own = [gpu for gpu in slices if gpu.value("gpu_instance") == event.gpu_instance]
+        if event.gpu_instance is not None and own:
+            return own
+        return [gpu for gpu in self._gpus.values() if event.uuid in (gpu.uuid, gpu.parent)]
+
+    def _facts(self, gpu: _Gpu, now_s: float) -> DeviceFacts:
+        memory_mib, used_mib, memory_trouble = self._memory(gpu)
+        health, reason = _health(gpu, memory_trouble, now_s)
+        parent = self._gpus.get(gpu.parent) if gpu.parent else None
+        if health == "ok" and parent is not None and (of_parent := _health(parent, "", now_s))[0] != "ok":
+            health, reason = of_parent
+        readable = gpu.silent_s is None
+        utilization = gpu.value("utilization") if readable else None
+        return DeviceFacts(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            model=_model(gpu, memory_mib),
+            memory_mib=memory_mib,
+            compute_capability=gpu.value("compute_capability"),
+            mig_mode=bool(gpu.value("mig_mode")) and gpu.parent is None,
+            health=health,
+            health_reason=reason,
+            used_mib=used_mib if readable else None,
+            utilization=None if utilization is None else float(utilization),
+            parent=gpu.parent,
+            details=self._details_of(gpu) if readable else None,
+        )
+
+    def _memory(self, gpu: _Gpu) -> tuple[int, int | None, str]:
+        """Size, use, and what is wrong with it. An impossible size is none; an impossible use is judged elsewhere."""
+        reading = gpu.fields.get("memory")
+        if reading is None:
+            return gpu.memory_mib, None, ""
+        if reading.unsupported:
+            gpu.memory_mib = self._host_memory_mib
+            return gpu.memory_mib, None, "unified_memory: it has no memory of its own but shares the host's"
+        if reading.value is None:
+            return gpu.memory_mib, None, f"memory_unreadable: {reading.error}"
+        total_mib, used_mib = reading.value
+        if not 0 < total_mib <= _MOST_MIB:
+            return gpu.memory_mib, None, f"memory_unreadable: NVML reports {total_mib} MiB"
+        gpu.memory_mib = total_mib
+        return total_mib, used_mib, ""
+
+    def _details_of(self, gpu: _Gpu) -> GpuDetails:
+        if gpu.details is None:
+            gpu.details = self._details(gpu)
+        return gpu.details
+
+    def _details(self, gpu: _Gpu) -> GpuDetails:
+        values = {name: r.value for name, r in gpu.fields.items() if name in _FOR_DETAILS and r.value is not None}
+        rows = gpu.value("remapped_rows")
+        if rows is not None:
+            values |= dict(zip(_ROWS, (rows[0], rows[1], bool(rows[2]), bool(rows[3])), strict=True))
+        named = {name: r for name, r in gpu.fields.items() if name in _FOR_DETAILS | _STANDING}
+        unsupported = [name for name, r in named.items() if r.unsupported]
+        if gpu.uuid in self._xids_unsupported:
+            unsupported.append("xids")
+        return GpuDetails.model_validate(
+            {
+                **values,
+                "xids": {str(code): number for code, number in gpu.xids.most_common(32)},
+                "last_xid": gpu.last_xid,
+                "unsupported": tuple(sorted(unsupported)),
+                "errors": {name: r.error[:200] for name, r in named.items() if r.error},
+            }
+        )
+
+
+def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
+    """Whether its counter of energy has fallen. It begins anew when the driver initializes the GPU."""
+    energy = one.fields.get("energy_j")
+    if energy is None or energy.value is None:
+        return False
+    before = [known for known in (gpu.condemned_at_j, gpu.value("energy_j")) if known is not None]
+    return bool(before) and energy.value < max(before)
+
+
+def _health(gpu: _Gpu, memory_trouble: str, now_s: float) -> tuple[Health, str]:
+    """The health and its reason, a code and a text; the gravest reason comes first."""
+    if gpu.silent_s is not None:
+        transient = gpu.ever_read and gpu.trouble.startswith("gpu_unreadable") and now_s - gpu.silent_s < HOLD_S
+        return ("unknown" if transient else "unhealthy"), gpu.trouble
+    rows, recovery = gpu.value("remapped_rows"), gpu.value("recovery")
+    for trouble in (
+        gpu.condemned,
+        "row_remap_failed: remapping of a broken memory row failed" if rows is not None and rows[3] else "",
+        f"recovery_wanted: the driver asks for {recovery}" if recovery and recovery not in _HARMLESS_RECOVERY else "",
+        memory_trouble,
+    ):
+        if trouble:
+            return "unhealthy", trouble
+    return "ok", ""
+
+
+def _model(gpu: _Gpu, memory_mib: int) -> str:
+    """The model's name; a slice's always says that it is one."""
+    model = gpu.value("model") or "unknown GPU"
+    if gpu.parent is None or " MIG " in model:
+        return str(model)
+    return f"{model} MIG {max(1, round(memory_mib / 1024))}gb"

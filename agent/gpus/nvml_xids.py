@@ -1,0 +1,136 @@
+"""Waits for the driver's error events (Xids) in a thread of its own, so that no reading waits for them."""
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+_WAIT_MS: Final = 5_000
+_RETRY_S: Final = 5.0
+_TIMEOUT: Final = 10
+_UNSUPPORTED: Final = frozenset({3, 4, 13})
+_NO_INSTANCE: Final = 0xFFFFFFFF
+_MOST_KEPT: Final = 1_000
+
+
+class XidLoop:
+    """The loop begins with the first GPUs and ends with the process."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._lock = threading.Lock()
+        self._wanted: dict[str, Any] = {}
+        self._found: list[dict[str, Any]] = []
+        self._unsupported: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, handles: Mapping[str, Any]) -> None:
+        """From now on (a few seconds later for new ones) the events of these GPUs are taken, by UUID."""
+        with self._lock:
+            self._wanted = dict(handles)
+        if self._thread is None and handles:
+            self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
+            self._thread.start()
+
+    def take(self) -> list[dict[str, Any]]:
+        """The events since the last call, oldest first: {"uuid", "xid", "gpu_instance" (None outside MIG)}."""
+        with self._lock:
+            found, self._found = self._found, []
+        return found
+
+    def unsupported(self) -> list[str]:
+        """UUIDs of GPUs whose driver does not report Xids."""
+        with self._lock:
+            return sorted(self._unsupported)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._collect()
+            except self._nvml.NVMLError:  # readings say why; a library that stays broken ends the process
+                time.sleep(_RETRY_S)
+
+    def _collect(self) -> None:
+        """Takes events until the library fails.
+
+        When the set of GPUs changes, the new one is watched before the old one is given up: no event of a GPU that
+        stays is lost, such as one right after another GPU's loss. The driver may tell one in between twice.
+        """
+        watch = self._watch_wanted()
+        while True:
+            try:
+                while watch.uuids == self._wanted.keys():
+                    self._note(watch.wait(_WAIT_MS))
+                following = self._watch_wanted()
+                with contextlib.suppress(self._nvml.NVMLError):
+                    while self._note(watch.wait(0)):
+                        pass
+            finally:
+                watch.free()
+            watch = following
+
+    def _watch_wanted(self) -> "_Watch":
+        with self._lock:
+            handles = dict(self._wanted)
+        watch = _Watch(self._nvml, handles)
+        with self._lock:
+            self._unsupported = watch.unsupported
+        return watch
+
+    def _note(self, event: dict[str, Any] | None) -> bool:
+        """Whether there was an event."""
+        if event is None:
+            return False
+        if event["uuid"] is not None:
+            with self._lock:
+                self._found.append(event)
+                del self._found[:-_MOST_KEPT]
+        return True
+
+
+class _Watch:
+    """The driver's event set for some GPUs.
+
+    Attributes:
+        uuids: of all the GPUs.
+        unsupported: those of them whose driver does not report Xids.
+    """
+
+    def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
+        self._nvml = nvml
+        self.uuids = handles.keys()
+        self.unsupported: set[str] = set()
+        # A handle is a pointer; the event of a lost GPU cannot be asked for its UUID any more.
+        self._by_address: dict[int | None, str] = {}
+        self._events = nvml.nvmlEventSetCreate()
+        for uuid, handle in handles.items():
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+                self._by_address[_address(handle)] = uuid
+            except nvml.NVMLError as error:
+                if error.value in _UNSUPPORTED:
+                    self.unsupported.add(uuid)
+
+    def wait(self, limit_ms: int) -> dict[str, Any] | None:
+        """The next event; None: none came in time. Its UUID is None where it is not for us."""
+        try:
+            data = self._nvml.nvmlEventSetWait_v2(self._events, limit_ms)
+        except self._nvml.NVMLError as error:
+            if error.value != _TIMEOUT:
+                raise
+            return None
+        ours = data.eventType == self._nvml.nvmlEventTypeXidCriticalError
+        return {
+            "uuid": self._by_address.get(_address(data.device)) if ours else None,
+            "xid": data.eventData,
+            "gpu_instance": None if data.gpuInstanceId == _NO_INSTANCE else data.gpuInstanceId,
+        }
+
+    def free(self) -> None:
+        self._nvml.nvmlEventSetFree(self._events)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

@@ -1,0 +1,48 @@
+"""Remembers GPUs that Xids have condemned, over restarts of the agent: until the host restarts or they are reset."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from agent.facts import Condemned
+from agent.journal import Journal
+
+_MOST_KEPT: Final = 256
+
+log = structlog.get_logger()
+
+
+class Verdicts:
+    """In the journal. Without one it remembers nothing, as for a single reading.
+
+    Args:
+        journal: keeps them.
+        boot_id: of the host now. Those of an earlier boot are forgotten: every GPU was reset since.
+    """
+
+    def __init__(self, journal: Journal | None = None, boot_id: str = "") -> None:
+        self._journal = journal
+        self._boot_id = boot_id
+
+    def load(self) -> Mapping[str, Condemned]:
+        """Those of this boot, by UUID."""
+        facts = None if self._journal is None else self._journal.facts
+        return facts.condemned if facts is not None and facts.condemned_boot_id == self._boot_id else {}
+
+    def save(self, condemned: Mapping[str, Condemned]) -> None:
+        """Replaces them; a change is written at once."""
+        if self._journal is not None and (condemned or self._journal.facts.condemned):
+            kept = dict(list(condemned.items())[:_MOST_KEPT])
+            self._journal.remember(condemned=kept, condemned_boot_id=self._boot_id)
+
+    def newly_dismissed(self, dismissed: Mapping[str, int]) -> frozenset[str]:
+        """The UUIDs whose number has risen since the last call, over restarts of the agent too."""
+        if self._journal is None:
+            return frozenset()
+        known = self._journal.facts.dismissed
+        risen = frozenset(uuid for uuid, number in dismissed.items() if number > known.get(uuid, 0))
+        if risen:
+            self._journal.remember(dismissed=dict(dismissed))
+            log.info("dismissed by an operator", gpus=sorted(risen))
+        return risen
