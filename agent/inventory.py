@@ -2,16 +2,21 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
 
-from agent.gpus.reader import GpuReader, GpuReading
+from agent.clock import boot_clock
+from agent.engine_builds import EngineBuilds
+from agent.gpus.reader import GpuReader, GpuReading, GpuWork
 from agent.installed_engines import installed_engines
-from schemas.wire import DeviceFacts, HostFacts, Inventory
+from agent.process_records import ProcessKey
+from agent.processes.procfs import process_name
+from agent.rare_log import RareLog
+from schemas.wire import DeviceFacts, ForeignProcess, HostFacts, Inventory, RuntimeFacts
 from schemas.worker_labels import with_agent_labels
 
 _READ_LIMIT_S: Final = 5.0
@@ -19,20 +24,38 @@ _FULL_PERCENT: Final = 100.0
 _MOST_MIB: Final = 2**40
 _MAX_LABELS: Final = 64  # a controller refuses more
 log = structlog.get_logger()
-_READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": ""}
+_READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": "", "details": None}
+_MOST_FOREIGN: Final = 32
+_DETAILS_EACH: Final = 3  # of so many reports one has details
 
 
 class InventoryWatch:
     """Reads the GPUs, and remembers the last that was known of them."""
 
-    def __init__(self, reader: GpuReader, host: HostFacts, *, reserve_gpu_mib: int | None = None) -> None:
-        """`reserve_gpu_mib` of each GPU is reserved for other uses; None: as the reader reports."""
+    def __init__(
+        self,
+        reader: GpuReader,
+        host: HostFacts,
+        *,
+        reserve_gpu_mib: int | None = None,
+        runtimes: Callable[[], Awaitable[tuple[RuntimeFacts, ...]]] | None = None,
+    ) -> None:
+        """`reserve_gpu_mib` of each GPU is reserved for other uses; None: as the reader reports.
+
+        `runtimes` tells what runs containers here; None: as `host` says.
+        """
+        self._runtimes = runtimes
         self._reader = reader
         self._host = host
         self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
         self._reported: Inventory | None = None
+        self._foreign: dict[str, tuple[ForeignProcess, ...]] = {}
+        self._listed: dict[str, frozenset[ProcessKey]] = {}
         self._impossible = 0
+        self._reports = 0
+        self._builds = EngineBuilds()
+        self._rare = RareLog(log, boot_clock)
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
@@ -40,9 +63,9 @@ class InventoryWatch:
         return MappingProxyType(self._devices)
 
     def index_of(self, uuid: str) -> int | None:
-        """A GPU's index on this host as last read; None if it is unknown."""
+        """A GPU's index on this host as last read; None if it is unknown, or a MIG slice, which has none."""
         device = self._devices.get(uuid)
-        return None if device is None else device.index
+        return None if device is None or device.parent is not None else device.index
 
     async def read_gpus(self) -> tuple[DeviceFacts, ...] | None:
         """The GPUs, read now; None: they could not be read, so they are unknown."""
@@ -50,7 +73,7 @@ class InventoryWatch:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
         except OSError as error:  # TimeoutError is one
-            log.warning("GPUs not read", error=repr(error))
+            self._rare.warning("GPUs not read", cause="read", error=repr(error))
             return None
         gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
@@ -65,9 +88,25 @@ class InventoryWatch:
             async with asyncio.timeout(_READ_LIMIT_S):
                 reading = await self._reader.sample()
         except OSError as error:  # as above
-            log.warning("GPUs not sampled", error=repr(error))
+            self._rare.warning("GPUs not sampled", cause="sample", error=repr(error))
             return None
         return None if reading is None else replace(reading, gpus=self._possible(reading.gpus))
+
+    def dismiss(self, dismissed: Mapping[str, int]) -> None:
+        """Passes on how often an operator has dismissed what the driver reported of a GPU, by UUID."""
+        self._reader.dismiss(dismissed)
+
+    def note_processes(self, work: Mapping[str, GpuWork], owners: Mapping[int, ProcessKey | None]) -> None:
+        """Notes what the driver lists on each GPU. Where that or the owners are unknown, the last word stands."""
+        if not owners and any(one.running for one in work.values()):
+            return
+        for uuid, one in work.items():
+            self._listed[uuid] = frozenset(key for pid in one.running if (key := owners.get(pid)) is not None)
+        self._foreign = {uuid: _foreign(one, owners) for uuid, one in work.items()}
+
+    def listing(self, key: ProcessKey) -> tuple[str, ...]:
+        """The GPUs on which the driver listed a process at the newest reading, whether it still runs or not."""
+        return tuple(sorted(uuid for uuid, keys in self._listed.items() if key in keys))
 
     def take_impossible(self) -> int:
         """The number of readings since the last call that no GPU can have. They are unknown."""
@@ -92,9 +131,28 @@ class InventoryWatch:
         gpus = await self.read_gpus()
         if not self._host.simulated:
             driver = await self._reader.driver()
-            engines = installed_engines(os.environ)
+            engines = (*installed_engines(os.environ), *await self._builds.lacking(os.environ))
             self._host = self._host.model_copy(update={"driver": driver or self._host.driver, "engines": engines})
-        return Inventory(host=self._labelled(gpus), gpus=gpus)
+        if self._runtimes is not None:
+            self._host = self._host.model_copy(update={"runtimes": await self._runtimes()})
+        error = "" if gpus is not None else self._reader.error() or "nvml_hang: the GPUs were not read in time"
+        return Inventory(host=self._labelled(gpus), gpus=self._thinned(gpus), gpus_error=error)
+
+    def _thinned(self, gpus: tuple[DeviceFacts, ...] | None) -> tuple[DeviceFacts, ...] | None:
+        """The GPUs without details, which change slowly, but for one report of a few."""
+        self._reports += 1
+        if gpus is None:
+            return None
+        if self._reports % _DETAILS_EACH == 1:
+            return tuple(self._with_foreign(gpu) for gpu in gpus)
+        return tuple(gpu.model_copy(update={"details": None}) for gpu in gpus)
+
+    def _with_foreign(self, gpu: DeviceFacts) -> DeviceFacts:
+        """The GPU with the processes of others in its details."""
+        if gpu.details is None or gpu.uuid not in self._foreign:
+            return gpu
+        details = gpu.details.model_copy(update={"foreign": self._foreign[gpu.uuid]})
+        return gpu.model_copy(update={"details": details})
 
     def _labelled(self, gpus: tuple[DeviceFacts, ...] | None) -> HostFacts:
         """The host with the agent's own labels; GPUs that cannot be read now count as last read.
@@ -114,8 +172,13 @@ class InventoryWatch:
         return changed
 
 
+def _foreign(work: GpuWork, owners: Mapping[int, ProcessKey | None]) -> tuple[ForeignProcess, ...]:
+    pids = [pid for pid in work.running if pid in owners and owners[pid] is None]
+    found = [ForeignProcess(pid=pid, name=process_name(pid), memory_mib=work.memory_mib.get(pid)) for pid in pids]
+    return tuple(sorted(found, key=lambda one: (-(one.memory_mib or 0), one.pid))[:_MOST_FOREIGN])
+
+
 def _without_readings(inventory: Inventory) -> Inventory:
     gpus = inventory.gpus
-    return inventory.model_copy(
-        update={"gpus": None if gpus is None else tuple(gpu.model_copy(update=_READINGS) for gpu in gpus)}
-    )
+    kept = None if gpus is None else tuple(gpu.model_copy(update=_READINGS) for gpu in gpus)
+    return inventory.model_copy(update={"gpus": kept, "gpus_error": ""})

@@ -1,8 +1,10 @@
 """A host and its GPUs, as the agent reads them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Since, Wire
+from schemas.wire.containers import RuntimeFacts
+from schemas.wire.gpu_details import GpuDetails
 
 Health = Literal["ok", "unhealthy", "unknown"]
 Vendor = Literal["nvidia", "amd", "apple"]
@@ -26,6 +28,8 @@ class DeviceFacts(Wire):
     mig_mode: bool = False
     used_mib: int | None = None
     utilization: float | None = None
+    parent: Annotated[str | None, Since(4)] = None  # the GPU of which this is a MIG slice
+    details: Annotated[GpuDetails | None, Since(4)] = None  # now and then; None: as last reported
 
 
 class HostFacts(Wire):
@@ -41,13 +45,15 @@ class HostFacts(Wire):
     simulated: bool = False
     labels: dict[str, str] = {}
     engines: tuple[str, ...] | None = None  # installed model servers, by the names in manifests; None: unknown
+    runtimes: Annotated[tuple[RuntimeFacts, ...], Since(4)] = ()  # besides processes of the host
 
 
 class Inventory(Wire):
-    """Facts of host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown."""
+    """Facts of host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown; `gpus_error` says why."""
 
     host: HostFacts
     gpus: tuple[DeviceFacts, ...] | None
+    gpus_error: Annotated[str, Since(4)] = ""
 
 
 class InventoryChanged(Wire):

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.holdings import HeldClaim
-from controller.domain.placement import DeviceState, PlannedClaim, WorkerFacts
+from controller.domain.placement import ContainerRuntime, DeviceState, PlannedClaim, WorkerFacts
 from controller.store.core.rows import Row, row_mapper
 
 FROM_THE_START: Final = "0"
 planned_claim = row_mapper(PlannedClaim)
 # Each changed row carries the horizon. If none changed, the old horizon still holds.
 _WORKERS: Final = """
-    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, gpus_known,
-           proxy_address, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
+    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, runtimes,
+           gpus_known, proxy_address, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
       from workers where changed >= $1::text::xid8"""
 _DEVICES: Final = """
     select d.*, w.deleted_at is not null as orphaned, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
@@ -86,8 +86,14 @@ def _worker(row: Row) -> WorkerFacts:
         simulated=row["simulated"],
         labels=row["labels"],
         engines=None if row["engines"] is None else frozenset(row["engines"]),
+        containers=_containers(row["runtimes"]),
         host=row["proxy_address"].rpartition(":")[0].strip("[]"),
     )
+
+
+def _containers(runtimes: Iterable[dict[str, Any]]) -> ContainerRuntime | None:
+    docker = next((one for one in runtimes if one["name"] == "docker"), None)
+    return None if docker is None else ContainerRuntime(docker["usable"], docker["gpus"], docker["reason"])
 
 
 def _device(row: Row) -> DeviceState:
@@ -110,6 +116,8 @@ def _device(row: Row) -> DeviceState:
         vendor=row["vendor"] if row["kind"] == "gpu" else "",
         reserved_mib=row["reserved_mib"],
         foreign_mib=row["foreign_mib"],
+        parent=row["parent"],
+        cordoned=row["cordoned"],
     )
 
 

@@ -1,0 +1,1 @@
+"""What `gpuward doctor` makes of the facts of a host. Pure."""

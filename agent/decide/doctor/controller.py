@@ -1,0 +1,100 @@
+"""Findings about the controller as this host sees it. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from agent.decide.doctor.finding import Finding, fails, ok, warning
+from schemas.wire import SPOKEN
+
+_WARN_S: Final = 5.0
+_FAIL_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFacts:
+    """What came back from the controller's address.
+
+    Attributes:
+        url: the address; None: none was given.
+        error: why it cannot be reached; empty: it answers.
+        status: of the answer to /healthz.
+        ahead_s: how far its clock is ahead of this host's, in seconds; None: it named no date.
+        credential: `none`: this host has not joined; `unread`: the data folder is not readable for this user;
+            `unasked`: it was not tried.
+        refusal: the controller's words where it refuses.
+        protocol: the one agreed on; None: none, or not asked.
+        token: whether a join token was given.
+    """
+
+    url: str | None
+    error: str = ""
+    status: int = 0
+    ahead_s: float | None = None
+    credential: Literal["none", "unread", "unasked", "accepted", "refused"] = "unasked"
+    refusal: str = ""
+    protocol: int | None = None
+    token: bool = False
+
+
+def judge_controller(facts: ControllerFacts) -> Iterator[Finding]:
+    """Whether the controller is reachable, and takes this worker."""
+    if facts.url is None:
+        yield warning("controller", "no address given", "Name it: --controller URL, or GPUWARD_AGENT_CONTROLLER_URL.")
+        return
+    if facts.error:
+        remedy = "Check the address, the name service, and firewalls between this host and the controller."
+        yield fails("controller", f"{facts.url} cannot be reached: {facts.error}", remedy)
+        return
+    if facts.status != 200:  # noqa: PLR2004 - HTTP's
+        remedy = "See the controller's log. If this is not a Gpuward controller, correct the address."
+        yield fails("controller", f"{facts.url} answers {facts.status} to /healthz", remedy)
+        return
+    yield ok("controller", f"{facts.url} answers")
+    yield from _credential(facts)
+
+
+def _credential(facts: ControllerFacts) -> Iterator[Finding]:
+    join = "Join again: give the agent a new token from `gpuward join-token create`."
+    match facts.credential:
+        case "none" if facts.token:
+            yield ok("credential", "this host has not joined yet; the agent joins with its token")
+        case "none":
+            remedy = "Give the agent a token from `gpuward join-token create`: --join-token-file FILE."
+            yield warning("credential", "this host has not joined yet, and has no token", remedy)
+        case "unread":
+            remedy = "Run `gpuward doctor` as the agent's user, such as root."
+            yield warning("credential", "the agent's credential is not readable for this user", remedy)
+        case "refused":
+            yield fails("credential", f"the controller refuses this worker: {facts.refusal}", join)
+        case "accepted":
+            yield ok("credential", "the controller accepts this worker's credential")
+            yield _protocol(facts)
+        case "unasked":
+            remedy = "Run `gpuward doctor` again in a moment."
+            yield warning("credential", f"not checked: {facts.refusal or 'the controller did not answer'}", remedy)
+
+
+def _protocol(facts: ControllerFacts) -> Finding:
+    if facts.protocol is None:
+        remedy = "Upgrade the older one of agent and controller: the controller first."
+        return fails("protocol", f"the controller speaks none of this agent's protocols ({SPOKEN})", remedy)
+    if facts.protocol < SPOKEN.highest:
+        text = (
+            f"protocol {facts.protocol}: the controller is older than this agent, which speaks up to {SPOKEN.highest}"
+        )
+        return warning("protocol", text, "Upgrade the controller, so that it takes all that this agent reports.")
+    return ok("protocol", f"protocol {facts.protocol}")
+
+
+def judge_clock(facts: ControllerFacts) -> Finding | None:
+    """Whether this host's clock agrees with the controller's; None: it cannot be compared."""
+    if facts.ahead_s is None:
+        return None
+    off_s = abs(facts.ahead_s)
+    way = "behind" if facts.ahead_s > 0 else "ahead of"
+    if off_s < _WARN_S:
+        return ok("clock", "this host's clock agrees with the controller's")
+    text = f"this host's clock is {off_s:.0f} s {way} the controller's"
+    remedy = "Run a time service on both hosts, such as chrony; see `timedatectl`."
+    return fails("clock", text, remedy) if off_s >= _FAIL_S else warning("clock", text, remedy)

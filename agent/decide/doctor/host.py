@@ -1,0 +1,226 @@
+"""Findings about the host: cgroups, ports, disk, limits, engines. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.decide.doctor.finding import Finding, fails, ok, warning
+
+_GIB: Final = 2**30
+_LEAST_FREE: Final = 1 * _GIB
+_ENOUGH_FREE: Final = 50 * _GIB  # a model of 20 billion parameters or so, and logs
+_LEAST_FILES: Final = 4_096
+MODELS: Final = "models of the hub"
+_LEAST_SHM: Final = 1 * _GIB
+_SHM: Final = "/dev/shm"  # noqa: S108 - only its size is read
+_WANTED_CONTROLLERS: Final = ("memory", "pids")
+_INSTALL: Final = "Install one where the agent runs, such as `pip install vllm`, or llama-server."
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupFacts:
+    """Control groups.
+
+    Attributes:
+        unified: whether version 2 is mounted.
+        controllers: those that version 2 has.
+        delegated: whether the running agent may make groups beside its own; None: no agent runs.
+    """
+
+    unified: bool
+    controllers: frozenset[str] = frozenset()
+    delegated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFacts:
+    """The agent of a data folder.
+
+    Attributes:
+        data_dir: the folder.
+        readable: whether this user may read it; a folder that does not exist yet is readable.
+        pid: of the agent that runs on it; None: none does, or this user cannot see it.
+        worker: its name; None: it has not joined yet.
+        port: of its proxy at its last start.
+        connected: whether it is connected to its controller; None: unknown.
+    """
+
+    data_dir: str
+    readable: bool = True
+    pid: int | None = None
+    worker: str | None = None
+    port: int | None = None
+    connected: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortFacts:
+    """One port of this host.
+
+    Attributes:
+        port: its number; 0: any free one is taken at the start.
+        listening: whether a process listens there.
+        by: that process, by name and pid; empty: unknown.
+        is_agent: whether it answers as an agent does.
+        error: why nothing of this user can listen there.
+    """
+
+    port: int
+    listening: bool = False
+    by: str = ""
+    is_agent: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePorts:
+    """Ports of engines: `first` to `last`, those in use, and the first port that the kernel gives to connections."""
+
+    first: int
+    last: int
+    in_use: int
+    outgoing_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """The disk of a folder.
+
+    Attributes:
+        folder: that shall lie on it; `what` says for what.
+        free_bytes: for this user.
+        files_left: share of the files that may still be made; None: without bound.
+        writable: whether this user may make the folder, or files in it.
+    """
+
+    what: str
+    folder: str
+    free_bytes: int
+    files_left: float | None = None
+    writable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """Limits: open files of a process, the size of /dev/shm in bytes (None: there is none), and the GPUs."""
+
+    open_files: int
+    shm_bytes: int | None
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """An engine's program, and its version or why that is unknown."""
+
+    name: str
+    program: str
+    version: str = ""
+    error: str = ""
+    on_cpu: bool = False  # its build uses no GPU
+
+
+def judge_cgroups(facts: CgroupFacts) -> Finding:
+    """Whether engines can be held to their claim of host memory by the kernel."""
+    without = "engines run in process groups, and no limit of memory holds them"
+    if not facts.unified:
+        remedy = "Start the kernel with systemd.unified_cgroup_hierarchy=1, or use a newer distribution."
+        return warning("cgroups", f"no cgroup v2: {without}", remedy)
+    missing = [name for name in _WANTED_CONTROLLERS if name not in facts.controllers]
+    if missing:
+        remedy = "Give version 2 all controllers: start the kernel with systemd.unified_cgroup_hierarchy=1."
+        return warning("cgroups", f"cgroup v2 lacks {' and '.join(missing)}: {without}", remedy)
+    if facts.delegated is False:
+        remedy = "Run it by its systemd unit (systemd 254 or newer), or name a folder: GPUWARD_AGENT_CGROUP."
+        return warning("cgroups", f"no control group was delegated to the running agent: {without}", remedy)
+    return ok("cgroups", "cgroup v2 with limits of memory and processes")
+
+
+def judge_agent(agent: AgentFacts) -> Finding:
+    """Whether an agent runs on the data folder, and is connected."""
+    if not agent.readable:
+        remedy = "Run `gpuward doctor` as the agent's user, such as root, or name its --data-dir."
+        return warning("agent", f"{agent.data_dir} is not readable for this user", remedy)
+    who = f"worker {agent.worker}" if agent.worker else "it has not joined yet"
+    if agent.pid is None:
+        return ok("agent", f"no agent runs on {agent.data_dir} ({who})")
+    if agent.connected is False:
+        text = f"the agent runs (pid {agent.pid}, {who}), but is not connected to its controller"
+        return warning("agent", text, "See its log, and the finding about the controller.")
+    return ok("agent", f"the agent runs (pid {agent.pid}, {who})" + (", connected" if agent.connected else ""))
+
+
+def judge_port(port: PortFacts, agent: AgentFacts) -> Finding:
+    """Whether the agent's proxy can have its port. Its own running agent may."""
+    if port.port == 0:
+        text = "the agent takes any free port at its first start, and that one again later"
+        return ok("port", text)
+    if port.error:
+        remedy = "Choose another with --proxy-port, or GPUWARD_AGENT_PROXY_PORT."
+        return fails("port", f"port {port.port} cannot be used: {port.error}", remedy)
+    if not port.listening:
+        return ok("port", f"port {port.port} is free for the agent")
+    own = agent.pid is not None and agent.port == port.port
+    if own or (port.is_agent and (agent.pid is not None or not agent.readable)):
+        return ok("port", f"port {port.port} is the agent's")
+    by = "an agent with another data folder" if port.is_agent else port.by or "another process"
+    remedy = "End that process, or choose another port with --proxy-port or GPUWARD_AGENT_PROXY_PORT."
+    return fails("port", f"port {port.port} is in use by {by}", remedy)
+
+
+def judge_engine_ports(ports: EnginePorts) -> Finding:
+    """Whether engines find ports that outgoing connections do not take."""
+    size = ports.last - ports.first + 1
+    if ports.in_use > size // 2:
+        text = f"{ports.in_use} of the {size} ports for engines ({ports.first} to {ports.last}) are in use"
+        return warning("ports", text, "End what listens there, or give it other ports.")
+    if ports.outgoing_from is not None and ports.outgoing_from <= ports.last:
+        text = f"outgoing connections may take ports of engines: they begin at {ports.outgoing_from}"
+        return warning("ports", text, "Set `sysctl net.ipv4.ip_local_port_range='32768 60999'`.")
+    return ok("ports", f"engines have ports {ports.first} to {ports.last}; {ports.in_use} are in use")
+
+
+def judge_disk(disk: DiskFacts) -> Finding:
+    """Whether a folder can be used and has space."""
+    free = f"{disk.free_bytes / _GIB:.1f} GiB free"
+    where = f"{disk.folder} ({disk.what})"
+    if not disk.writable:
+        remedy = "Run the agent as another user, such as root, or choose another folder, as with --data-dir."
+        return fails("disk", f"{where} is not writable for this user", remedy)
+    if disk.free_bytes < _LEAST_FREE:
+        return fails("disk", f"{where}: {free}", "Free some space: logs and the journal need it.")
+    if disk.files_left is not None and disk.files_left < 0.01:  # noqa: PLR2004 - the last percent
+        return fails("disk", f"{where}: no more files can be made", "Remove files: the file system has no free inodes.")
+    if disk.what == MODELS and disk.free_bytes < _ENOUGH_FREE:
+        remedy = "Models may not fit; choose a larger disk: --cache-dir, or GPUWARD_AGENT_CACHE_DIR."
+        return warning("disk", f"{where}: {free}", remedy)
+    return ok("disk", f"{where}: {free}")
+
+
+def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
+    """Limits that engines meet late."""
+    if limits.open_files < _LEAST_FILES:
+        text = f"a process may open {limits.open_files} files: the agent's proxy needs two for each request"
+        yield warning("limits", text, "Set LimitNOFILE=65536 in the unit, or `ulimit -n 65536`.")
+    else:
+        yield ok("limits", f"a process may open {limits.open_files} files")
+    if limits.gpus > 1 and (limits.shm_bytes or 0) < _LEAST_SHM:
+        size = "is missing" if limits.shm_bytes is None else f"has {limits.shm_bytes / _GIB:.1f} GiB"
+        text = f"{_SHM} {size}: engines on several GPUs exchange data there"
+        yield warning("limits", text, "Mount it with 1 GiB for each GPU or more; in a container: --shm-size.")
+
+
+def judge_engines(engines: Sequence[EngineFacts]) -> Iterator[Finding]:
+    """Which model servers are installed."""
+    if not engines:
+        text = "no model server found; only `custom` and `simulated` can run"
+        yield warning("engine", text, _INSTALL)
+    for engine in engines:
+        if engine.error:
+            text = f"{engine.name} ({engine.program}) does not say its version: {engine.error}"
+            yield warning("engine", text, "Run it with --version, and repair its installation.")
+        elif engine.on_cpu:
+            text = f"{engine.name} {engine.version} ({engine.program}) uses no GPU: it lists no device"
+            yield warning("engine", text, "Install a build with CUDA where it is to run on GPUs.")
+        else:
+            yield ok("engine", f"{engine.name} {engine.version} ({engine.program})")

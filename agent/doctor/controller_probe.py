@@ -1,0 +1,110 @@
+"""Asks the controller, and the agent's own port, over HTTP. It changes nothing and never uses up a join token."""
+
+import asyncio
+import time
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from agent.decide.doctor.controller import ControllerFacts
+from agent.facts import Facts
+from schemas.wire import CONNECT_PATH, PROXY_REFUSAL_HEADER, SPOKEN, Rejected, controller_message, offered_protocols
+
+_LIMIT_S: Final = 5.0
+_REJECTION_S: Final = 0.5
+_OK: Final = 200
+_UNAUTHORIZED: Final = 401
+
+
+async def controller_facts(
+    url: str | None, journal: Facts | None, *, readable: bool, token: bool, timeout_s: float = _LIMIT_S
+) -> ControllerFacts:
+    """What the controller says.
+
+    Args:
+        url: its address.
+        journal: the agent's facts; None: it has none.
+        readable: whether the agent's data folder is readable.
+        token: whether the agent was given a join token.
+        timeout_s: the limit of each request.
+    """
+    facts = ControllerFacts(url, token=token)
+    if url is None:
+        return facts
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
+        try:
+            asked_s = time.time()
+            async with session.get(f"{url}/healthz", allow_redirects=False) as answer:
+                middle_s = (asked_s + time.time()) / 2
+                ahead_s = _ahead_s(answer.headers.get("Date"), middle_s)
+                facts = replace(facts, status=answer.status, ahead_s=ahead_s)
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
+            return replace(facts, error=str(error) or f"no answer within {timeout_s:g} s")
+        if facts.status != _OK:
+            return facts
+        if not readable:
+            return replace(facts, credential="unread")
+        if journal is None or journal.credential is None:
+            return replace(facts, credential="none")
+        return await _ask_as_worker(session, facts, journal.credential)
+
+
+async def _ask_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts, credential: str) -> ControllerFacts:
+    """Connects as the agent does and leaves before the hello, so that the agent's own connection stays."""
+    try:
+        async with (
+            asyncio.timeout(_LIMIT_S),
+            session.ws_connect(
+                f"{facts.url}{CONNECT_PATH}",
+                headers={"Authorization": f"Bearer {credential}"},
+                protocols=SPOKEN.names(),
+            ) as socket,
+        ):
+            common = SPOKEN.common(offered_protocols([socket.protocol or ""]))
+            refusal = "" if common is None else await _rejection(socket)
+            if refusal:
+                return replace(facts, credential="refused", refusal=refusal)
+            return replace(facts, credential="accepted", protocol=common)
+    except aiohttp.WSServerHandshakeError as error:
+        if error.status == _UNAUTHORIZED:
+            return replace(facts, credential="refused", refusal="its credential is unknown")
+        return replace(facts, refusal=f"the controller answers {error.status}")
+    except (aiohttp.ClientError, OSError) as error:
+        return replace(facts, refusal=str(error) or f"no answer within {_LIMIT_S:g} s")
+
+
+async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:
+    """The controller's refusal, such as of a deleted worker, which comes at once; empty: it waits for the hello."""
+    try:
+        frame = await socket.receive(timeout=_REJECTION_S)
+        message = controller_message.validate_json(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else None
+    except (TimeoutError, ValidationError):
+        return ""
+    return message.message if isinstance(message, Rejected) else ""
+
+
+def _ahead_s(date: str | None, now_s: float) -> float | None:
+    """How far the sender's clock is ahead. A Date has whole seconds: its middle counts."""
+    if date is None:
+        return None
+    try:
+        return parsedate_to_datetime(date).timestamp() + 0.5 - now_s
+    except ValueError:
+        return None
+
+
+async def ask_agent(port: int) -> tuple[bool, bool | None]:
+    """Whether an agent answers on a port of this host, and whether it is connected; None: unknown."""
+    base = f"http://127.0.0.1:{port}"
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_LIMIT_S)) as session:
+            async with session.get(f"{base}/") as answer:
+                if PROXY_REFUSAL_HEADER not in answer.headers:
+                    return False, None
+            async with session.get(f"{base}/readyz") as ready:
+                return True, ready.status == _OK
+    except (aiohttp.ClientError, OSError):
+        return False, None

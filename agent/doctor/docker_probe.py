@@ -1,0 +1,49 @@
+"""Facts about the Docker engine of the host, for `gpuward doctor` and for the controller."""
+
+import asyncio
+import os
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from agent.decide.doctor.gpus import DockerFacts
+from agent.doctor.programs import toolkit_version
+
+_DOCKER_LIMIT_S: Final = 4.0
+_ANSWER_MAX_BYTES: Final = 2**20
+
+
+async def docker_facts(address: str | None) -> DockerFacts:
+    """The Docker engine behind an address; None, or one on another host, counts as none."""
+    path = "" if address is None else urlsplit(address).path
+    if not os.path.exists(path):  # noqa: ASYNC240, PTH110 - a socket of this host
+        return DockerFacts()
+    if not os.access(path, os.R_OK | os.W_OK):
+        return DockerFacts("denied")
+    try:
+        about = await _ask_docker(path)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        return DockerFacts("silent", error=str(error) or f"nothing within {_DOCKER_LIMIT_S:g} s")
+    toolkit = await toolkit_version()
+    devices = [str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or () if isinstance(device, dict)]
+    runtimes = tuple(about.get("Runtimes") or ())
+    return DockerFacts("running", str(about.get("ServerVersion") or "?"), runtimes, tuple(devices), toolkit)
+
+
+async def _ask_docker(path: str) -> dict[str, Any]:
+    async with (
+        asyncio.timeout(_DOCKER_LIMIT_S),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+        session.get("http://docker/info") as answer,
+    ):
+        text = b""
+        async for piece in answer.content.iter_any():
+            text += piece
+            if len(text) > _ANSWER_MAX_BYTES:
+                raise ValueError(f"its answer has more than {_ANSWER_MAX_BYTES} bytes")
+        body = orjson.loads(text)
+        if not isinstance(body, dict) or not answer.ok:
+            raise ValueError(f"it answers {answer.status}")
+        return body

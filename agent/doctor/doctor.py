@@ -1,0 +1,158 @@
+"""Runs all checks at once, each within its deadline, and judges what they found."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.decide.doctor import controller, gpus, host
+from agent.decide.doctor.finding import Finding, fails, ok
+from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
+from agent.doctor.background import in_background
+from agent.errors import AgentError
+from agent.facts import Facts
+from agent.gpus.simulated import load_host
+from agent.settings import default_docker_address
+
+_QUICK_S: Final = 5.0
+_NVML_S: Final = 30.0  # without persistence mode, the driver initializes every GPU at the first call
+_ENGINES_S: Final = 2 * programs.ENGINE_LIMIT_S + 5.0
+
+# In this order they are printed.
+ORDER: Final = (
+    "driver", "nvml", "gpu", "docker", "cgroups", "agent", "port", "ports", "disk", "limits", "engine", "controller",
+    "credential", "protocol", "clock",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What is examined.
+
+    Attributes:
+        data_dir: the agent's data folder.
+        cache_dir: the folder for models of the hub.
+        controller_url: the controller's address; None: unknown.
+        proxy_host: where the agent's proxy listens.
+        proxy_port: likewise; 0: as in the journal.
+        simulate: the file of simulated hosts, in place of GPUs.
+        name: the name of the simulated host.
+        token: whether the agent was given a join token.
+    """
+
+    data_dir: Path
+    cache_dir: Path
+    controller_url: str | None = None
+    proxy_host: str = "0.0.0.0"  # noqa: S104 - as the agent's setting
+    proxy_port: int = 0
+    simulate: Path | None = None
+    name: str | None = None
+    token: bool = False
+
+
+def examine_quietly(patient: Patient) -> tuple[Finding, ...]:
+    """All findings, without the log lines of the agent's own modules."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return asyncio.run(examine(patient))
+
+
+async def examine(patient: Patient) -> tuple[Finding, ...]:
+    """All findings, in the order of `ORDER`. Takes as long as the slowest check, at most half a minute or so."""
+    checks: list[Awaitable[list[Finding]]] = [
+        _within("nvml", _NVML_S, partial(_gpus, patient)),
+        _within("cgroups", _QUICK_S, partial(_cgroups, patient)),
+        _within("agent", 4 * _QUICK_S, partial(_agent, patient)),
+        _within("ports", _QUICK_S, _ports),
+        _within("disk", _QUICK_S, partial(_disks, patient)),
+        _within("engine", _ENGINES_S, _engines),
+    ]
+    found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
+    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.check)))
+
+
+async def _within(check: str, limit_s: float, probe: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """A probe's findings; one that hangs or fails is a finding itself."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await probe()
+    except TimeoutError:
+        text = f"no result within {limit_s:g} s"
+        return [fails(check, text, "See whether the disk, the driver or the network hangs: `dmesg`.")]
+    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+        return [fails(check, f"it cannot be examined: {error!r}", "Run `gpuward doctor` again as root.")]
+
+
+async def _gpus(patient: Patient) -> list[Finding]:
+    if patient.simulate is not None:
+        try:
+            worker = load_host(patient.simulate, patient.name)
+        except AgentError as error:
+            return [fails("gpu", str(error), "Correct the file or --name.")]
+        found = [ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")]
+        return found + list(host.judge_limits(await in_background(partial(host_probes.limit_facts, 0))))
+    driver = await in_background(gpu_probes.driver_facts)
+    nvml, docker = await asyncio.gather(gpu_probes.nvml_facts(), docker_probe.docker_facts(default_docker_address()))
+    limits = await in_background(partial(host_probes.limit_facts, len(nvml.gpus)))
+    return [
+        gpus.judge_driver(driver, nvml),
+        gpus.judge_nvml(driver, nvml),
+        *gpus.judge_gpus(nvml),
+        gpus.judge_containers(docker, nvml),
+        *host.judge_limits(limits),
+    ]
+
+
+async def _cgroups(patient: Patient) -> list[Finding]:
+    agent, _ = await in_background(partial(host_probes.read_agent, patient.data_dir))
+    return [host.judge_cgroups(await in_background(partial(host_probes.cgroup_facts, agent.pid)))]
+
+
+async def _agent(patient: Patient) -> list[Finding]:
+    """The agent, its port, and the controller as this agent sees it."""
+    agent, journal = await in_background(partial(host_probes.read_agent, patient.data_dir))
+    port = await in_background(
+        partial(host_probes.port_facts, patient.proxy_host, patient.proxy_port or agent.port or 0)
+    )
+    if port.listening:
+        is_agent, connected = await controller_probe.ask_agent(port.port)
+        port = replace(port, is_agent=is_agent)
+        if agent.pid is not None and port.port == agent.port:
+            agent = replace(agent, connected=connected)
+    return [
+        *gpus.judge_condemned(await in_background(partial(host_probes.condemned_gpus, journal))),
+        host.judge_agent(agent),
+        _port(patient, port, agent),
+        *await _controller(patient, agent, journal),
+    ]
+
+
+def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Finding:
+    if patient.proxy_port == 0 and port.listening and not port.is_agent:
+        return host.judge_port(host.PortFacts(0), agent)  # it takes another one
+    return host.judge_port(port, agent)
+
+
+async def _controller(patient: Patient, agent: host.AgentFacts, journal: Facts | None) -> list[Finding]:
+    facts = await controller_probe.controller_facts(
+        patient.controller_url, journal, readable=agent.readable, token=patient.token
+    )
+    clock = controller.judge_clock(facts)
+    return [*controller.judge_controller(facts), *([clock] if clock is not None else [])]
+
+
+async def _ports() -> list[Finding]:
+    return [host.judge_engine_ports(await in_background(host_probes.engine_ports))]
+
+
+async def _disks(patient: Patient) -> list[Finding]:
+    folders = [("the agent's data", patient.data_dir), (host.MODELS, patient.cache_dir)]
+    return [host.judge_disk(await in_background(partial(host_probes.disk_facts, *one))) for one in folders]
+
+
+async def _engines() -> list[Finding]:
+    return list(host.judge_engines(await programs.installed()))

@@ -1,0 +1,130 @@
+"""Facts about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
+
+import errno
+import os
+import resource
+import shutil
+import socket
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import psutil
+from pydantic import ValidationError
+
+from agent.decide.doctor.host import AgentFacts, CgroupFacts, DiskFacts, EnginePorts, LimitFacts, PortFacts
+from agent.facts import Facts
+from agent.host import read_boot_id
+from agent.journal import LOCK_FILE, read_facts
+from agent.processes.cgroups import delegated_folder
+from agent.processes.ports import FIRST_PORT, LAST_PORT
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_SHM: Final = "/dev/shm"  # noqa: S108 - its size is what is asked
+
+
+def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/proc")) -> CgroupFacts:
+    """What version 2 offers here, and to the running agent with this pid (None: none runs)."""
+    try:
+        controllers = frozenset((root / "cgroup.controllers").read_text().split())
+    except OSError:
+        return CgroupFacts(unified=False)
+    delegated = None if agent is None else delegated_folder(root, proc / str(agent) / "cgroup") is not None
+    return CgroupFacts(unified=True, controllers=controllers, delegated=delegated)
+
+
+def read_agent(data_dir: Path) -> tuple[AgentFacts, Facts | None]:
+    """The agent of a data folder, and its journal's facts; None: there are none, or they are not readable."""
+    try:
+        facts = read_facts(data_dir)
+    except (OSError, sqlite3.Error, ValidationError):
+        return AgentFacts(str(data_dir), readable=False), None
+    pid = _lock_holder(data_dir / LOCK_FILE)
+    if facts is None:
+        return AgentFacts(str(data_dir), pid=pid), None
+    return AgentFacts(str(data_dir), pid=pid, worker=facts.worker, port=facts.proxy_port), facts
+
+
+def condemned_gpus(journal: Facts | None) -> dict[str, str]:
+    """GPUs that an Xid has condemned since the host's boot, with the reason."""
+    if journal is None or journal.condemned_boot_id != read_boot_id():
+        return {}
+    return {uuid: known.reason for uuid, known in journal.condemned.items()}
+
+
+def _lock_holder(lock: Path) -> int | None:
+    """The process that holds the lock. Trying to lock would hold up an agent that starts at this moment."""
+    try:
+        inode = lock.stat().st_ino
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields = line.split()
+        if "FLOCK" in fields and fields[5].rpartition(":")[2] == str(inode) and fields[4].isdigit():
+            return int(fields[4])
+    return None
+
+
+def port_facts(host: str, port: int) -> PortFacts:
+    """Whether something listens on a port, and what; `is_agent` is left to be asked."""
+    if port == 0:
+        return PortFacts(0)
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+            trial.listen(1)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return PortFacts(port, listening=True, by=_listener(port))
+        return PortFacts(port, error=error.strerror or str(error))
+    return PortFacts(port)
+
+
+def _listener(port: int) -> str:
+    """The process that listens there, by name and pid; empty: this user may not see it."""
+    try:
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:
+                return f"{psutil.Process(found.pid).name()} (pid {found.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""
+
+
+def engine_ports() -> EnginePorts:
+    """The ports of engines."""
+    listening = {
+        found.laddr.port
+        for found in psutil.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN and found.laddr and FIRST_PORT <= found.laddr.port <= LAST_PORT
+    }
+    try:
+        outgoing: int | None = int(_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        outgoing = None
+    return EnginePorts(FIRST_PORT, LAST_PORT, len(listening), outgoing)
+
+
+def disk_facts(what: str, folder: Path) -> DiskFacts:
+    """The disk on which a folder lies or would lie."""
+    there = folder
+    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110 - False too where this may not look
+        there = there.parent
+    status = os.statvfs(there)
+    left = status.f_favail / status.f_files if status.f_files else None
+    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
+    return DiskFacts(what, str(folder), shutil.disk_usage(there).free, left, writable)
+
+
+def limit_facts(gpus: int) -> LimitFacts:
+    """Limits of this process, and of shared memory."""
+    try:
+        status = os.statvfs(_SHM)
+        shm: int | None = status.f_frsize * status.f_blocks
+    except OSError:
+        shm = None
+    return LimitFacts(resource.getrlimit(resource.RLIMIT_NOFILE)[1], shm, gpus)

@@ -1,0 +1,65 @@
+"""Programs that are asked for their version, within a time limit."""
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from agent.decide.doctor.host import EngineFacts
+from agent.engine_builds import llama_cpp_lacks
+from agent.installed_engines import PROGRAMS, search_path
+from agent.program_output import output_of
+from schemas.engine_builds import LLAMA_CPP_ON_CPU
+
+ENGINE_LIMIT_S: Final = 15.0
+_TOOL_LIMIT_S: Final = 5.0
+_VERSION: Final = re.compile(r"\d+(?:\.\d+)+\S*|version:? *\S+")
+# The package's version comes at once; the program itself imports PyTorch first.
+_ASK_PACKAGE: Final = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+_SHEBANG: Final = re.compile(rb"#!\s*(\S*python[\d.]*)\s*$", re.MULTILINE)
+
+
+async def toolkit_version() -> str | None:
+    """The version of NVIDIA's container toolkit; None: it is not installed."""
+    for program in ("nvidia-ctk", "nvidia-container-runtime-hook", "nvidia-container-cli"):
+        found = shutil.which(program)
+        if found is not None:
+            text, _ = await output_of([found, "--version"], _TOOL_LIMIT_S)
+            match = _VERSION.search(text)
+            return match[0].removeprefix("version:").strip() if match else "of unknown version"
+    return None
+
+
+async def installed() -> tuple[EngineFacts, ...]:
+    """The engines on the agent's search path, each with its version."""
+    path = search_path(os.environ)
+    found = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]
+    return tuple(await asyncio.gather(*(_engine(name, package, file) for name, package, file in found if file)))
+
+
+async def _engine(name: str, package: str, file: str) -> EngineFacts:
+    python = _interpreter(file)
+    if python is not None:
+        text, error = await output_of([python, "-P", "-c", _ASK_PACKAGE, package], ENGINE_LIMIT_S)
+        if not error and text.strip():
+            return EngineFacts(name, file, version=text.split()[-1])
+    text, error = await output_of([file, "--version"], ENGINE_LIMIT_S)
+    match = _VERSION.search(text)
+    if match is not None and not error:
+        lacking = await llama_cpp_lacks(file, os.environ) if name == "llama-cpp" else ()
+        version = match[0].removeprefix("version:").strip()
+        return EngineFacts(name, file, version=version, on_cpu=LLAMA_CPP_ON_CPU in lacking)
+    last = text.strip().splitlines()[-1:] or ["it prints nothing"]
+    return EngineFacts(name, file, error=error or last[0][:200])
+
+
+def _interpreter(file: str) -> str | None:
+    """The Python that runs a script; None: it is not one."""
+    try:
+        with Path(file).open("rb") as script:
+            match = _SHEBANG.match(script.readline(512))
+    except OSError:
+        return None
+    return os.fsdecode(match[1]) if match else None

@@ -1,0 +1,38 @@
+"""What an agent remembers of itself and of its host, as its journal keeps it."""
+
+from pydantic import Field
+
+from schemas.wire import Wire
+
+
+class Condemned(Wire):
+    """A GPU that an Xid has condemned.
+
+    Attributes:
+        reason: its health reason.
+        asks_recovery: whether the driver has asked for a recovery since then.
+        energy_j: what it had used by then since its driver was loaded; less means that it was reset. None: unknown.
+    """
+
+    reason: str
+    asks_recovery: bool = False
+    energy_j: float | None = None
+
+
+class Facts(Wire):
+    """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
+
+    worker: str | None = None
+    worker_uid: str | None = None
+    credential: str | None = None
+    token_digest: str | None = None  # of the token that was exchanged for the credential
+    proxy_secret: str | None = None
+    proxy_port: int | None = None
+    highest_term: int = 0
+    report_seq: int = 0
+    contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
+    contact_boot_id: str | None = None
+    condemned: dict[str, Condemned] = Field(default_factory=dict)  # by the UUID of a GPU; see `condemned_boot_id`
+    condemned_boot_id: str | None = None  # the boot in which they were condemned
+    dismissed: dict[str, int] = Field(default_factory=dict)  # by UUID: how often an operator has dismissed Xids
+    container_owner: str | None = None  # the id that labels of this agent's containers name

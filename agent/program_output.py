@@ -1,0 +1,53 @@
+"""What a program prints, within a limit of time and size."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+
+
+async def output_of(
+    argv: list[str], limit_s: float, *, env: Mapping[str, str] | None = None, most_bytes: int = 65_536
+) -> tuple[str, str]:
+    """What a program prints, up to a bound, and why it failed, or nothing. Its group is killed at the limit.
+
+    Args:
+        argv: program and arguments.
+        limit_s: seconds after which it is killed.
+        env: its environment; None: the agent's own.
+        most_bytes: of its text; what follows is not read.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env=env,
+        )
+    except OSError as error:
+        return "", f"it cannot be started: {error.strerror or error}"
+    if process.stdout is None:
+        raise AssertionError("the program was started with a pipe")
+    try:
+        async with asyncio.timeout(limit_s):
+            text = (await _read(process.stdout, most_bytes)).decode(errors="replace")
+            code = await process.wait()
+    except TimeoutError:
+        return "", f"it does not answer within {limit_s:g} s"
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return text, "" if code == 0 else f"it exits with code {code}: {(text.strip().splitlines() or [''])[-1][:200]}"
+
+
+async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
+    """All that comes until its end, up to the bound: one read gives only what is there."""
+    text = b""
+    while len(text) < most_bytes and (piece := await stream.read(most_bytes - len(text))):
+        text += piece
+    return text

@@ -1,0 +1,342 @@
+"""What `gpuward doctor` makes of the facts of a host."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from agent.decide.doctor.controller import ControllerFacts, judge_clock, judge_controller
+from agent.decide.doctor.finding import Finding
+from agent.decide.doctor.gpus import (
+    DockerFacts,
+    DriverFacts,
+    NvmlFacts,
+    judge_containers,
+    judge_driver,
+    judge_gpus,
+    judge_nvml,
+)
+from agent.decide.doctor.host import (
+    MODELS,
+    AgentFacts,
+    CgroupFacts,
+    DiskFacts,
+    EngineFacts,
+    EnginePorts,
+    LimitFacts,
+    PortFacts,
+    judge_agent,
+    judge_cgroups,
+    judge_disk,
+    judge_engine_ports,
+    judge_engines,
+    judge_limits,
+    judge_port,
+)
+from agent.doctor import docker_probe, doctor, host_probes
+from agent.doctor.background import in_background
+from agent.doctor.gpu_probes import driver_facts
+from agent.doctor.programs import _engine
+from schemas.wire import SPOKEN, DeviceFacts, GpuDetails
+
+GIB = 2**30
+
+
+def gpu(index: int = 0, **fields: object) -> DeviceFacts:
+    return DeviceFacts.model_validate(
+        {"uuid": f"GPU-{index}", "index": index, "model": "H100", "memory_mib": 81559, **fields}
+    )
+
+
+ONE = NvmlFacts("580.95.05", (gpu(),))
+BROKEN = NvmlFacts(error="nvml_failed: NVML Shared Library Not Found")
+
+
+def check(finding: Finding | Iterable[Finding], *expected: tuple[str, str]) -> None:
+    """Each finding has this status and holds these words; what is not ok says what to do."""
+    found = [finding] if isinstance(finding, Finding) else list(finding)
+    assert len(found) == len(expected), found
+    for one, (status, words) in zip(found, expected, strict=True):
+        assert one.status == status, one
+        assert words in f"{one.message} | {one.remedy}", one
+        assert bool(one.remedy) == (one.status != "ok"), one
+        assert one.check in doctor.ORDER
+
+
+@pytest.mark.parametrize(("driver", "nvml", "status", "words"), [
+    (DriverFacts("580.95.05", 1, 1), ONE, "ok", "580.95.05"),
+    (DriverFacts(), ONE, "ok", "580.95.05"),  # a container hides the module
+    (DriverFacts("570.1", 1, 1), ONE, "fails", "kernel has driver 570.1, but its library is of 580.95.05"),
+    (DriverFacts(None, 0), BROKEN, "fails", "no NVIDIA GPU was found"),
+    (DriverFacts(None, None), BROKEN, "fails", "no NVIDIA driver was found"),
+    (DriverFacts(None, 8), BROKEN, "fails", "modprobe nvidia"),
+    (DriverFacts("580.1", 8, 0), BROKEN, "fails", "nvidia-modprobe"),
+    (DriverFacts("580.1", 1, 1, ("/dev/nvidia0",), "user me"), BROKEN, "fails", "user me may not open /dev/nvidia0"),
+    (DriverFacts("580.1", 1, 1), BROKEN, "ok", "580.1"),
+])  # fmt: skip
+def test_driver(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+    check(judge_driver(driver, nvml), (status, words))
+
+
+@pytest.mark.parametrize(("driver", "nvml", "status", "words"), [
+    (DriverFacts("1.2", 1, 1), ONE, "ok", "lists 1 GPU"),
+    (DriverFacts("1.2", 2, 2), ONE, "warning", "2 are on the PCI bus"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts("1.2", (gpu(mig_mode=True), gpu(parent="GPU-0"))), "ok", "and 1 MIG slice"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts("1.2"), "fails", "lists no GPU"),
+    (DriverFacts("1.2", 1, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
+    (DriverFacts(None, 0), BROKEN, "fails", "--simulate"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_hang: a call"), "fails", "restart the host"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts(error="driver_mismatch: x"), "fails", "kernel modules"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_crashed: x"), "fails", "install the driver again"),
+])  # fmt: skip
+def test_nvml(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+    check(judge_nvml(driver, nvml), (status, words))
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [
+    ((gpu(0), gpu(1)), [("ok", "2 GPUs well: H100")]),
+    ((gpu(0, health="unhealthy", health_reason="gpu_lost: GPU is lost"), gpu(1)),
+     [("fails", "GPU 0 (GPU-0, H100): gpu_lost"), ("ok", "1 GPU well")]),
+    ((gpu(0, health="unhealthy", health_reason="xid_79: x"),), [("fails", "reset the GPU")]),
+    ((gpu(0, health="unknown", health_reason="gpu_unreadable: x"),), [("warning", "gpu_unreadable")]),
+    ((gpu(0, mig_mode=True),), [("warning", "no slices")]),
+    ((gpu(0, mig_mode=True), gpu(1, parent="GPU-0")), [("ok", "2 GPUs well")]),
+    ((gpu(0, details=GpuDetails(persistence=False)), gpu(1, details=GpuDetails(persistence=True))),
+     [("ok", "2 GPUs well"), ("warning", "persistence mode is off (GPU 0)")]),
+])  # fmt: skip
+def test_gpus(gpus: tuple[DeviceFacts, ...], expected: list[tuple[str, str]]) -> None:
+    check(judge_gpus(NvmlFacts("1.2", gpus)), *expected)
+
+
+@pytest.mark.parametrize(("docker", "nvml", "status", "words"), [
+    (DockerFacts(), ONE, "ok", "no Docker engine"),
+    (DockerFacts("denied"), ONE, "warning", "group docker"),
+    (DockerFacts("silent", error="nothing within 4 s"), ONE, "warning", "nothing within 4 s"),
+    (DockerFacts("running", "28.2", toolkit="1.17.8"), ONE, "ok", "toolkit 1.17.8"),
+    (DockerFacts("running", "28.2", runtimes=("nvidia", "runc")), ONE, "ok", "NVIDIA's runtime"),
+    (DockerFacts("running", "28.2", cdi=("nvidia.com/gpu=0",)), ONE, "ok", "NVIDIA's runtime"),
+    (DockerFacts("running", "28.2", runtimes=("runc",)), ONE, "warning", "nvidia-ctk runtime configure"),
+    (DockerFacts("running", "28.2", runtimes=("runc",)), BROKEN, "ok", "Docker 28.2"),
+])  # fmt: skip
+def test_containers(docker: DockerFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+    check(judge_containers(docker, nvml), (status, words))
+
+
+@pytest.mark.parametrize(("facts", "status", "words"), [
+    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids", "cpu"})), "ok", "limits of memory"),
+    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids"}), delegated=True), "ok", "limits of memory"),
+    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids"}), delegated=False), "warning", "systemd unit"),
+    (CgroupFacts(unified=True, controllers=frozenset({"pids"})), "warning", "lacks memory"),
+    (CgroupFacts(unified=False), "warning", "no cgroup v2"),
+])  # fmt: skip
+def test_cgroups(facts: CgroupFacts, status: str, words: str) -> None:
+    check(judge_cgroups(facts), (status, words))
+
+
+RUNS = AgentFacts("/data", pid=7, worker="gpu-1", port=9000, connected=True)
+
+
+@pytest.mark.parametrize(("agent", "status", "words"), [
+    (AgentFacts("/data"), "ok", "no agent runs on /data (it has not joined yet)"),
+    (AgentFacts("/data", worker="gpu-1"), "ok", "no agent runs on /data (worker gpu-1)"),
+    (AgentFacts("/data", readable=False), "warning", "as the agent's user"),
+    (RUNS, "ok", "pid 7, worker gpu-1), connected"),
+    (AgentFacts("/data", pid=7, connected=False), "warning", "not connected"),
+])  # fmt: skip
+def test_agent(agent: AgentFacts, status: str, words: str) -> None:
+    check(judge_agent(agent), (status, words))
+
+
+@pytest.mark.parametrize(("port", "agent", "status", "words"), [
+    (PortFacts(0), AgentFacts("/data"), "ok", "any free port"),
+    (PortFacts(9000), AgentFacts("/data"), "ok", "free"),
+    (PortFacts(9000, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
+    (PortFacts(9000, listening=True), RUNS, "ok", "the agent's"),  # it is too busy to answer
+    (PortFacts(9000, listening=True, is_agent=True), AgentFacts("/d", readable=False), "ok", "the agent's"),
+    (PortFacts(9000, listening=True, is_agent=True), AgentFacts("/d"), "fails", "an agent with another data folder"),
+    (PortFacts(9000, listening=True, by="nginx (pid 3)"), AgentFacts("/d"), "fails", "nginx (pid 3)"),
+    (PortFacts(9000, listening=True), AgentFacts("/d"), "fails", "another process"),
+    (PortFacts(80, error="Permission denied"), AgentFacts("/d"), "fails", "Permission denied"),
+])  # fmt: skip
+def test_port(port: PortFacts, agent: AgentFacts, status: str, words: str) -> None:
+    check(judge_port(port, agent), (status, words))
+
+
+@pytest.mark.parametrize(("ports", "status", "words"), [
+    (EnginePorts(18_000, 31_999, 3, 32_768), "ok", "3 are in use"),
+    (EnginePorts(18_000, 31_999, 3, None), "ok", "3 are in use"),
+    (EnginePorts(18_000, 31_999, 3, 20_000), "warning", "ip_local_port_range"),
+    (EnginePorts(18_000, 31_999, 9_000, 32_768), "warning", "9000 of the 14000"),
+])  # fmt: skip
+def test_ports_of_engines(ports: EnginePorts, status: str, words: str) -> None:
+    check(judge_engine_ports(ports), (status, words))
+
+
+@pytest.mark.parametrize(("disk", "status", "words"), [
+    (DiskFacts("data", "/d", 500 * GIB, 0.9), "ok", "500.0 GiB free"),
+    (DiskFacts("data", "/d", 500 * GIB, None), "ok", "500.0 GiB free"),
+    (DiskFacts("data", "/d", 20 * GIB, 0.9), "ok", "20.0 GiB free"),
+    (DiskFacts(MODELS, "/d", 20 * GIB, 0.9), "warning", "--cache-dir"),
+    (DiskFacts("data", "/d", GIB // 2, 0.9), "fails", "0.5 GiB free"),
+    (DiskFacts("data", "/d", 500 * GIB, 0.001), "fails", "inodes"),
+    (DiskFacts("data", "/d", 500 * GIB, 0.9, writable=False), "fails", "not writable"),
+])  # fmt: skip
+def test_disk(disk: DiskFacts, status: str, words: str) -> None:
+    check(judge_disk(disk), (status, words))
+
+
+@pytest.mark.parametrize(("limits", "expected"), [
+    (LimitFacts(65_536, 64 * GIB, 8), [("ok", "65536")]),
+    (LimitFacts(1_024, 64 * GIB, 8), [("warning", "LimitNOFILE")]),
+    (LimitFacts(65_536, 64 * 2**20, 2), [("ok", "65536"), ("warning", "0.1 GiB")]),
+    (LimitFacts(65_536, None, 2), [("ok", "65536"), ("warning", "is missing")]),
+    (LimitFacts(65_536, 64 * 2**20, 1), [("ok", "65536")]),
+])  # fmt: skip
+def test_limits(limits: LimitFacts, expected: list[tuple[str, str]]) -> None:
+    check(judge_limits(limits), *expected)
+
+
+def test_engines() -> None:
+    check(judge_engines([]), ("warning", "no model server"))
+    on_cpu = EngineFacts("llama-cpp", "/l", "7", on_cpu=True)
+    broken = EngineFacts("sglang", "/bin/sglang", error="it exits with code 1")
+    check(
+        judge_engines([EngineFacts("vllm", "/bin/vllm", "0.33.0"), broken, on_cpu]),
+        ("ok", "vllm 0.33.0 (/bin/vllm)"),
+        ("warning", "it exits with code 1"),
+        ("warning", "llama-cpp 7 (/l) uses no GPU"),
+    )
+
+
+UP = {"url": "http://c", "status": 200, "ahead_s": 0.0}
+
+
+@pytest.mark.parametrize(("facts", "expected"), [
+    ({"url": None}, [("warning", "no address given")]),
+    ({"url": "http://c", "error": "refused"}, [("fails", "http://c cannot be reached: refused")]),
+    ({**UP, "status": 404}, [("fails", "answers 404")]),
+    ({**UP, "credential": "none"}, [("ok", "answers"), ("warning", "join-token create")]),
+    ({**UP, "credential": "none", "token": True}, [("ok", "answers"), ("ok", "joins with its token")]),
+    ({**UP, "credential": "unread"}, [("ok", "answers"), ("warning", "as the agent's user")]),
+    ({**UP, "credential": "refused", "refusal": "deleted"},
+     [("ok", "answers"), ("fails", "refuses this worker: deleted")]),
+    ({**UP, "refusal": "it answers 503"}, [("ok", "answers"), ("warning", "503")]),
+    ({**UP, "credential": "accepted", "protocol": SPOKEN.highest},
+     [("ok", "answers"), ("ok", "accepts"), ("ok", "protocol")]),
+    ({**UP, "credential": "accepted", "protocol": SPOKEN.lowest},
+     [("ok", "answers"), ("ok", "accepts"), ("warning", "older than this agent")]),
+    ({**UP, "credential": "accepted"}, [("ok", "answers"), ("ok", "accepts"), ("fails", "speaks none")]),
+])  # fmt: skip
+def test_controller(facts: dict[str, object], expected: list[tuple[str, str]]) -> None:
+    check(judge_controller(ControllerFacts(**facts)), *expected)  # type: ignore[arg-type] # a table's rows
+
+
+@pytest.mark.parametrize(("ahead_s", "status", "words"), [
+    (0.7, "ok", "agrees"), (-0.7, "ok", "agrees"), (30, "warning", "30 s behind"), (-30, "warning", "30 s ahead of"),
+    (4_000, "fails", "chrony"),
+])  # fmt: skip
+def test_clock(ahead_s: float, status: str, words: str) -> None:
+    finding = judge_clock(ControllerFacts("http://c", ahead_s=ahead_s))
+    assert finding is not None
+    check(finding, (status, words))
+    assert judge_clock(ControllerFacts("http://c")) is None
+
+
+VERSIONS = {
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024": "535.183.01",
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder)": "580.95.05",
+}
+
+
+@pytest.mark.parametrize(("text", "version"), VERSIONS.items())
+def test_the_driver_is_read_from_the_kernels_files(tmp_path: Path, text: str, version: str) -> None:
+    empty = driver_facts(tmp_path)
+    assert (empty.module, empty.on_bus, empty.nodes) == (None, None, 0)
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version: gcc 12\n")
+    for name, vendor, kind in (("a", "0x10de", "0x030200"), ("b", "0x10de", "0x040300"), ("c", "0x8086", "0x030000")):
+        device = tmp_path / "sys/bus/pci/devices" / name
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(f"{vendor}\n")
+        (device / "class").write_text(f"{kind}\n")
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-caps"):
+        (tmp_path / "dev" / name).touch()
+    found = driver_facts(tmp_path)
+    assert (found.module, found.on_bus, found.nodes) == (version, 1, 2), "its sound device does not count"
+
+
+@pytest.mark.parametrize(("own", "unified", "delegated"), [
+    ("0::/system.slice/x.service/agent", True, True), ("0::/system.slice/x.service", True, False),
+    ("4:memory:/\n0::/system.slice/x.service/agent", True, True), ("4:memory:/", True, False),
+    (None, True, None), ("0::/system.slice/x.service/agent", False, None),
+])  # fmt: skip
+def test_cgroups_are_read_from_their_files(
+    tmp_path: Path, own: str | None, unified: bool, delegated: bool | None
+) -> None:
+    unit = tmp_path / "system.slice/x.service"
+    (unit / "agent").mkdir(parents=True)
+    (unit / "cgroup.procs").touch()
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(f"{own}\n")
+    if unified:
+        (tmp_path / "cgroup.controllers").write_text("memory pids\n")
+    found = host_probes.cgroup_facts(None if own is None else 7, tmp_path, tmp_path)
+    assert (found.unified, found.delegated) == (unified, delegated)
+
+
+async def test_an_engines_version(tmp_path: Path) -> None:
+    for number, (body, expected) in enumerate((
+        ("echo 'ggml: no devices found'; sleep 0.1; echo 'version: 6123 (abc1234)'", ("6123", "")),
+        ("echo 0.33.0", ("0.33.0", "")),
+        ("echo broken >&2; exit 3", ("", "it exits with code 3: broken")),
+        ("exit 0", ("", "it prints nothing")),
+    )):  # fmt: skip
+        program = tmp_path / f"llama-server-{number}"
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        found = await _engine("llama-cpp", "llama-server", str(program))
+        assert (found.version, found.error) == expected
+
+
+async def test_dockers_answer_may_come_in_pieces(tmp_path: Path) -> None:
+    over = asyncio.Event()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for piece in (b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{", b'"ServerVersion": "28.2"}'):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+        over.set()
+
+    path = str(tmp_path / "docker.sock")
+    async with await asyncio.start_unix_server(answer, path):
+        assert await docker_probe._ask_docker(path) == {"ServerVersion": "28.2"}
+        await over.wait()
+
+
+async def test_a_check_that_hangs_or_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def hang() -> list[Finding]:
+        await in_background(lambda: os.read(ends[0], 1))
+        raise AssertionError
+
+    async def fail(_patient: doctor.Patient) -> list[Finding]:
+        raise RuntimeError("odd")
+
+    ends = os.pipe()
+    monkeypatch.setattr(doctor, "_QUICK_S", 0.05)
+    monkeypatch.setattr(doctor, "_ports", hang)
+    monkeypatch.setattr(doctor, "_cgroups", fail)
+    simulated = tmp_path / "hosts.yaml"
+    simulated.write_text("workers: [{name: a, gpus: [{model: H100, memory: 8GiB, count: 2}]}]")
+    async with asyncio.timeout(60):
+        found = await doctor.examine(doctor.Patient(tmp_path / "data", tmp_path / "models", simulate=simulated))
+    os.write(ends[1], b"x")
+    by_check = {finding.check: finding for finding in found}
+    check(by_check["ports"], ("fails", "no result within 0.05 s"))
+    check(by_check["cgroups"], ("fails", "odd"))
+    check(by_check["gpu"], ("ok", "2 simulated GPUs of a"))
