@@ -1,0 +1,72 @@
+"""Models in a worker's cache: list, remove those that no process uses. Asked of the worker's agent."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from pydantic import ValidationError
+
+from controller.api.agent_proxies import AGENT_PROXIES, unreachable
+from controller.api.body import read_model
+from controller.api.context import CONTEXT
+from controller.api.errors import ApiError, unavailable
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.store.views.instances import cache_source
+from schemas.api.envelopes import Page
+from schemas.api.model_cache import CachedModels, CachedModelView
+from schemas.api.requests import PruneBody
+from schemas.wire import PROXY_CACHE
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=25.0)
+_MOST_BYTES: Final = 8 * 2**20
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+
+
+async def get_all(request: web.Request) -> web.Response:
+    """`GET /workers/{name}/cache`."""
+    return await _ask(request, "GET", ())
+
+
+async def prune(request: web.Request) -> web.Response:
+    """`POST /workers/{name}/cache/prune`."""
+    body = await read_model(request, PruneBody, optional=True)
+    return await _ask(request, "POST", [*(("model", one) for one in body.models), ("unused_for_s", body.unused_for_s)])
+
+
+async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str | float]]) -> web.Response:
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        source = await cache_source(connection, request.match_info["name"])
+    if not source.address:
+        raise unreachable(source)
+    session, headers = request.app[AGENT_PROXIES], {"Authorization": f"Bearer {source.secret}"}
+    url = f"http://{source.address}{PROXY_CACHE}"
+    try:
+        async with session.request(method, url, params=query, headers=headers, timeout=_TIMEOUT) as answer:
+            if answer.status == _NOT_FOUND:
+                raise ApiError(
+                    409, "agent_too_old", f"the agent of worker {source.worker!r} keeps no cache; upgrade it"
+                )
+            if answer.status != _OK:
+                raise unreachable(source)
+            content = await answer.content.read(_MOST_BYTES)
+            while not answer.content.at_eof() and len(content) < _MOST_BYTES:
+                content += await answer.content.read(_MOST_BYTES - len(content))
+        return json_response(Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items)))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise unreachable(source) from error
+    except ValidationError as error:
+        message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
+        raise unavailable("bad_answer", message) from error
+
+
+_PATH: Final = "/api/v1/workers/{name}/cache"
+ROUTES: Final = (
+    Route("GET", _PATH, get_all, Access.READ, "List cached models", "workers", Page[CachedModelView]),
+    Route(
+        "POST", _PATH + "/prune", prune, Access.OPERATE, "Remove cached models that no process uses", "workers",
+        Page[CachedModelView], PruneBody,
+    ),
+)  # fmt: skip

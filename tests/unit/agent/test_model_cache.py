@@ -1,0 +1,215 @@
+"""Models of a hub over real HTTP, fetched by the real child into the hub library's layout."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from huggingface_hub import snapshot_download
+
+from agent.model_cache.cache_folder import CacheFolder, folder_name
+from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetches import Fetches
+from schemas.wire import ModelFetch
+from support.standins.download_hub import COMMIT, DownloadHub, running_download_hub
+
+REPO = "org/model"
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": os.urandom(2_000_000),
+    "pytorch_model.bin": os.urandom(1000),
+    "sub/tokenizer.json": b"{}",
+    "README.md": b"read me",
+}
+WANTED = {"config.json", "model.safetensors", "sub/tokenizer.json"}
+MODEL = ModelFetch(repo=REPO)
+STALL_S = 20.0
+
+
+@pytest.fixture
+def hub() -> Iterator[DownloadHub]:
+    with running_download_hub(DownloadHub(repos={REPO: FILES, "org/other": {"config.json": b"{}"}})) as running:
+        yield running
+
+
+class Host:
+    """An agent's fetches."""
+
+    def __init__(self, path: Path, hub: DownloadHub, *, limit_mib: int | None = None, offline: bool = False) -> None:
+        self.folder = CacheFolder(path)
+        self.used: set[str] = set()
+        self.fetches = Fetches(self.folder, limit_mib=limit_mib, offline=offline, in_use=lambda: self.used)
+        self.env = {"HF_ENDPOINT": hub.url, "LD_PRELOAD": "/its/own"}
+        self.told: list[str] = []
+
+    async def provide(self, model: ModelFetch = MODEL, token: str = "", stall_s: float = STALL_S) -> bool:
+        env = {**self.env, "HF_TOKEN": token} if token else self.env
+        async with asyncio.timeout(60):
+            return await self.fetches.provide(model, env, stall_s, self.told.append)
+
+    def snapshot(self, commit: str = COMMIT) -> Path:
+        return self.folder.path / folder_name(REPO) / "snapshots" / commit
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - the hub is a thread
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def host(tmp_path: Path, hub: DownloadHub) -> AsyncIterator[Host]:
+    made = Host(tmp_path / "cache", hub)
+    yield made
+    await made.fetches.aclose()
+
+
+async def test_a_model_is_fetched_once_as_the_hubs_library_keeps_it(host: Host, hub: DownloadHub) -> None:
+    await asyncio.gather(host.provide(), host.provide(), host.provide())
+    found = {str(path.relative_to(host.snapshot())) for path in host.snapshot().rglob("*") if path.is_file()}
+    assert found == WANTED, "weights in other formats and pages for people are left out"
+    assert all((host.snapshot() / name).read_bytes() == FILES[name] for name in WANTED)
+    assert hub.files_asked("model.safetensors") == [""]
+    offline = snapshot_download(REPO, cache_dir=host.folder.path, local_files_only=True)
+    assert Path(offline) == host.snapshot(), "a server finds it without the hub"
+    await host.provide()
+    assert hub.files_asked("model.safetensors") == [""], "nothing is fetched twice"
+    [model] = await host.fetches.models()
+    assert (model.repo, dict(model.revisions)["main"]) == (REPO, COMMIT)
+    assert model.size_bytes == sum(len(FILES[name]) for name in WANTED)
+    assert time.time() - model.used_s < 60
+
+
+async def test_an_interrupted_fetch_goes_on_where_it_was(host: Host, hub: DownloadHub) -> None:
+    hub.pause_s = 0.03
+    first = asyncio.create_task(host.provide())
+    await until(lambda: hub.sent >= 1_000_000)
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    hub.pause_s = 0.0
+    await host.provide()
+    ranges = hub.files_asked("model.safetensors")
+    assert ranges[0] == ""
+    assert int(ranges[1].removeprefix("bytes=").rstrip("-")) >= 500_000
+    assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_cut_connection_is_taken_up_again(host: Host, hub: DownloadHub) -> None:
+    hub.breaks_after = 1_000_000
+    await host.provide()
+    assert len(hub.files_asked("model.safetensors")) == 2
+    assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_store_behind_the_hub_gets_no_token_and_its_signature_is_not_told(host: Host, hub: DownloadHub) -> None:
+    hub.tokens[REPO] = {"good"}
+    hub.store = hub.expired = True
+    with pytest.raises(FetchError) as caught:
+        await host.provide(token="good")
+    assert "secret" not in str(caught.value)
+    hub.expired = False
+    await host.provide(token="good")
+    assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_damaged_file_is_refused_and_fetched_anew(host: Host, hub: DownloadHub) -> None:
+    hub.damaged.add("model.safetensors")
+    with pytest.raises(FetchError, match=r"model\.safetensors is damaged: its hash is not the hub's") as caught:
+        await host.provide()
+    assert not caught.value.final, "the hub refuses nothing"
+    assert not host.snapshot().exists()
+    hub.damaged.clear()
+    await host.provide()
+    assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_gated_model_is_for_tokens_that_may_read_it(host: Host, hub: DownloadHub) -> None:
+    hub.tokens[REPO] = {"good", "better"}
+    for token in ("", "bad"):
+        with pytest.raises(FetchError, match="is gated: request access on the hub, and set HF_TOKEN"):
+            await host.provide(token=token)
+    await host.provide(token="good")
+    with pytest.raises(FetchError, match="is gated"):
+        await host.provide(token="bad")
+    assert await host.provide(token="good"), "the hub was asked"
+    hub.down = True
+    assert not await host.provide(token="good"), "the hub knew it when it last answered"
+    for token in ("", "bad", "better"):
+        with pytest.raises(FetchError, match="cannot be fetched"):
+            await host.provide(token=token)
+    hub.down = False
+    hub.tokens[REPO] = {"better"}
+    with pytest.raises(FetchError, match="is gated"):
+        await host.provide(token="good")
+    hub.down = True
+    with pytest.raises(FetchError):
+        await host.provide(token="good")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (ModelFetch(repo="org/none"), "hf:org/none does not exist, or the token may not read it"),
+        (ModelFetch(repo=REPO, revision="v9"), "the hub has no such revision"),
+        (ModelFetch(repo=REPO, revision="../../x"), "cannot be the name of a revision"),
+    ],
+)
+async def test_what_the_hub_does_not_have_is_said(host: Host, model: ModelFetch, words: str) -> None:
+    with pytest.raises(FetchError, match=words):
+        await host.provide(model)
+
+
+async def test_progress_is_told_in_bytes(host: Host, hub: DownloadHub) -> None:
+    hub.pause_s = 0.02
+    await host.provide()
+    assert host.told[0].startswith(f"fetching hf:{REPO}: 0 B of 1.9 MiB")
+
+
+async def test_a_fetch_without_progress_ends(host: Host, hub: DownloadHub) -> None:
+    hub.pause_s = 15.0
+    with pytest.raises(FetchError, match="no progress for 2 s"):
+        await host.provide(stall_s=2.0)
+
+
+async def test_offline_takes_what_is_there_and_asks_nothing(host: Host, hub: DownloadHub) -> None:
+    await host.provide()
+    hub.asked.clear()
+    other = Host(host.folder.path, hub, offline=True)
+    assert not await other.provide()
+    with pytest.raises(FetchError, match="is not in the cache, and this agent is offline"):
+        await other.provide(ModelFetch(repo="org/other"))
+    assert hub.asked == []
+
+
+async def test_the_longest_unused_makes_room_and_what_runs_stays(tmp_path: Path, hub: DownloadHub) -> None:
+    files = {"model.safetensors": os.urandom(500_000)}
+    hub.repos |= {f"org/m{n}": files | {"config.json": b"%d" % n} for n in range(4)}
+    host = Host(tmp_path, hub, limit_mib=1)
+    for n in range(2):
+        await host.provide(ModelFetch(repo=f"org/m{n}"))
+    host.used = {"org/m0"}
+    await host.provide(ModelFetch(repo="org/m2"))
+    assert {one.repo for one in await host.fetches.models()} == {"org/m0", "org/m2"}
+    host.used = {"org/m0", "org/m2"}
+    with pytest.raises(FetchError, match=r"needs 488\.3 KiB more in .* --cache-limit is 1 MiB"):
+        await host.provide(ModelFetch(repo="org/m3"))
+    assert {"org/m0", "org/m2"} <= {one.repo for one in await host.fetches.models()}
+
+
+async def test_prune_removes_what_no_process_uses(host: Host) -> None:
+    foreign = host.folder.path / "models--of--others"
+    foreign.mkdir(parents=True)
+    await host.provide()
+    await host.provide(ModelFetch(repo="org/other"))
+    host.used = {REPO}
+    assert await host.fetches.prune((), unused_for_s=3600) == []
+    assert [one.repo for one in await host.fetches.prune((), unused_for_s=0)] == ["org/other"]
+    assert host.snapshot().is_dir()
+    host.used = set()
+    assert [one.repo for one in await host.fetches.prune([REPO], unused_for_s=0)] == [REPO]
+    assert not host.snapshot().exists()
+    assert foreign.is_dir(), "what Gpuward did not fetch stays"
