@@ -5,27 +5,29 @@ What provably did not reach the engine is marked as a refusal, so that another r
 
 import asyncio
 import errno
-from enum import StrEnum
 from typing import Final
 
-import orjson
 import structlog
 
+from agent.engine_states import ANSWERING, CONNECTING, CUT, DONE, EDGES, SENT, State
 from agent.in_flight import InFlightRequests
+from agent.proxy_answers import end, refuse
 from http1.client_connection import ClientConnection
-from http1.handler import DROPPED, Handler
-from http1.head import HOP_BY_HOP, RequestHead, ResponseHead, end_to_end, request_bytes
+from http1.handler import Handler
+from http1.head import HOP_BY_HOP, PassedOn, RequestHead, ResponseHead
 from http1.pool import ConnectError, Pool
 from http1.server_connection import ServerConnection
 from http1.server_states import Progress
-from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER, PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
+from http1.sweeper import Sweeper
+from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER
 
 # Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.
-_NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
-_NOT_RETURNED: Final = HOP_BY_HOP | {b"content-length"}
 _OURS: Final = OUR_HEADERS.encode()
+_NOT_FORWARDED: Final = {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
+_FORWARDED: Final = PassedOn(HOP_BY_HOP | _NOT_FORWARDED, _OURS)
+_RETURNED: Final = PassedOn(HOP_BY_HOP, _OURS)
+_BEGIN: Final = b"%b %b HTTP/1.1\r\n%bhost: 127.0.0.1:%d\r\n"
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
-_JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 _READ_LIMIT_S: Final = 90_000.0  # between two pieces; a last resort, beyond the limits of any deployment
 PROGRESS: Final = Progress(body_s=60.0, write_s=300.0)
 KEPT_S: Final = 1.5  # idle connections. Engines end theirs after 5 s (uvicorn, llama.cpp) or 2 s (gunicorn)
@@ -36,27 +38,6 @@ _LOOPBACK: Final = "127.0.0.1"
 log = structlog.get_logger()
 
 
-class State(StrEnum):
-    """How far a request is."""
-
-    CONNECTING = "connecting"  # no byte went to the engine
-    SENT = "sent"  # some may have
-    ANSWERING = "answering"  # the head of the engine's answer has come
-    DONE = "done"  # the answer is complete, or one of ours
-    CUT = "cut"  # the caller is gone, or the answer broke off
-
-
-# Names of their own: through the class each costs more than all else that a transition does.
-CONNECTING, SENT, ANSWERING, DONE, CUT = State
-EDGES: Final = {
-    CONNECTING: {SENT, DONE, CUT},
-    SENT: {ANSWERING, DONE, CUT},
-    ANSWERING: {DONE, CUT},
-    DONE: set[State](),
-    CUT: set[State](),
-}
-
-
 class Engines:
     """The requests to this host's engines, and the connections kept for them. Made in the loop that serves."""
 
@@ -65,11 +46,12 @@ class Engines:
         self.pool = Pool(idle_s=KEPT_S)
         self.under_way: set[EngineExchange] = set()
         self.loop = asyncio.get_running_loop()
-        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
+        self._sweeper = Sweeper("requests to engines", _SWEEP_S, self._sweep)
+        self._sweeper.start()
 
     def close(self) -> None:
         """Cuts all requests and connections."""
-        self._sweeping.cancel()
+        self._sweeper.stop()
         for exchange in list(self.under_way):
             exchange.cut()
         self.pool.close()
@@ -82,13 +64,13 @@ class Engines:
         exchange.begin()
         return exchange
 
-    def _sweep(self) -> None:
-        self.pool.sweep()
-        now = self.loop.time()
-        for exchange in list(self.under_way):
+    def _sweep(self, now: float) -> None:
+        def look(exchange: EngineExchange) -> None:
             if now - exchange.since > _READ_LIMIT_S:
                 exchange.silent()
-        self._sweeping = self.loop.call_later(_SWEEP_S, self._sweep)
+
+        self._sweeper.each(self.under_way, look)
+        self.pool.sweep()
 
 
 class EngineExchange:
@@ -117,8 +99,9 @@ class EngineExchange:
         self._state = CONNECTING
         self._engine: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._held: list[bytes] = []  # of the body, until the engine's connection is open
-        self._complete = not head.has_body
+        body = head.take_body()
+        self._held: list[bytes] = [body] if body else []  # of the body, until the engine's connection is open
+        self._complete = body is not None or head.length == 0
         self._answer: ResponseHead | None = None  # whose body's beginning comes at once
         self._ready = True  # whether the caller takes more
         self.since = self._engines.loop.time()  # of the last progress
@@ -160,14 +143,15 @@ class EngineExchange:
         self._enter(SENT)
         self._engine = engine
         head = self._head
-        fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
-        fields.append((b"host", b"127.0.0.1:%d" % self._port))
         chunked, head_only = head.length is None, head.method == b"HEAD"
-        if chunked:
-            fields.append((b"transfer-encoding", b"chunked"))
-        sent = request_bytes(head.method, self._target, fields)
-        if self._complete and not chunked and len(self._held) <= 1:
-            engine.ask(sent, self._held.pop() if self._held else b"", self, head_only=head_only)
+        framing = b"transfer-encoding: chunked\r\n" if chunked else _line(head, b"content-length")
+        begin: bytes | None = head.alike.get(self._port)  # the same for all heads that are alike
+        if begin is None:
+            begin = head.alike[self._port] = _BEGIN % (head.method, self._target, _FORWARDED.lines(head), self._port)
+        sent = b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing)
+        if self._complete and not chunked:
+            held, self._held = self._held, []
+            engine.ask(sent, held, self, head_only)
             return
         engine.begin(sent, self, chunked=chunked, head_only=head_only)
         if head.expects_continue:
@@ -222,20 +206,24 @@ class EngineExchange:
 
     def _begin_answer(self, head: ResponseHead, body: bytes = b"") -> None:
         self._answer = None
-        whole = self._head.method == b"HEAD" or head.status == 304  # noqa: PLR2004 - they state a length and have none
-        fields = end_to_end(head, HOP_BY_HOP if whole else _NOT_RETURNED, prefix=_OURS)
-        fields.append((_IN_FLIGHT, b"%d" % self._engines.in_flight.count(self._instance)))
-        self._connection.start(head.status, fields, length=None if whole else head.length, body=body)
+        in_flight = self._engines.in_flight.count(self._instance)
+        lines = b"%b%b%b: %d\r\n" % (_RETURNED.lines(head), _line(head, b"x-request-id"), _IN_FLIGHT, in_flight)
+        length = head.length
+        if self._head.method == b"HEAD" or head.status == 304:  # noqa: PLR2004 - they state a length and have none
+            lines, length = lines + _line(head, b"content-length"), None
+        if length is None:
+            self._head.drop_fields()
+        self._connection.start(head.status, lines, length=length, body=body)
         if not self._ready and self._engine is not None:
             self._engine.pause_reading()
 
-    def response_body(self, data: bytes) -> None:
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
         """A part of the answer."""
         self.since = self._engines.loop.time()
         if self._answer is not None:
             self._begin_answer(self._answer, data)
         else:
-            self._connection.send(data)
+            self._connection.send(data, chunks)
 
     def response_end(self) -> None:
         """The answer is complete."""
@@ -281,7 +269,7 @@ class EngineExchange:
             self._connection.close()
         elif self._state is not DONE:
             self._over(DONE)
-            _error(self._connection, status, code, message, PROXY_OUTCOME_HEADER)
+            end(self._connection, status, code, message)
 
     def _over(self, state: State) -> None:
         self._enter(state)
@@ -300,16 +288,7 @@ class EngineExchange:
         self.since = self._engines.loop.time()
 
 
-def refuse(connection: ServerConnection, status: int, code: str, message: str) -> Handler:
-    """Gives an answer of ours to a request of which no byte went to an engine."""
-    return _error(connection, status, code, message, PROXY_REFUSAL_HEADER)
-
-
-def _error(connection: ServerConnection, status: int, code: str, message: str, mark: str) -> Handler:
-    connection.answer(status, (_JSON, (mark.lower().encode(), code.encode())), error_body(code, message))
-    return DROPPED
-
-
-def error_body(code: str, message: str) -> bytes:
-    """An error as JSON."""
-    return orjson.dumps({"error": {"code": code, "message": message, "details": {}}})
+def _line(head: RequestHead | ResponseHead, name: bytes) -> bytes:
+    """The line of a field, as it came; empty without one."""
+    value = head.named.get(name)
+    return b"" if value is None else b"%b: %b\r\n" % (name, value)

@@ -37,8 +37,8 @@ async def serve(args: Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, (lambda: None) if args.ignore_sigterm else stop.set)
     server = HttpServer(make_engine(args).handle)
-    await server.start("127.0.0.1", args.port)
-    print(f"serving {args.model} on 127.0.0.1:{args.port}", flush=True)  # noqa: T201 - its log
+    await server.start(args.host, args.port)
+    print(f"serving {args.model} on {args.host}:{args.port}", flush=True)  # noqa: T201 - its log
     try:
         async with asyncio.timeout(args.exit_after):
             await stop.wait()

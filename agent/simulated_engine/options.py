@@ -8,6 +8,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulated_engine", allow_abbrev=False)
     add = parser.add_argument
     add("--port", type=int, required=True, help="loopback port")
+    add("--host", default="127.0.0.1", help="address to listen on")
     add("--model", required=True, help="name of the served model")
     add("--load-seconds", type=_seconds, default=0.0, help="duration of loading")
     add("--exit-after", type=_seconds, default=None, help="exit after this many seconds")

@@ -36,6 +36,10 @@ class ModelFacts:
         encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
         adapter_bytes: bytes of the tensors of adapters (LoRA) loaded beside it.
         revision: of a hub's model, the commit that was read.
+        layer_bytes, host_layer_bytes: stored bytes of each layer, and those that flags keep in the host's memory. Empty
+            unless the analysis was asked for them.
+        host_other_bytes: likewise of tensors outside the layers.
+        draft: of the model that drafts tokens for this one.
     """
 
     format: Literal["safetensors", "bin", "gguf"]
@@ -68,6 +72,10 @@ class ModelFacts:
     encoder: bool = False
     adapter_bytes: int = 0
     revision: str | None = None
+    layer_bytes: tuple[int, ...] = ()
+    host_layer_bytes: tuple[int, ...] = ()
+    host_other_bytes: int = 0
+    draft: "ModelFacts | None" = None
 
 
 def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
@@ -78,9 +86,12 @@ def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
 def facts_from_json(value: dict[str, Any]) -> ModelFacts:
     """The facts that `facts_to_json` wrote."""
     facts = ModelFacts(**value)
-    quantization = value.get("quantization")
+    quantization, draft = value.get("quantization"), value.get("draft")
     return replace(
         facts,
         architectures=tuple(facts.architectures),
         quantization=Quantization(**quantization) if quantization else None,
+        layer_bytes=tuple(facts.layer_bytes),
+        host_layer_bytes=tuple(facts.host_layer_bytes),
+        draft=facts_from_json(draft) if draft else None,
     )

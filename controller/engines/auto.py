@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from controller.domain.placement import Compatibility, Need
 from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
-from controller.engines.flags import flag_of
+from controller.engines.containers import has_default_image
+from controller.engines.flags import args_of
 from controller.engines.stated_memory import too_small
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -93,13 +94,13 @@ class AutoEngine:
     def _meant(self, spec: DeploymentSpec) -> list[Choosable]:
         """The engines that have all of the spec's distinctive flags; all engines if none has."""
         distinctive = self._distinctive_flags(spec)
-        engines = list(self._engines.values())
+        engines = [one for one in self._engines.values() if spec.runtime != "docker" or has_default_image(one.name)]
         return [engine for engine in engines if distinctive <= engine.own_flags] or engines
 
     def _distinctive_flags(self, spec: DeploymentSpec) -> frozenset[str]:
         """The spec's flags that only some engines have."""
         own = frozenset().union(*(engine.own_flags for engine in self._engines.values()))
-        return own & {flag_of(name) for name in spec.args}
+        return own & {arg.flag for arg in args_of(spec)}
 
     def _able(self, spec: DeploymentSpec) -> list[Engine]:
         """The engines that accept this spec; else those that accept all but flags that an earlier version stored."""

@@ -6,17 +6,15 @@ from typing import Any, Final, Protocol, Self
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.wire import ProbeOrder, SimulatedLoad
+from schemas.wire import ModelFetch, ProbeOrder, SimulatedLoad
 
+LOOPBACK: Final = "127.0.0.1"
+IN_CONTAINER: Final = "{host}"  # the agent fills it in: all addresses on a bridge, loopback on the host's network
 SERVES_AT_ONCE: Final = 256  # a server that does not say
 
 
 class SpecError(ValueError):
     """A spec that cannot work. The message begins with the field and says what to do."""
-
-
-class EngineUnsupportedError(SpecError):
-    """The spec needs an engine or a feature that this version lacks (reason `engine_unsupported`)."""
 
 
 class RefusedFlagError(SpecError):
@@ -58,7 +56,10 @@ class Launch:
         leader: host name or address at which the other ranks reach the leader; empty if there are none.
         rendezvous_port: port on the leader's host where the ranks of a gang find one another.
         beside_mib: memory of each GPU for activations, by the need; 0: unknown.
+        name: of the deployment, which answers carry; empty: unknown.
+        host: the address to listen on.
         context, sequences: those that the need was estimated for; None: there was no estimate.
+        builds: what the worker says of its engines and their builds.
     """
 
     gpu_count: int = 0
@@ -77,11 +78,17 @@ class Launch:
     beside_mib: int = 0
     context: int | None = None
     sequences: int | None = None
+    name: str = ""
+    host: str = LOOPBACK
+    builds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
-    """How one process of an instance is started. The agent fills {port} and {simulated_engine} in."""
+    """How one process of an instance is started.
+
+    The agent fills in {port} and {simulated_engine}, and in a container {host}.
+    """
 
     argv: tuple[str, ...]
     needs_port: bool
@@ -99,6 +106,7 @@ class EngineProcess:
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
     # The spec's adapters by name, each with the `model` by which the server knows it.
     adapters: Mapping[str, str] = field(default_factory=dict)
+    fetches: tuple[ModelFetch, ...] = ()  # models of the hub that must be on the host
 
 
 class Engine(Protocol):

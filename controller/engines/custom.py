@@ -1,5 +1,7 @@
 """The user's own command: argv, never a shell. Its need is unknown unless the user states it."""
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from controller.domain.placement import Compatibility, Need
@@ -69,10 +71,11 @@ class CustomEngine(SingleEngine):
         return Need(memory_mib=None, notes=("the need of a command is unknown",))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """The command with {model} and {gpu_count} filled in. The agent chooses {port}."""
+        """The command with {host}, {model} and {gpu_count} filled in. The agent chooses {port}."""
         model = model_reference(spec) or ""
         count = str(launch.gpu_count)
-        argv = tuple(part.replace("{gpu_count}", count).replace("{model}", model) for part in spec.command)
+        filled = {"{gpu_count}": count, "{host}": launch.host, "{model}": model}
+        argv = tuple(_with(part, filled) for part in spec.command)
         serves = _needs_port(spec)
         return EngineProcess(
             argv=argv,
@@ -82,6 +85,11 @@ class CustomEngine(SingleEngine):
             queue_gauges=_QUEUE_GAUGES if serves else (),
             cache_gauges=_CACHE_GAUGES if serves else (),
         )
+
+
+def _with(part: str, filled: Mapping[str, str]) -> str:
+    """The part with its placeholders filled in, each once, so that no value is read as a placeholder."""
+    return re.sub("|".join(map(re.escape, filled)), lambda match: filled[match[0]], part)
 
 
 def _needs_port(spec: DeploymentSpec) -> bool:

@@ -13,6 +13,8 @@ _PICKLES: Final = "lets the process run code from files or messages"
 # Variables that no deployment may set, with what to do instead. CUDA_VISIBLE_DEVICES is refused by the manifest itself.
 _DEVICES: Final = "chooses GPUs, which is the placement's; remove it"
 _DEGREES: Final = "sets parallel degrees; set parallel instead"
+_PORTS: Final = "chooses ports, which is the agent's; remove it"
+_KEYS: Final = "sets a key, and the gateway sends none on: it checks keys itself; remove it"
 _RESERVED: Final = {
     "CUDA_DEVICE_ORDER": _DEVICES,
     "NVIDIA_VISIBLE_DEVICES": _DEVICES,
@@ -21,6 +23,15 @@ _RESERVED: Final = {
     "GPU_DEVICE_ORDINAL": _DEVICES,
     "ZE_AFFINITY_MASK": _DEVICES,
     "MTMD_BACKEND_DEVICE": _DEVICES,
+    "VLLM_RAY_PER_WORKER_GPUS": _DEVICES,
+    "SGLANG_ONE_VISIBLE_DEVICE_PER_PROCESS": _DEVICES,
+    "VLLM_PP_LAYER_PARTITION": "spreads layers unevenly, which the estimate does not; remove it",
+    "SGLANG_PP_LAYER_PARTITION": "spreads layers unevenly, which the estimate does not; remove it",
+    "VLLM_PORT": _PORTS,
+    "SGLANG_PORT": _PORTS,
+    "SGLANG_GRPC_PORT": _PORTS,
+    "LLAMA_API_KEY": _KEYS,
+    "VLLM_API_KEY": _KEYS,
 }
 _RESERVED_PREFIXES: Final = {
     "LLAMA_ARG_": "sets a flag of llama-server; write the flag under args, where it is checked",

@@ -2,20 +2,25 @@
 
 from typing import Any, Final
 
+from controller.engines.drafts import llama_cpp_draft
+from controller.engines.llama_cpp_offload import only_to_host, unread_overrides
 from controller.engines.options import (
     BY_AGENT,
     BY_MODEL,
     BY_PLACEMENT,
     BY_PROXY,
     DRAFT,
-    HOST_MEMORY,
+    KEYS,
+    OWN_PATHS,
+    PLAIN_HTTP,
+    PRINTS,
     PROGRAM,
     READS,
     TEMPLATE,
     WRITES,
     Limit,
     Options,
-    host_memory_stated,
+    memories_stated,
     whole_gpus,
 )
 from schemas.manifest.deployment import DeploymentSpec
@@ -27,14 +32,27 @@ _PRESETS: Final = (
 )  # fmt: skip
 _DRAFTS: Final = (
     "spec-draft-model", "spec-draft-hf", "spec-draft-device", "spec-draft-ngl", "spec-draft-override-tensor",
-    "spec-draft-ctx-size",
+    "spec-draft-ctx-size", "spec-draft-cpu-moe", "spec-draft-n-cpu-moe",
 )  # fmt: skip
 
 
-def _to_host(spec: DeploymentSpec, value: Any) -> bool:
-    """Whether tensors are only sent to the host, and its memory is stated."""
-    rules = [rule for one in (value if isinstance(value, list) else [value]) for rule in str(one).split(",")]
-    return host_memory_stated(spec) and all(rule.rpartition("=")[2].strip() == "CPU" for rule in rules)
+def _to_host(spec: DeploymentSpec, _value: Any) -> bool:
+    """Whether tensors are only sent to the host, and either their sizes can be reckoned or both memories are stated."""
+    return only_to_host(spec) and (not unread_overrides(spec) or memories_stated(spec))
+
+
+def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
+    """Whether speculation needs no further model: from n-grams of the text alone."""
+    kinds = [kind for one in (value if isinstance(value, list) else [value]) for kind in str(one).split(",")]
+    if DRAFT.allowed(spec, value) or all(kind == "none" or kind.startswith("ngram") for kind in kinds):
+        return True
+    own = {"none", "draft-simple", "draft-eagle3"}
+    return llama_cpp_draft(spec) is not None and all(kind in own or kind.startswith("ngram") for kind in kinds)
+
+
+def _draft_reckoned(spec: DeploymentSpec, value: Any) -> bool:
+    """Whether the draft model is a file of this host, or the memory is stated."""
+    return DRAFT.allowed(spec, value) or llama_cpp_draft(spec) is not None
 
 
 LLAMA_CPP: Final = Options(
@@ -51,7 +69,15 @@ LLAMA_CPP: Final = Options(
         "ctx-size-draft": "spec-draft-ctx-size",
         "webui-mcp-proxy": "ui-mcp-proxy",
         "webui-config-file": "ui-config-file",
-        "nkvo": "no-kv-offload",
+        "cpu-moe-draft": "spec-draft-cpu-moe",
+        "n-cpu-moe-draft": "spec-draft-n-cpu-moe",
+        "spec-draft-ncmoe": "spec-draft-n-cpu-moe",
+        "n-predict": "predict",
+        "swa-checkpoints": "ctx-checkpoints",
+        "temperature": "temp",
+        "reranking": "rerank",
+        "embeddings": "embedding",
+        "usage": "help",
     },
     short={
         "c": "ctx-size", "np": "parallel", "ngl": "n-gpu-layers", "ub": "ubatch-size", "b": "batch-size",
@@ -62,7 +88,9 @@ LLAMA_CPP: Final = Options(
         "hft": "hf-token", "hfd": "spec-draft-hf", "hfrd": "spec-draft-hf", "md": "spec-draft-model",
         "devd": "spec-draft-device", "ngld": "spec-draft-ngl", "ctkd": "spec-draft-type-k",
         "ctvd": "spec-draft-type-v", "otd": "spec-draft-override-tensor", "cd": "spec-draft-ctx-size",
-        "lcs": "lookup-cache-static", "lcd": "lookup-cache-dynamic", "f": "file", "bf": "binary-file",
+        "lcs": "lookup-cache-static", "lcd": "lookup-cache-dynamic", "nkvo": "no-kv-offload",
+        "cmoed": "spec-draft-cpu-moe", "ncmoed": "spec-draft-n-cpu-moe", "mmdev": "mmproj-device", "h": "help",
+        "cl": "cache-list",
         "jf": "json-schema-file", "j": "json-schema", "ag": "agent", "fa": "flash-attn", "kvu": "kv-unified",
         "kvo": "kv-offload", "cb": "cont-batching", "cram": "cache-ram", "ctxcp": "ctx-checkpoints", "t": "threads",
         "tb": "threads-batch", "n": "predict", "a": "alias", "s": "seed", "to": "timeout", "v": "verbose",
@@ -73,25 +101,30 @@ LLAMA_CPP: Final = Options(
             "model", "model-url", "hf-repo", "hf-file", "docker-repo", "models-dir", "models-preset", "models-max",
             "models-autoload", *_PRESETS,
         )},
-        **{name: Limit(BY_PLACEMENT) for name in ("device", "main-gpu")},
+        **{name: Limit(BY_PLACEMENT) for name in ("device", "main-gpu", "mmproj-device")},
+        **dict.fromkeys(("ssl-key-file", "ssl-cert-file"), PLAIN_HTTP),
+        **dict.fromkeys(("api-key", "api-key-file"), KEYS),
+        **dict.fromkeys(("help", "version", "cache-list", "list-devices", "completion-bash"), PRINTS),
+        "api-prefix": OWN_PATHS,
+        "reuse-port": Limit(BY_AGENT),
+        "override-kv": Limit("changes the model after it was read for the estimate; claim whole GPUs", whole_gpus),
+        "kv-unified-per-slot": Limit("is set by Gpuward; set ctx-size for all slots together, and parallel"),
+        "spec-type": Limit(DRAFT.fix, _without_draft),
         "tensor-split": Limit("is set by Gpuward; each GPU gets as many layers, and the claims follow from that"),
         "rpc": Limit("is set by Gpuward; engine llama-cpp does not span workers"),
         "host": Limit(BY_PROXY),
         "port": Limit(BY_AGENT),
         "metrics": Limit("is set by Gpuward; always on: requests are counted by it"),
-        "no-metrics": Limit("is set by Gpuward; always on: requests are counted by it"),
         "lora-scaled": Limit("is not read for the estimate; set lora, or claim whole GPUs", whole_gpus),
         "fit": Limit("Gpuward checks before the start that it fits; leave it out"),
         "fit-target": Limit("Gpuward checks before the start that it fits; leave it out"),
         "fit-ctx": Limit("Gpuward checks before the start that it fits; leave it out"),
         "mmproj-url": Limit("is not read for the estimate; download the file and set mmproj"),
         **dict.fromkeys(_DRAFTS, DRAFT),
-        "override-tensor": Limit("moves tensors away from where they are claimed; name CPU as the target, and state "
-                                 "resources.host_memory", _to_host),
-        "cpu-moe": HOST_MEMORY,
-        "n-cpu-moe": HOST_MEMORY,
-        "n-cpu-ffn": HOST_MEMORY,
-        "no-kv-offload": HOST_MEMORY,
+        "spec-draft-model": Limit(DRAFT.fix, _draft_reckoned),
+        "override-tensor": Limit("moves tensors away from where they are claimed; name CPU as the target, and where a "
+                                 "pattern is not a plain one, state resources.gpu_memory and resources.host_memory",
+                                 _to_host),
     },
     privileged={
         "tools": PROGRAM,
@@ -105,12 +138,6 @@ LLAMA_CPP: Final = Options(
         "chat-template-file": READS,
         "grammar-file": READS,
         "json-schema-file": READS,
-        "file": READS,
-        "binary-file": READS,
-        "in-file": READS,
-        "api-key-file": READS,
-        "ssl-key-file": READS,
-        "ssl-cert-file": READS,
         "media-path": READS,
         "path": READS,
         "ui-config-file": READS,
@@ -121,7 +148,7 @@ LLAMA_CPP: Final = Options(
         "log-prompts-dir": WRITES,
     },
     exact=frozenset({
-        "api-key", "cache-type-k", "cache-type-v", "ctx-size", "grammar", "json-schema", "lora", "mmproj",
-        "n-gpu-layers", "ui", "ui-config", "video", "webui", "webui-config",
+        "cache-type-k", "cache-type-v", "cpu-moe", "ctx-size", "grammar", "json-schema", "kv-unified", "lora", "mmproj",
+        "n-gpu-layers", "ui", "ui-config", "webui", "webui-config",
     }),
 )  # fmt: skip

@@ -3,35 +3,51 @@
 It depends on the files alone, so all deployments of one model share one analysis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from controller.engines.base import Analysis, SpecError, model_reference
+from controller.engines.flags import text
+from schemas.hub import OWN_CACHE
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.wire import ModelFetch
 
 _ANALYSIS: Final = "controller.model_files.analysis:model_facts"
 _HASHED_AS: Final = "gpuward.controller.models.analysis:model_facts"
+_PLAIN_FORMATS: Final = ("auto", "safetensors", "hf", "pt")
 _FOLDER_DEADLINE_S: Final = 60.0
 _HUB_DEADLINE_S: Final = 180.0
 _ANALYSIS_MEMORY_BYTES: Final = 2 * 2**30  # a header of 64 MiB takes about ten times that as Python objects
 
 
-def model_analysis(spec: DeploymentSpec, adapters: Sequence[str] = ()) -> Analysis:
+def model_analysis(
+    spec: DeploymentSpec,
+    adapters: Sequence[str] = (),
+    draft: str | None = None,
+    to_host: Sequence[Mapping[str, Any]] | None = None,
+) -> Analysis:
     """The analysis that reads the facts of the spec's model.
 
     Args:
         spec: of a deployment with a model.
         adapters: what is loaded beside it: folders, files or names on the hub.
+        draft: a model that drafts for it, such as `path:/folder`.
+        to_host: of a GGUF model, the rules by which tensors stay in the host's memory; None: layers are not measured.
     """
-    payload = _source(spec.model or "")
+    payload = source_of(spec.model or "")
     if adapters:
         payload["adapters"] = [_adapter(one) for one in adapters]
-    on_hub = "repo" in payload or any("repo" in one for one in payload.get("adapters", ()))
+    if draft is not None:
+        payload["draft"] = source_of(draft)
+    if to_host is not None:
+        payload["to_host"] = list(to_host)
+    on_hub = any("repo" in one for one in (payload, payload.get("draft", ()), *payload.get("adapters", ())))
     deadline_s = _HUB_DEADLINE_S if on_hub else _FOLDER_DEADLINE_S
     return Analysis(_ANALYSIS, payload, deadline_s, _ANALYSIS_MEMORY_BYTES, _HASHED_AS)
 
 
-def _source(model: str) -> dict[str, Any]:
+def source_of(model: str) -> dict[str, Any]:
+    """Where a model's files are, for the analysis: of `path:/folder`, `gguf:/file` or `hf:org/name@revision`."""
     scheme, _, reference = model.partition(":")
     if scheme == "hf":
         repo, _, revision = reference.partition("@")
@@ -41,7 +57,7 @@ def _source(model: str) -> dict[str, Any]:
 
 def _adapter(reference: str) -> dict[str, Any]:
     if not reference.startswith("/"):
-        return _source(f"hf:{reference}")
+        return source_of(f"hf:{reference}")
     return {"gguf" if reference.endswith(".gguf") else "path": reference}
 
 
@@ -73,6 +89,23 @@ def reference_problem(reference: str, *, on_hub: bool) -> str | None:
 def offline_env(spec: DeploymentSpec) -> dict[str, str]:
     """The environment that keeps a server off the hub where the model is a folder."""
     return {"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {}
+
+
+def model_fetches(spec: DeploymentSpec, draft: str | None = None) -> tuple[ModelFetch, ...]:
+    """What the agent fetches before the server starts: the model, its draft model and the adapters, if on the hub.
+
+    Nothing where the server keeps models in a place of its own, or loads weights in a way of its own.
+    """
+    own_way = text(spec, "load-format") not in (None, *_PLAIN_FORMATS) or text(spec, "download-dir") is not None
+    if own_way or spec.env.keys() & OWN_CACHE:
+        return ()
+    places = [spec.model or "", draft or "", *spec.serving.adapters.values()]
+    found = []
+    for place in places:
+        if place.startswith("hf:"):
+            repo, _, revision = place.removeprefix("hf:").partition("@")
+            found.append(ModelFetch(repo=repo, revision=revision or "main"))
+    return tuple(dict.fromkeys(found))
 
 
 def repository(spec: DeploymentSpec) -> tuple[str, str | None]:

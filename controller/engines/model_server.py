@@ -12,9 +12,11 @@ from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import Split, splits, splits_to_measure
 from controller.engines.base import Analysis, SingleEngine, SpecError, adapter_places
 from controller.engines.capability import demanded_capability
+from controller.engines.drafts import check_draft, draft_bytes
 from controller.engines.flags import figure, stated, text
 from controller.engines.memory import (
     DTYPE_BYTES,
+    MIB,
     UNKNOWN_CACHE_SHARE,
     Workload,
     activations,
@@ -83,6 +85,8 @@ class ModelServer(SingleEngine):
                 " transformers with args: {device: cpu}"
             )
         self._adapters(spec)
+        self.table.host.check(spec)
+        check_draft(self.table.draft(spec), spec, self.table.draft_flags)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the model's own demands are in its need
         """The server's own table."""
@@ -94,7 +98,7 @@ class ModelServer(SingleEngine):
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """Reads the model's facts. Where the spec states the memory, it can start without them, and waits less."""
-        work = model_analysis(spec, self._adapters(spec))
+        work = model_analysis(spec, self._adapters(spec), self.table.draft(spec))
         return work if stated_memory(spec) is None else replace(work, deadline_s=STATED_DEADLINE_S)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
@@ -117,16 +121,20 @@ class ModelServer(SingleEngine):
         else:
             bounds = Bounds(length, sequences or self.table.batch_sequences_default, context or _least(length))
             shares = tuple(self._bounded_shares(spec, facts, bounds, given))
+        shares = tuple(self._with_host(spec, share) for share in shares)
         vocab = facts.vocab
         found = Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
-            host_memory_mib=HOST_RUNTIME_MIB,
+            host_memory_mib=HOST_RUNTIME_MIB + max(share.host_memory_mib for share in shares),
             parts=shares[0].parts,
             heads=facts.heads,
             kv_heads=None if facts.kv_lora_rank is not None else facts.kv_heads,
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
             vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
-            notes=_notes(facts, length, rounds) if given is None else ("memory as stated in the spec",),
+            notes=(
+                *(_notes(facts, length, rounds) if given is None else ("memory as stated in the spec",)),
+                *_host_notes(shares[0], facts),
+            ),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
             # An encoder's need does not depend on them. Its tokenizer's and pooling's files may bound it below its
@@ -142,6 +150,7 @@ class ModelServer(SingleEngine):
         if given is None and not (whole and (spec.gpus_stated is not None or spec.parallel.world is not None)):
             return None
         first = splits(spec, self.gpu_counts(spec))
+        by_flags = self.table.host.host_mib(spec, first[0].gpus, (given or 0) * MIB)
         shares = tuple(
             # Below this nothing is left for a model.
             Share(*split.degrees, given or 0, least_mib=sum(outside_parts(split).values()) + _LEAST_MODEL_MIB)
@@ -151,7 +160,7 @@ class ModelServer(SingleEngine):
         degrees = f"tp {shares[0].tp}, pp {shares[0].pp}, dp {shares[0].dp}"
         return Need(
             None,
-            host_memory_mib=HOST_RUNTIME_MIB,
+            host_memory_mib=HOST_RUNTIME_MIB + by_flags,
             notes=(f"assumed: {degrees}; that the model can be split so, and fits",),
             shares=shares,
             context=figure(spec, *self.table.context),
@@ -206,9 +215,20 @@ class ModelServer(SingleEngine):
             facts = replace(facts, sliding_window=None)
         total = loaded_bytes(facts, dtype_bytes)
         cache, alone = (cache_per_gpu(facts, split, one) for one in (workload, replace(workload, sequences=1)))
+        weights, layer = weights_per_gpu(facts, split, total), 0.0
+        kept = self.table.host.weight_bytes(spec, _in_layers(facts, split, total, weights))
+        if kept and self.table.host.copies:
+            layer = min(weights * split.pp / (facts.layers or 1), kept)
+        drafts = [0.0, 0.0]
+        if facts.draft is not None:
+            drafts = [
+                draft_bytes(facts.draft, split, one, dtype_bytes) for one in (workload, replace(workload, sequences=1))
+            ]
         parts = {
-            "weights": mib(weights_per_gpu(facts, split, total)),
+            "weights": mib(weights - kept),
+            "offload": mib(layer),
             "adapters": mib(facts.adapter_bytes / split.tp),
+            "draft": mib(drafts[0]),
             "cache": mib(total * UNKNOWN_CACHE_SHARE / (split.tp * split.pp) if cache is None else cache),
             "activations": mib(activations(facts, workload, dtype_bytes)),
             "images": IMAGES_MIB if facts.vision else 0,
@@ -217,8 +237,14 @@ class ModelServer(SingleEngine):
         parts = {name: size for name, size in parts.items() if size}
         memory_mib = sum(parts.values())
         least_mib = memory_mib if cache is None or alone is None else memory_mib - mib(cache) + mib(alone)
+        least_mib -= mib(drafts[0]) - mib(drafts[1])
         of_each = None if facts.encoder else sequences
         return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib)
+
+    def _with_host(self, spec: DeploymentSpec, share: Share) -> Share:
+        """The share with the host's memory that its flags take, for the case that all GPUs are on one worker."""
+        cache_bytes = share.parts.get("cache", 0) * MIB
+        return replace(share, host_memory_mib=self.table.host.host_mib(spec, share.gpus, cache_bytes))
 
     def _adapters(self, spec: DeploymentSpec) -> tuple[str, ...]:
         """The places of the adapters in `serving` and the args.
@@ -235,12 +261,26 @@ class ModelServer(SingleEngine):
         found = []
         for entry in value if isinstance(value, list) else [] if value is None else [value]:
             name, _, path = str(entry).partition("=")
-            if not name or not path:
+            if not name or not path or str(entry).lstrip().startswith("{"):
                 raise SpecError(f"args.{self.table.adapters[0]}: write each as name=/folder or name=org/repository")
             if problem := reference_problem(path, on_hub=not path.startswith("/")):
                 raise SpecError(f"args.{self.table.adapters[0]}: {problem}")
             found.append(path)
         return (*places.values(), *found)
+
+
+def _in_layers(facts: ModelFacts, split: Split, total_bytes: int, weights: float) -> float:
+    """Bytes of a GPU's weights that are in layers: embeddings and head stay on the GPU."""
+    element = total_bytes / facts.parameters if facts.parameters else 2.0
+    outside = 2 * (facts.vocab or 0) * (facts.hidden_size or 0) * element / split.tp
+    return max(weights - outside, 0.0)
+
+
+def _host_notes(share: Share, facts: ModelFacts) -> tuple[str, ...]:
+    """What is on the host by flags, and that there is a draft model."""
+    host = f"{share.host_memory_mib / 1024:.2f} GiB of host memory by its flags"
+    draft = () if facts.draft is None else ("with a draft model",)
+    return (*((host,) if share.host_memory_mib else ()), *draft)
 
 
 def _least(context: int) -> int:

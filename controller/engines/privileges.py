@@ -6,7 +6,7 @@ from typing import Final
 
 from controller.domain.grants import Grant
 from controller.engines.environment import power_of
-from controller.engines.flags import flag_of
+from controller.engines.flags import args_of
 from controller.engines.llama_cpp_options import LLAMA_CPP
 from controller.engines.options import Options
 from controller.engines.sglang_options import SGLANG
@@ -35,9 +35,13 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
     """Everything in a spec that needs a grant. With `engine: auto`, what any of the engines would need."""
     if spec.command:
         yield Power("command", Grant.COMMAND, "runs a program on the host")
+    if spec.image is not None:
+        yield Power("image", Grant.CODE, "runs code that does not come with the engine")
+    for source in spec.docker.volumes:
+        yield Power(f"docker.volumes.{source}", Grant.HOST_FILES, "gives the container a folder of the host")
     tables = OPTIONS.values() if spec.engine == "auto" else [OPTIONS[spec.engine]] if spec.engine in OPTIONS else []
-    for name, value in spec.args.items():
-        flag = flag_of(name)
+    for arg in args_of(spec):
+        name, flag, value = arg.name, arg.flag, arg.value
         found = (table.privileged.get(table.destination(flag)) for table in tables)
         for privilege in found:
             if privilege is not None and privilege.concerns(value):

@@ -4,7 +4,8 @@ from typing import Final
 
 from controller.domain.selection_counts import count_problem
 from controller.engines.auto import AutoEngine
-from controller.engines.base import Engine, EngineUnsupportedError, SpecError
+from controller.engines.base import Engine, SpecError
+from controller.engines.containers import check_container
 from controller.engines.custom import CustomEngine
 from controller.engines.environment import reserved
 from controller.engines.llama_cpp import LlamaCppEngine
@@ -22,13 +23,7 @@ _AUTO: Final = AutoEngine(_BEST_FIRST)
 
 
 def engine_for(spec: DeploymentSpec) -> Engine:
-    """The engine of a spec. `auto` is `custom` if there is a command, else a choice of those that load the model.
-
-    Raises:
-        EngineUnsupportedError: names the field and what to write instead.
-    """
-    if spec.runtime == "docker":
-        raise EngineUnsupportedError("runtime: docker is not available in this version; use runtime: process")
+    """The engine of a spec. `auto` is `custom` if there is a command, else a choice of those that load the model."""
     if spec.engine == "auto":
         return _ENGINES["custom"] if spec.command else _AUTO
     return _ENGINES[spec.engine]
@@ -38,13 +33,15 @@ def validate(spec: DeploymentSpec) -> None:
     """Checks what the schema cannot know: whether this version can run the spec.
 
     Raises:
-        SpecError: names the field and what to do; EngineUnsupportedError where a later version might run it.
+        SpecError: names the field and what to do.
     """
     engine = engine_for(spec)
     _check_model(spec)
     if (problem := count_problem(spec)) is not None:
         raise SpecError(problem)
     _check_env(spec)
+    if spec.runtime == "docker":
+        check_container(spec)
     engine.validate(spec)
 
 

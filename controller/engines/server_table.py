@@ -1,12 +1,13 @@
 """A server for models as data: its flags, what it supports, and which flags the user may not set."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from controller.domain.placement import Compatibility
-from controller.engines.base import SpecError, adapter_places
-from controller.engines.flags import figure, flag_of, flags, stated
+from controller.engines.base import RefusedFlagError, SpecError, adapter_places
+from controller.engines.flags import Writing, args_of, figure, flags, stated
+from controller.engines.host_flags import HostFlags
 from controller.engines.options import COMMON_FLAGS, Options
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -23,9 +24,13 @@ class ServerTable:
         unsupported: architectures that it cannot run, with the reason.
         options: which flags the user may not set, and which need a grant.
         repeated: flags repeated for each value; all others take several values.
-        negated: whether a switch has a `--no-` form.
+        switches: those with a `--no-` form.
+        lists: flags whose list is one JSON text.
+        plain_switches: those without one, so that `false` leaves them out; None: all other flags.
         windows: whether its cache is bounded by the window in layers with a sliding window.
         no_windows: the switch that turns this off.
+        host: the flags that take memory of the host.
+        draft: where the draft model is, by the spec's flags; `draft_flags` are those.
     """
 
     compatibility: Compatibility
@@ -39,9 +44,14 @@ class ServerTable:
     batch_sequences_default: int
     adapters: tuple[str, ...]
     repeated: frozenset[str] = frozenset()
-    negated: bool = True
+    switches: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+    plain_switches: frozenset[str] | None = None
     windows: bool = True
     no_windows: str = ""
+    host: HostFlags = field(default_factory=HostFlags)
+    draft: Callable[[DeploymentSpec], str | None] = lambda _spec: None
+    draft_flags: tuple[str, ...] = ()
 
     @property
     def figures(self) -> frozenset[str]:
@@ -77,8 +87,17 @@ class ServerTable:
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
         """The spec's args as flags of this server. Raises SpecError that names the arg."""
-        return flags(spec, self.figures, self.repeated, negated=self.negated)
+        how = Writing(self.figures, self.repeated, self.switches, self.lists, dotted=True)
+        return flags(spec, how)
 
     def refuse_flags(self, spec: DeploymentSpec) -> None:
-        """Raises RefusedFlagError for args that would outgrow the claim."""
-        self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}), flag_of)
+        """Raises RefusedFlagError for args that would outgrow the claim, or say nothing."""
+        self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}))
+        if self.plain_switches is None:
+            return
+        for arg in args_of(spec):
+            known = {*self.switches, *self.plain_switches, *self.options.names}
+            if arg.value is False and arg.flag not in known:
+                raise RefusedFlagError(
+                    f"args.{arg.name}: is not a switch that Gpuward knows; leave it out, or write no-{arg.flag}: true"
+                )

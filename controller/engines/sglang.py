@@ -5,9 +5,11 @@ from typing import Final
 from controller.domain.placement import Compatibility, Need
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
+from controller.engines.drafts import sglang_draft
 from controller.engines.flags import figure, stated, text
+from controller.engines.host_flags import HostFlags
 from controller.engines.memory import mib
-from controller.engines.model_analysis import offline_env, repository
+from controller.engines.model_analysis import model_fetches, offline_env, repository
 from controller.engines.model_server import (
     CONTEXT_MIB,
     ModelServer,
@@ -15,7 +17,8 @@ from controller.engines.model_server import (
 )
 from controller.engines.options import whole_gpus
 from controller.engines.server_table import ServerTable
-from controller.engines.sglang_options import SGLANG
+from controller.engines.sglang_options import SGLANG, UNKNOWN_OFFLOAD
+from controller.engines.switches import SGLANG_SWITCHES
 from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
@@ -57,9 +60,29 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,
     batch_sequences_default=256,
     adapters=("lora-paths",),
-    negated=False,  # its switches have no negated form
+    switches=SGLANG_SWITCHES,  # the others are off unless they are set
+    lists=frozenset(
+        {
+            "forward-hooks",
+            "sidecar-args",
+            "piecewise-cuda-graph-tokens",
+            "decoupled-spec-connect-endpoints",
+            "remote-instance-weight-loader-send-weights-group-ports",
+        }
+    ),
     # For most models it keeps every token, for a few (is_hybrid_swa_model in its sources) four fifths.
     windows=False,
+    host=HostFlags(
+        weights="cpu-offload-gb",
+        copies=True,
+        unknown=UNKNOWN_OFFLOAD,
+        tiers=("enable-hierarchical-cache", "enable-hicache"),
+        tier_gb="hicache-size",
+        tier_ratio="hicache-ratio",
+        tier_default=2.0,
+    ),
+    draft=sglang_draft,
+    draft_flags=("speculative-draft-model-path", "speculative-draft-model"),
 )
 
 
@@ -93,7 +116,7 @@ class SglangEngine(ModelServer):
         argv = ["sglang", "serve", "--model-path", model]
         if revision is not None:
             argv += ["--revision", revision]
-        argv += ["--host", "127.0.0.1", "--port", "{port}", "--enable-metrics"]
+        argv += ["--host", launch.host, "--port", "{port}", "--enable-metrics"]
         for flag, degree in (("tp", launch.tp), ("pp", launch.pp), ("dp", launch.dp)):
             if degree > 1:
                 argv += [f"--{flag}-size", str(degree)]
@@ -107,12 +130,16 @@ class SglangEngine(ModelServer):
         served = stated(spec, ("served-model-name",))
         name = model if served is None else str(served)
         serves = launch.rank == 0
+        if served is None and launch.name and serves:
+            argv += ["--served-model-name", launch.name]
         return EngineProcess(
             argv=(*argv, *_TABLE.adapter_flags(spec), *_TABLE.flags(spec)),
             needs_port=True,  # all ranks open one, for health checks
             env=offline_env(spec),
+            fetches=model_fetches(spec, sglang_draft(spec)),
             probe=probe_order(spec, "/health") if serves else None,
-            request_model=name,
+            # It takes any name, and its answers carry the one that was asked for.
+            request_model=None if served is None else name,
             adapters={one: f"{name}:{one}" for one in spec.serving.adapters},  # docs.sglang.io, LoRA serving
             request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
             queue_gauges=("sglang:num_queue_reqs",) if serves else (),

@@ -19,9 +19,9 @@ from controller.engines.base import (
     refuse_parallel,
 )
 from controller.engines.capability import demanded_capability
-from controller.engines.flags import flag_of, flags, text
+from controller.engines.flags import flags, text
 from controller.engines.memory import loaded_bytes, mib
-from controller.engines.model_analysis import model_analysis, offline_env, refuse_other_models
+from controller.engines.model_analysis import model_analysis, model_fetches, offline_env, refuse_other_models
 from controller.engines.options import COMMON_FLAGS, whole_gpus
 from controller.engines.stated_memory import stated_memory, too_small_note
 from controller.engines.transformers_options import TRANSFORMERS
@@ -73,7 +73,7 @@ class TransformersEngine(SingleEngine):
             raise SpecError("resources: args.device is cpu, so no GPU would be used; remove the GPUs or args.device")
         if not _on_cpu(spec) and resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but the engine would use a GPU; set args: {device: cpu}")
-        TRANSFORMERS.check(spec, _READ, flag_of)
+        TRANSFORMERS.check(spec, _READ)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """The platforms of PyTorch's wheels."""
@@ -124,13 +124,18 @@ class TransformersEngine(SingleEngine):
         stated = replace(found, shares=shares, notes=("memory as stated in the spec",))
         return replace(stated, notes=(*stated.notes, *too_small_note(spec, stated)))
 
-    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:  # noqa: ARG002 - it uses all visible GPUs
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`transformers serve MODEL`, bound to this model: it refuses requests for another."""
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"} | offline_env(spec)
-        argv = ("transformers", "serve", reference, "--host", "127.0.0.1", "--port", "{port}", *flags(spec))
+        argv = ("transformers", "serve", reference, "--host", launch.host, "--port", "{port}", *flags(spec))
         return EngineProcess(
-            argv=argv, needs_port=True, env=env, probe=probe_order(spec, "/health"), request_model=reference
+            argv=argv,
+            needs_port=True,
+            env=env,
+            probe=probe_order(spec, "/health"),
+            request_model=reference,
+            fetches=model_fetches(spec),
         )
 
 

@@ -8,14 +8,17 @@ from typing import Final
 from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
+from controller.engines.drafts import vllm_draft
 from controller.engines.flags import figure, stated
-from controller.engines.model_analysis import offline_env, repository
+from controller.engines.host_flags import HostFlags
+from controller.engines.model_analysis import model_fetches, offline_env, repository
 from controller.engines.model_server import (
     ModelServer,
     outside_parts,
 )
 from controller.engines.server_table import ServerTable
-from controller.engines.vllm_options import VLLM
+from controller.engines.switches import VLLM_SWITCHES
+from controller.engines.vllm_options import UNKNOWN_OFFLOAD, VLLM
 from schemas.manifest.deployment import DeploymentSpec
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
@@ -65,8 +68,21 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,  # on GPUs of 70 GiB and more; 2048 on smaller ones
     batch_sequences_default=256,
     adapters=("lora-modules",),
+    switches=VLLM_SWITCHES,
+    plain_switches=frozenset(
+        {"aggregate-engine-logging", "disable-mm-preprocessor-cache", "enable-multimodal-encoder-data-parallel"}
+    ),
+    lists=frozenset({"allowed-origins", "allowed-methods", "allowed-headers"}),
     repeated=frozenset({"middleware"}),  # other lists are one flag with several values; of repeated flags the last wins
     no_windows="disable-hybrid-kv-cache-manager",
+    host=HostFlags(
+        weights="cpu-offload-gb",
+        each_gpu=("swap-space",),  # of versions up to 0.11
+        each_copy=("kv-offloading-size",),
+        unknown=UNKNOWN_OFFLOAD,
+    ),
+    draft=vllm_draft,
+    draft_flags=("speculative-config",),
 )
 
 
@@ -84,7 +100,7 @@ class VllmEngine(ModelServer):
         if revision is not None:
             argv += ["--revision", revision]
         serves = launch.rank == 0
-        argv += ["--host", "127.0.0.1", "--port", "{port}"] if serves else ["--headless"]
+        argv += ["--host", launch.host, "--port", "{port}"] if serves else ["--headless"]
         for flag, degree in (("tensor", launch.tp), ("pipeline", launch.pp), ("data", launch.dp)):
             if degree > 1:
                 argv += [f"--{flag}-parallel-size", str(degree)]
@@ -93,7 +109,7 @@ class VllmEngine(ModelServer):
         if (fraction := memory_fraction(launch)) is not None:
             argv += ["--gpu-memory-utilization", f"{fraction:.4f}"]
         # With a context beyond its cache it does not start, and the model's own context may be far longer.
-        if launch.context is not None and figure(spec, *_TABLE.context) is None:
+        if launch.context is not None and stated(spec, _TABLE.context) is None:
             argv += ["--max-model-len", str(launch.context)]
         # On large GPUs it would allocate logits for 1024 sequences, more than the need allows for.
         if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
@@ -101,11 +117,15 @@ class VllmEngine(ModelServer):
             # It refuses more sequences than one step has tokens.
             argv += ["--max-num-seqs", str(min(most, figure(spec, *_TABLE.batch_tokens) or most))]
         served = stated(spec, ("served-model-name",))
+        if served is None and launch.name and serves:
+            # Answers carry the first name. The gateway asks by the second one, which engines of earlier versions know.
+            argv += ["--served-model-name", launch.name, model]
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
             argv=(*argv, *_TABLE.adapter_flags(spec), *_TABLE.flags(spec)),
             needs_port=serves,
             env=offline_env(spec),
+            fetches=model_fetches(spec, vllm_draft(spec)),
             probe=probe_order(spec, "/health") if serves else None,
             request_model=str(names[0]) if names and names[0] is not None else model,
             request_gauges=("vllm:num_requests_running", "vllm:num_requests_waiting") if serves else (),

@@ -1,9 +1,11 @@
 """vLLM's options, as its parsers name them in versions 0.10 to 0.33 (engine arguments and front end)."""
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from controller.domain.grants import Grant
+from controller.engines.drafts import WITHOUT_DRAFT, vllm_draft, vllm_speculation
 from controller.engines.options import (
     BY_AGENT,
     BY_ARGS,
@@ -14,9 +16,16 @@ from controller.engines.options import (
     BY_RESOURCES,
     BY_REVISION,
     CODE,
+    COUNTED,
     DRAFT,
-    HOST_MEMORY,
+    FOR_EACH_GPU,
+    KEYS,
     LISTED_FILE,
+    OFFLOADED,
+    ONE_PART,
+    OWN_PATHS,
+    PLAIN_HTTP,
+    PRINTS,
     PROGRAM,
     READS,
     REMOTE_CODE,
@@ -25,22 +34,23 @@ from controller.engines.options import (
     Limit,
     Options,
     Privilege,
+    as_text,
 )
 from schemas.manifest.deployment import DeploymentSpec
 
-# Methods of speculation without a model of their own.
-_WITHOUT_DRAFT: Final = frozenset({"ngram", "suffix"})
+# With these the server itself chooses how many weights stay in the host's memory.
+UNKNOWN_OFFLOAD: Final = frozenset(
+    {"cpu-offload-params", "offload-backend", "offload-group-size", "offload-num-in-group", "offload-params"}
+)
 _BESIDE: Final = "runs on the GPU beside the claimed share; leave it out"
 
 
-def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
-    if DRAFT.allowed(spec, value) or value in _WITHOUT_DRAFT:
+def _reckoned(spec: DeploymentSpec, value: Any) -> bool:
+    """Whether speculation needs no further model, or one whose files can be read, or the memory is stated."""
+    if DRAFT.allowed(spec, value) or vllm_draft(spec) is not None or as_text(value) in WITHOUT_DRAFT:
         return True
-    try:
-        given = json.loads(str(value))
-    except ValueError:
-        return False
-    return isinstance(given, dict) and given.get("method") in _WITHOUT_DRAFT and not given.get("model")
+    given = vllm_speculation(spec)
+    return given.get("method") in WITHOUT_DRAFT and not given.get("model")
 
 
 def _stays_on_host(_spec: DeploymentSpec, value: Any) -> bool:
@@ -48,15 +58,16 @@ def _stays_on_host(_spec: DeploymentSpec, value: Any) -> bool:
 
 
 def _no_device(_spec: DeploymentSpec, value: Any) -> bool:
-    return "cuda" not in str(value)
+    text = as_text(value)
+    with suppress(ValueError):
+        text = str(json.loads(text))  # without escapes
+    return "cuda" not in text
 
 
 VLLM: Final = Options(
     aliases={
         "device-memory-utilization": "gpu-memory-utilization",
-        "kv-cache-memory": "kv-cache-memory-bytes",
-        "num-speculative-tokens": "spec-tokens",
-        "speculative-model": "spec-model",
+        "disable-elastic-ep": "enable-elastic-ep",
     },
     short={
         "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
@@ -66,6 +77,7 @@ VLLM: Final = Options(
         "dpe": "data-parallel-external-lb", "dpm": "data-parallel-multi-port-external-lb", "n": "nnodes",
         "r": "node-rank", "q": "quantization", "ep": "enable-expert-parallel", "asc": "api-server-count",
         "sc": "speculative-config", "dc": "diffusion-config", "cc": "compilation-config", "ac": "attention-config",
+        "O": "compilation-config", "h": "help",
     },
     limits={
         "gpu-memory-utilization": Limit(BY_RESOURCES),
@@ -102,21 +114,26 @@ VLLM: Final = Options(
         "config": Limit(BY_ARGS),
         "uds": Limit("is set by Gpuward; the agent's proxy connects to a port"),
         "grpc": Limit("the agent's proxy speaks HTTP; leave it out"),
-        "speculative-config": Limit(DRAFT.fix, _without_draft),
+        "grpc-port": Limit("the agent's proxy speaks HTTP; leave it out"),
+        **dict.fromkeys(("ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers",
+                         "enable-ssl-refresh"), PLAIN_HTTP),
+        "api-key": KEYS,
+        "root-path": OWN_PATHS,
+        "disable-log-stats": COUNTED,
+        "tokens-only": ONE_PART,
+        "enable-scale-out": ONE_PART,
+        "help": PRINTS,
+        "speculative-config": Limit(DRAFT.fix, _reckoned),
         "spec-model": DRAFT,
-        "spec-method": Limit(DRAFT.fix, _without_draft),
-        "speculative-draft-tensor-parallel-size": DRAFT,
+        "spec-method": Limit(DRAFT.fix, lambda spec, value: DRAFT.allowed(spec, value) or str(value) in WITHOUT_DRAFT),
         # The front end's own processes would open a context on the GPU.
         "mm-processor-device": Limit(_BESIDE, _stays_on_host),
         "mm-ipc-gpu-memory-gb": Limit(_BESIDE),
         "mm-processor-kwargs": Limit("device: cuda " + _BESIDE, _no_device),
         "skip-mm-profiling": Limit("leaves images out of what vLLM accounts for; leave it out"),
-        "cpu-offload-gb": HOST_MEMORY,
-        "cpu-offload-params": HOST_MEMORY,
-        "kv-offloading-size": HOST_MEMORY,
-        "swap-space": HOST_MEMORY,
-        "offload-backend": HOST_MEMORY,
-        "offload-num-in-group": HOST_MEMORY,
+        "cpu-offload-gb": FOR_EACH_GPU,
+        "swap-space": FOR_EACH_GPU,
+        **dict.fromkeys(UNKNOWN_OFFLOAD, OFFLOADED),
     },
     privileged={
         "trust-remote-code": REMOTE_CODE,
@@ -153,9 +170,6 @@ VLLM: Final = Options(
         "mm-encoder-fp8-scale-path": READS,
         "mm-encoder-fp8-scale-save-path": WRITES,
         "model-loader-extra-config": READS,
-        "ssl-keyfile": READS,
-        "ssl-certfile": READS,
-        "ssl-ca-certs": READS,
         "download-dir": WRITES,
         "profiler-config": WRITES,
     },

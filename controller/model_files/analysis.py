@@ -4,6 +4,7 @@ Slow imports are not at the top: a child starts for every model that is read.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,8 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     Args:
         payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`. A repo
             may have `"endpoint": URL`, and `"file": name` where it holds several GGUF models. Each may have
-            `"adapters"`, a list of sources whose bytes are added up.
+            `"adapters"`, a list of sources whose bytes are added up; `"draft"`, the source of a model that drafts for
+            it; and, of a GGUF model, `"to_host"`, the rules of `layer_bytes`.
 
     Returns:
         `ModelFacts` as JSON.
@@ -36,8 +38,14 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     if len(adapters) > MAX_ADAPTERS:
         raise MetadataError(f"{len(adapters)} adapters, more than {MAX_ADAPTERS}; name fewer", retryable=False)
     try:
-        facts = facts_of(*_files(payload))
-        return facts_to_json(replace(facts, adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters)))
+        facts = facts_of(*_files(payload), payload.get("to_host"))
+        draft = payload.get("draft")
+        facts = replace(
+            facts,
+            adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters),
+            draft=None if draft is None else facts_of(*_files(draft)),
+        )
+        return facts_to_json(facts)
     except MemoryError as error:
         raise MetadataError(
             "the model's headers exceed the reader's memory limit; set resources.gpu_memory",
@@ -45,12 +53,15 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def facts_of(files: ModelFiles, gguf_file: str | None = None) -> ModelFacts:
+def facts_of(
+    files: ModelFiles, gguf_file: str | None = None, to_host: Sequence[Mapping[str, Any]] | None = None
+) -> ModelFacts:
     """The facts of a model from its files.
 
     Args:
         files: those of the model's folder; it may hold other files.
         gguf_file: the GGUF file to read; None: safetensors and `.bin` come before the only GGUF model, if there is one.
+        to_host: of a GGUF model, the rules by which tensors stay in the host's memory; None: layers are not measured.
 
     Raises:
         MetadataError: see there.
@@ -59,7 +70,7 @@ def facts_of(files: ModelFiles, gguf_file: str | None = None) -> ModelFacts:
     if gguf_file is not None:
         from controller.model_files.gguf_facts import gguf_facts  # noqa: PLC0415 - imports numpy
 
-        return gguf_facts(files, gguf_file)
+        return gguf_facts(files, gguf_file, to_host)
     weights = read_weights(files)
     facts = ModelFacts(
         weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision

@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from gguf.constants import Keys
 
@@ -17,11 +17,17 @@ from controller.model_files.gguf_header import ArrayLength, GgufHeader, Value, m
 
 MAX_PARTS: Final = 1024
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<parts>\d{5})\.gguf")
+_BLOCK: Final = re.compile(r"blk\.(\d{1,6})\.")
 _SUFFIX: Final = ".gguf"
 
 
-def gguf_facts(files: ModelFiles, name: str) -> ModelFacts:
+def gguf_facts(files: ModelFiles, name: str, to_host: Sequence[Mapping[str, Any]] | None = None) -> ModelFacts:
     """Reads a model of one file, or of all parts if `name` is one of several.
+
+    Args:
+        files: those of the model's folder.
+        name: of its first file.
+        to_host: the rules by which tensors stay in the host's memory, as `by_layer` reads them; None: do not measure.
 
     Raises:
         MetadataError: retryable if a file is missing, terminal if one is corrupt or not a model; names the file.
@@ -31,7 +37,37 @@ def gguf_facts(files: ModelFiles, name: str) -> ModelFacts:
     kind = values.get(Keys.General.TYPE, "model")
     if kind != "model":
         raise MetadataError(f"{where(files, name)}: type is {kind!r}, must be 'model'", retryable=False)
-    return _with_values(_of_tensors(files, name, headers), values)
+    facts = _with_values(_of_tensors(files, name, headers), values)
+    return facts if to_host is None else by_layer(facts, [h.tensors for h in headers], to_host)
+
+
+def by_layer(
+    facts: ModelFacts, headers: Sequence[Mapping[str, int]], to_host: Sequence[Mapping[str, Any]]
+) -> ModelFacts:
+    """Adds the bytes of each layer, and those that stay in the host's memory.
+
+    Args:
+        facts: of the model.
+        headers: bytes of each tensor by name, of each file.
+        to_host: rules, each with a `pattern` that is searched in a tensor's name, and optionally `layers`: only that
+            many of the first layers. llama.cpp's loader searches in the same way.
+    """
+    layers = facts.layers or 0
+    whole, kept, other = [0] * layers, [0] * layers, 0
+    rules = [(re.compile(rule["pattern"]), rule.get("layers")) for rule in to_host]
+    for name, size in (one for header in headers for one in header.items()):
+        block = _BLOCK.match(name)
+        layer = int(block[1]) if block is not None else None
+        on_host = any(
+            pattern.search(name) and (first is None or (layer is not None and layer < first))
+            for pattern, first in rules
+        )
+        if layer is None or layer >= layers:
+            other += size * on_host
+            continue
+        whole[layer] += size
+        kept[layer] += size * on_host
+    return replace(facts, layer_bytes=tuple(whole), host_layer_bytes=tuple(kept), host_other_bytes=other)
 
 
 def gguf_bytes(files: ModelFiles, name: str) -> int:

@@ -55,11 +55,13 @@ class GgufHeader:
         values: by key; None for texts that are too long to keep.
         dtypes: bytes of its tensors by type, such as `Q4_K`.
         parameters: elements of its tensors.
+        tensors: bytes of each tensor by name.
     """
 
     values: Mapping[str, Value]
     dtypes: Mapping[str, int]
     parameters: int
+    tensors: Mapping[str, int]
 
 
 def read_header(files: ModelFiles, name: str) -> GgufHeader:
@@ -89,7 +91,8 @@ def read_header(files: ModelFiles, name: str) -> GgufHeader:
     dtypes: dict[str, int] = {}
     for tensor in found:
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.size_bytes
-    return GgufHeader(values, dtypes, sum(tensor.elements for tensor in found))
+    elements = sum(tensor.elements for tensor in found)
+    return GgufHeader(values, dtypes, elements, {tensor.name: tensor.size_bytes for tensor in found})
 
 
 def _value(cursor: Cursor, kind: int, depth: int) -> Value:
@@ -121,6 +124,7 @@ def _array(cursor: Cursor, depth: int) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
+    name: str
     dtype: str
     elements: int
     size_bytes: int
@@ -142,7 +146,7 @@ def _tensor(cursor: Cursor) -> _Tensor:
     block, block_bytes = GGML_QUANT_SIZES[dtype]
     if elements >= _MAX_SIZE or elements % block:
         raise cursor.invalid(f"tensor {name[:100]!r} has {elements} elements, which do not form blocks of {block}")
-    return _Tensor(dtype.name, elements, elements // block * block_bytes, offset)
+    return _Tensor(name, dtype.name, elements, elements // block * block_bytes, offset)
 
 
 def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Tensor], file_bytes: int) -> None:

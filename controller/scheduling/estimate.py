@@ -83,6 +83,8 @@ def asks_for(
 def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> Ask:
     layouts, tried = _layouts(spec, need, engine)
     resources, compatibility = spec.resources, engine.compatibility(spec)
+    if spec.runtime == "docker":
+        compatibility = compatibility.in_container()
     capabilities = [c for c in (compatibility.min_compute_capability, need.compute_capability) if c is not None]
     return replace(
         blank,

@@ -3,21 +3,19 @@
 `transformers` must be on the search path; its own interpreter, beside it, makes the model.
 """
 
-import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import BadRequestError, NotFoundError
 
-from support.processes.up_process import Up, clean_env
+from engines.deployed import apply, gpuward, openai_client
+from support.processes.up_process import Up
 
 MODEL_MAKER = Path(__file__).parents[1] / "support" / "builders" / "tiny_llama.py"
-START_LIMIT = "150s"  # importing torch takes many seconds on a busy machine
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -39,37 +37,6 @@ def up(data_dir: Path) -> Iterator[Up]:
         yield running
         code, _ = running.stop()
         assert (code, running.leftovers()) == (0, [])
-
-
-def client_env(up: Up) -> dict[str, str]:
-    return dict(line.split("=", 1) for line in (up.data_dir / "client.env").read_text().splitlines())
-
-
-def gpuward(up: Up, *words: str, manifest: dict[str, Any] | None = None) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "cli", *words],
-        env=clean_env() | client_env(up),
-        input=json.dumps(manifest) if manifest else None,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, (words, done.stdout, done.stderr, up.text[-2000:])
-    return done.stdout
-
-
-def apply(up: Up, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Applies it and waits until it runs; returns its instance's status."""
-    gpuward(up, "apply", "--wait", "--timeout", START_LIMIT, "-f", "-", manifest=manifest)
-    (instance,) = json.loads(gpuward(up, "get", "instances", "-o", "json"))["items"]
-    status: dict[str, Any] = instance["status"]
-    return status
-
-
-def openai_client(up: Up) -> OpenAI:
-    env = client_env(up)
-    return OpenAI(base_url=f"{env['GPUWARD_URL']}/v1", api_key=env["GPUWARD_API_KEY"], timeout=60, max_retries=0)
 
 
 def test_a_tiny_llama_on_cpu_answers_the_official_client(up: Up, tiny_llama: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from controller.domain.need_json import need_from_json, need_to_json
 from controller.domain.placement import Need
-from controller.engines.base import Launch
-from controller.engines.registry import engine_for
+from controller.engines.base import Launch, SpecError
+from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import asks_for
 from support.builders.engine_specs import GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec
 
@@ -17,12 +17,12 @@ from support.builders.engine_specs import GIB, LLAMA, ONE, QUANTISED, asks, need
 def test_llama_server() -> None:
     started = process(spec("llama-cpp"), replace(ONE, sequences=4))
     assert " ".join(started.argv) == (
-        "llama-server --model /m.gguf --host 127.0.0.1 --port {port} --metrics --n-gpu-layers 999 --ctx-size 32768"
-        " --parallel 4"
+        "llama-server --model /m.gguf --host 127.0.0.1 --port {port} --metrics --cache-ram 1024 --n-gpu-layers 999"
+        " --ctx-size 32768 --parallel 4"
     )
     assert started.request_model is None
     own = process(spec("llama-cpp", args={"n-gpu-layers": 10, "ctx-size": 4096, "parallel": 2}), ONE)
-    assert own.argv[8:] == ("--n-gpu-layers", "10", "--ctx-size", "4096", "--parallel", "2")
+    assert own.argv[8:] == ("--cache-ram", "1024", "--n-gpu-layers", "10", "--ctx-size", "4096", "--parallel", "2")
 
 
 def test_llama_cpp_spreads_layers_over_gpus() -> None:
@@ -70,13 +70,17 @@ def test_llama_cpp_reads_adapters_and_vision_towers() -> None:
 
 def test_layers_stay_in_host_memory_only_where_the_user_asks() -> None:
     whole, part = need("llama-cpp", QUANTISED), need("llama-cpp", QUANTISED, args={"n-gpu-layers": 11})
-    assert whole.host_memory_mib == 512
-    assert part.host_memory_mib == 512 + 3129 + 2731  # 22 of 33 layers, and their part of 4 GiB of cache
+    assert whole.host_memory_mib == 512 + 1024  # its cache of prompts
+    assert (
+        part.host_memory_mib == 1536 + 3129 + 4 * GIB * 22 // 32
+    )  # 22 of 33 layers, and their cache: the output has none
     assert part.shares[0].parts["weights"] == 1565
+    assert part.shares[0].parts["cache"] == 4 * GIB * 10 / 32
+    assert part.shares[0].parts["offload"] == 143  # a layer that a large batch copies to the GPU
     assert any("11 of 33 layers" in note for note in part.notes)
     on_host = need("llama-cpp", QUANTISED, args={"n-gpu-layers": 0})
     assert on_host.memory_mib == 0
-    assert on_host.host_memory_mib == 512 + 4693 + 4 * GIB
+    assert on_host.host_memory_mib == 1536 + 4693 + 4 * GIB
     launch = Launch(context=on_host.context, sequences=on_host.sequences)
     # Else it would use the model's own context: 131,072 tokens are sixteen times as much.
     line = " ".join(process(spec("llama-cpp", args={"n-gpu-layers": 0}), launch).argv)
@@ -119,3 +123,41 @@ def test_a_need_is_stored_whole() -> None:
         found = need("auto", facts, model=model, resources={"max_workers": 2} if facts is LLAMA else {})
         assert found.by_engine
         assert need_from_json(json.loads(json.dumps(need_to_json(found)))) == found
+
+
+def test_compute_grows_with_the_context_of_a_slot() -> None:
+    """As measured with a tiny model: 28 MiB more for 28k tokens, 96 MiB for 96k; it does not grow with slots."""
+
+    def compute(**args: Any) -> int:
+        return need("llama-cpp", QUANTISED, args=args).shares[0].parts["compute"]
+
+    at_4k, at_32k, at_128k = (compute(**{"ctx-size": n * 1024, "parallel": 1}) for n in (4, 32, 128))
+    assert (at_32k - at_4k, at_128k - at_32k) == (28, 96)
+    assert compute(**{"ctx-size": 32 * 1024, "parallel": 8}) == at_4k
+    assert compute(**{"ctx-size": 32 * 1024, "parallel": 8, "kv-unified": True}) == at_32k
+    off = compute(**{"ctx-size": 32 * 1024, "parallel": 1, "flash-attn": "off"})
+    assert off == at_4k - 4 + 64 * (1 + 32)  # 32 heads
+
+
+@pytest.mark.parametrize(
+    ("args", "stated", "flag", "host"),
+    [
+        ({}, "auto", "1024", 512 + 1024),
+        ({}, "1GiB", "512", 1024),  # within the stated claim
+        ({"cache-ram": 4096}, "auto", "4096", 512 + 4096),
+        ({"cache_ram": 0}, "auto", "0", 512),
+        ({"cache-ram": -1}, "8GiB", "-1", 8192),
+    ],
+)
+def test_the_cache_of_prompts_is_bounded_and_claimed(args, stated, flag, host) -> None:
+    fields = {"args": args, "resources": {"host_memory": stated}}
+    argv = process(spec("llama-cpp", **fields), ONE).argv
+    assert argv.count("--cache-ram") == 1
+    assert argv[argv.index("--cache-ram") + 1] == flag
+    (asked,) = asks("llama-cpp", QUANTISED, **fields)
+    assert asked.host_memory_mib == host
+
+
+def test_a_cache_of_prompts_without_a_bound_needs_a_stated_claim() -> None:
+    with pytest.raises(SpecError, match=r"^args.cache-ram: must be MiB of host memory"):
+        validate(spec("llama-cpp", args={"cache-ram": -1}))

@@ -40,7 +40,7 @@ def test_each_server_gets_its_flags_in_its_own_form() -> None:
         "--enable-metrics --lora-paths a=/a b=/b --context-length 8000"
     )
     assert flags_given("llama-cpp", **{"lora": ["/a", "/b"], "ctx-size": "8K", "parallel": 1, "mmap": False}) == (
-        "--metrics --n-gpu-layers 999 --lora /a --lora /b --ctx-size 8192 --parallel 1 --no-mmap"
+        "--metrics --cache-ram 1024 --n-gpu-layers 999 --lora /a --lora /b --ctx-size 8192 --parallel 1 --no-mmap"
     )
 
 
@@ -162,3 +162,21 @@ def test_sglang() -> None:
 def test_refusals_name_the_field_and_the_fix(engine: str, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match="^" + words):
         validate(spec(engine, **fields))
+
+
+def test_answers_carry_the_name_of_the_deployment() -> None:
+    named = Launch(gpu_count=1, name="chat")
+    vllm = process(spec("vllm"), named)
+    assert " --served-model-name chat org/name" in " ".join(vllm.argv)
+    assert vllm.request_model == "org/name", "the second name, which a process of an earlier version knows too"
+    own = process(spec("vllm", args={"served-model-name": "mine"}), named)
+    assert " ".join(own.argv).count("--served-model-name") == 1
+    assert own.request_model == "mine"
+    sglang = process(spec("sglang"), named)
+    assert " --served-model-name chat" in " ".join(sglang.argv)
+    assert sglang.request_model is None, "it answers by the name that was asked for, so nothing is rewritten"
+    assert process(spec("sglang", args={"served-model-name": "mine"}), named).request_model == "mine"
+    assert " --alias chat" in " ".join(process(spec("llama-cpp"), named).argv)
+    assert "chat" not in process(spec("llama-cpp", args={"alias": "mine"}), named).argv
+    rank = process(spec("vllm", resources={"max_workers": 2}), Launch(4, tp=4, pp=2, workers=2, rank=1, name="chat"))
+    assert "--served-model-name" not in rank.argv

@@ -50,6 +50,14 @@ def test_an_instance_placed_for_one_sequence_is_started_and_shown_for_one() -> N
         assert need_view(found, spec("sglang").resources, None, layout).sequences == sequences
 
 
+def test_only_a_stated_claim_of_host_memory_is_a_limit() -> None:
+    for stated, limit in (("auto", None), ("16GiB", 16 * GIB)):
+        wanted = spec("vllm", resources={"gpus": 1, "host_memory": stated})
+        claim = PlannedClaim("GPU-1", 8 * GIB, 0, exclusive=False, position=0)
+        order = start_payload(wanted, deployment="d", deployment_uid="u", gpus=[claim])
+        assert order["host_memory_mib"] == limit
+
+
 def test_the_need_is_for_stated_context_and_concurrency() -> None:
     found = need("vllm", args={"max-model-len": "32K", "max-num-seqs": 4})
     assert found.shares[0].parts["cache"] == 16 * GIB

@@ -233,3 +233,11 @@ def test_a_missing_file_is_retryable(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match="is not there") as raised:
         facts(tmp_path / "m.gguf")
     assert raised.value.retryable
+
+
+def test_layers_are_measured_where_flags_keep_tensors_on_the_host(tmp_path: Path) -> None:
+    file = gguf(tmp_path / "m.gguf", **(LLAMA | {"block_count": 2}))
+    assert facts(file)["layer_bytes"] == ()
+    found = facts(file, to_host=[{"pattern": r"attn_(q|k)", "layers": 1}, {"pattern": "norm"}])
+    assert (found["layer_bytes"], found["host_layer_bytes"], found["host_other_bytes"]) == ((288, 0), (288, 0), 32)
+    assert facts(file, draft={"gguf": str(file)})["draft"]["weight_bytes"] == 320

@@ -1,0 +1,90 @@
+"""Why an engine ended by itself, as far as its exit code and its last lines say. Agent and controller share it. Pure.
+
+The agent picks the line that tells most and reports it as the message. The controller derives the reason code from it,
+so an agent of an earlier version, which reports no line, gives `crash`.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+KILLED_FOR_MEMORY: Final = "oom_killed: the kernel killed it, since memory of the host ran out"
+_MOST: Final = 500  # characters of a line
+_USAGE_LINES: Final = 6  # a usage error is what a program says last; one line or a frame around it
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_FRAME: Final = re.compile(r"^[\s│|╭╰─╮╯]+|[\s│|─╮╯]+$")
+
+
+class Cause(StrEnum):
+    """A reason code of an instance."""
+
+    OOM_KILLED = "oom_killed"
+    GPU_OOM = "gpu_oom"
+    PORT_TAKEN = "port_taken"
+    MODEL_NOT_FOUND = "model_not_found"
+    ENGINE_USAGE = "engine_usage"
+    CRASH = "crash"
+    EXIT = "exit"  # code 0, or unknown
+    IMAGE_NOT_FOUND = "image_not_found"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    RUNTIME_UNSUPPORTED = "runtime_unsupported"
+
+
+# An agent says these itself, at the begin of its message: the process was never started.
+_OF_A_START: Final = (Cause.IMAGE_NOT_FOUND, Cause.IMAGE_PULL_FAILED, Cause.RUNTIME_UNSUPPORTED)
+
+
+# What engines print, checked against vLLM 0.11 and 0.33, SGLang 0.5, llama.cpp of 2026, and Transformers 5. The tests
+# name the source of each. The first that matches counts.
+_TEXTS: Final = {
+    Cause.GPU_OOM: re.compile(
+        r"CUDA out of memory|CUDA error: out of memory|cudaMalloc failed: out of memory|OutOfMemoryError"
+        r"|CUDA_ERROR_OUT_OF_MEMORY|failed to allocate CUDA\d* buffer|No available memory for the cache blocks"
+        r"|is less than desired GPU memory utilization|larger than the available KV cache memory"
+        r"|Not enough memory\. Please try to increase --mem-fraction-static"
+    ),
+    Cause.PORT_TAKEN: re.compile(
+        r"address already in use|couldn't bind HTTP server socket|Port is already in use|port .{0,40} is not available",
+        re.IGNORECASE,
+    ),
+    Cause.MODEL_NOT_FOUND: re.compile(
+        r"Repository Not Found|RepositoryNotFoundError|GatedRepoError|Cannot access gated repo|gated repo\b"
+        r"|is not a valid model identifier|Invalid repository ID or local directory|failed to open GGUF file"
+        r"|does not appear to have a file named|Can't load the configuration of|RevisionNotFoundError"
+    ),
+}
+_USAGE: Final = re.compile(
+    r"^[\w./ -]{1,80}: error: |^error: (invalid argument|unknown argument|unrecognized|expected value for)"
+    r"|error while handling argument|^(Error: )?No such option|^(Error: )?Invalid value for"
+    r"|^(Error: )?Got unexpected extra argument|User-specified max_model_len"
+)
+
+
+def telling_line(tail: str) -> str:
+    """The line of a log's end that says why a process ended: the last of a known cause, else the last one."""
+    lines = [shown for line in tail.splitlines() if (shown := _shown(line))]
+    usage = (line for line in reversed(lines[-_USAGE_LINES:]) if _USAGE.search(line))
+    known = (line for line in reversed(lines) if any(text.search(line) for text in _TEXTS.values()))
+    return next(usage, None) or next(known, None) or (lines[-1] if lines else "")
+
+
+def cause_of_failed_start(message: str) -> Cause | None:
+    """Why a container could not be started, as its agent says; None: it says nothing that has a code."""
+    return next((cause for cause in _OF_A_START if message.startswith(f"{cause}:")), None)
+
+
+def cause_of(message: str, exit_code: int | None) -> Cause:
+    """The reason code for the end of a process that was not told to stop."""
+    if message.startswith(f"{Cause.OOM_KILLED}:"):
+        return Cause.OOM_KILLED
+    if exit_code is None or exit_code == 0:
+        return Cause.EXIT
+    found = next((cause for cause, text in _TEXTS.items() if text.search(message)), None)
+    if found is None and exit_code > 0 and _USAGE.search(message):
+        return Cause.ENGINE_USAGE
+    return found or Cause.CRASH
+
+
+def _shown(line: str) -> str:
+    plain = _FRAME.sub("", _COLOURS.sub("", line))
+    return "".join(sign if sign.isprintable() else " " for sign in plain)[:_MOST].strip()
