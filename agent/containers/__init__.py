@@ -1,0 +1,1 @@
+"""Runs model servers in containers of the host's Docker engine."""

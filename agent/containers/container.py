@@ -1,0 +1,300 @@
+"""One container of an engine: watches it, copies its log, signals it, and kills it until it is gone.
+
+Docker may be away or start again while the container runs on: that is unknown, never an end.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from agent.clock import boot_clock
+from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.log_copy import LogCopy
+from agent.decide.containers import exit_code
+from agent.processes.cgroups import OOM_KILLED
+from agent.processes.procfs import read_process, start_ticks
+from agent.rare_log import RareLog
+from schemas.wire import ExitReason
+
+_RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
+_LOG_END_S: Final = 5.0  # for the last lines, once it has ended
+_KILL_POLL_S: Final = 0.5
+_MOST_PIECES: Final = 500
+_FLUSH_S: Final = 0.1
+_LOG_RETRY_S: Final = (0.2, 1.0, 5.0, 30.0)
+_AWAY_S: Final = 10.0  # a Docker that starts again may still tell how it ended
+
+log = structlog.get_logger()
+
+
+class Container:
+    """The container of one process, of this agent's making or adopted. `open` starts the watch.
+
+    Args:
+        engine: the Docker engine.
+        name: of the container.
+        copy: where its log goes.
+        on_pid: is told the pid of its first process, and when that started.
+        bridge: whether its port is passed on by Docker.
+        known: whether Docker has answered for it yet.
+        earlier_boot: whether it was started before the host's last start.
+    """
+
+    def __init__(
+        self,
+        engine: DockerEngine,
+        name: str,
+        copy: LogCopy,
+        on_pid: Callable[[int, int | None], None],
+        *,
+        bridge: bool,
+        known: bool,
+        earlier_boot: bool = False,
+    ) -> None:
+        self.exited = asyncio.Event()
+        self.exit_code: int | None = None
+        self._engine = engine
+        self._name = name
+        self._copy = copy
+        self._on_pid = on_pid
+        self._bridge = bridge
+        self._away = not known
+        self._away_since_s: float | None = None
+        self._earlier_boot = earlier_boot
+        self._answered = False
+        self._elsewhere = False  # Docker knows no such container, and yet its first process runs
+        self._noted_pid: int | None = None
+        self._pid: tuple[int, int | None] | None = None
+        self._signalled_by_pid = False
+        self._over = asyncio.Event()
+        self._state: dict[str, Any] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log_wanted = asyncio.Event()
+        self._rare = RareLog(log, boot_clock)
+
+    def open(self, pid: int | None = None, ticks: int | None = None) -> None:
+        """Starts to watch. `pid` and its start: as an earlier agent knew them."""
+        self._pid = None if pid is None or self._earlier_boot else (pid, ticks)
+        self._noted_pid = self._pid[0] if self._pid else None
+        copying = asyncio.create_task(self._copy_log(), name=f"log {self._name}")
+        self._tasks = [copying, asyncio.create_task(self._watch(copying), name=f"container {self._name}")]
+
+    @property
+    def end(self) -> ExitReason:
+        """`gone` if it was never started, or was removed."""
+        return "exit" if self._state.get("Status") in ("exited", "dead") else "gone"
+
+    @property
+    def is_unknown(self) -> bool:
+        """While Docker is away, its port may be out of reach: Docker passes connections on."""
+        return self._away
+
+    @property
+    def is_proxied(self) -> bool:
+        """Docker accepts connections to a published port at once."""
+        return self._bridge
+
+    @property
+    def counts_oom_kills(self) -> bool:
+        """Docker tells of kills at the container's own limit alone."""
+        return False
+
+    def oom_message(self, host_memory_mib: int | None) -> str:
+        """As Docker's state says."""
+        if not self._state.get("OOMKilled") or not host_memory_mib or self.exit_code == 0:
+            return ""
+        return (
+            f"{OOM_KILLED}: the kernel killed it, since it needed more memory than its limit of {host_memory_mib} MiB"
+        )
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to its first process."""
+        self._tasks.append(asyncio.create_task(self._signal(signal.SIGTERM), name=f"stop {self._name}"))
+
+    async def kill(self, limit_s: float) -> str:
+        """Kills it by Docker, and where that is away by its pid."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit_s
+        while not self.exited.is_set():
+            await self._signal(signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_POLL_S):
+                    await self.exited.wait()
+            if clock() >= deadline and not self.exited.is_set():
+                pid = self._pid[0] if self._pid else "unknown"
+                away = "; Docker does not answer" if self._away else ""
+                return f"container {self._name}, pid {pid}{away}"
+        return ""
+
+    async def forget(self) -> None:
+        """Removes the container; one that stays is removed later, as a stray."""
+        with contextlib.suppress(OSError):
+            self._copy.forget()
+        with contextlib.suppress(DockerAwayError, DockerRefusalError):
+            await self._engine.remove(self._name)
+
+    async def aclose(self) -> None:
+        """Ends the watch."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, copying: asyncio.Task[None]) -> None:
+        """Returns once it has ended for certain and its log is copied."""
+        delays = iter(_RETRY_S)
+        while True:
+            try:
+                if await self._has_ended():
+                    break
+                self._away, self._away_since_s, delays = False, None, iter(_RETRY_S)
+                await self._engine.wait(self._name)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
+                self._away = True
+                self._rare.warning("container state unknown", cause="away", container=self._name, error=str(error))
+                if self._is_dead(error):
+                    break
+                await asyncio.sleep(next(delays, _RETRY_S[-1]))
+        self._over.set()
+        self._log_wanted.set()
+        await asyncio.wait([copying], timeout=_LOG_END_S)
+        copying.cancel()
+        self.exited.set()
+
+    async def _has_ended(self) -> bool:
+        """Asks Docker how it is.
+
+        Raises:
+            DockerAwayError, DockerRefusalError, ValueError, TypeError: that is unknown.
+        """
+        self._answered = False
+        found = await self._engine.inspect(self._name)
+        self._answered = True
+        self._elsewhere = found is None and self._first_process_runs()
+        if self._elsewhere:
+            raise DockerAwayError("this Docker knows no such container, and yet its first process runs")
+        if found is None:
+            self._state = {}
+            return True
+        state = dict(found.get("State") or {})
+        if state.get("Running"):
+            self._state = state
+            self._note_pid(int(state.get("Pid") or 0))
+            self._log_wanted.set()
+            return False
+        status = state.get("Status")
+        if status in ("exited", "dead"):
+            self.exit_code = exit_code(int(state.get("ExitCode") or 0))
+            self._state = state
+            return True
+        if status == "created":  # an agent ended while it was started, and Docker may go on
+            await self._engine.remove(self._name)
+        raise DockerAwayError(f"its state is {status!r}")
+
+    def _note_pid(self, pid: int) -> None:
+        if not pid:
+            return
+        if self._pid is None or self._pid[0] != pid:
+            self._pid = (pid, start_ticks(pid))
+        if self._noted_pid == pid:
+            return
+        try:
+            self._on_pid(*self._pid)
+        except Exception as error:  # noqa: BLE001 - such as a full disk; it is told again after the next answer
+            self._rare.warning("pid not noted", cause="pid", container=self._name, error=str(error))
+        else:
+            self._noted_pid = pid
+
+    def _first_process_runs(self) -> bool:
+        if self._pid is None or self._pid[1] is None:
+            return False
+        process = read_process(self._pid[0])
+        return process is not None and not process.zombie and process.start_ticks == self._pid[1]
+
+    def _is_dead(self, error: Exception) -> bool:
+        """Whether it has certainly ended, while Docker does not answer.
+
+        Its first process waits for all others before it becomes a zombie. Docker starts none again: we set no restart
+        policy. Where Docker answers at all, its word is awaited.
+        """
+        if self._answered or not isinstance(error, DockerAwayError):
+            return False
+        if self._earlier_boot:
+            return self._pid is None  # else it was started by hand since
+        if self._pid is None or self._pid[1] is None or self._first_process_runs():
+            return False
+        if self._signalled_by_pid:
+            return True
+        now_s = boot_clock()
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+        # A process of another machine has a pid there, and pids may be hidden: then even the first one is not seen.
+        seen = self._engine.address.startswith("unix:") and read_process(1) is not None
+        return seen and now_s - self._away_since_s >= _AWAY_S
+
+    async def _signal(self, number: signal.Signals) -> None:
+        try:
+            await self._engine.signal(self._name, number.name)
+            if self._elsewhere:
+                self._signal_pid(number)
+        except (DockerAwayError, DockerRefusalError):
+            self._signal_pid(number)
+
+    def _signal_pid(self, number: signal.Signals) -> None:
+        """Signals the first process; the kernel ends all others of a container with it."""
+        if self._pid is None or self._pid[1] is None or start_ticks(self._pid[0]) != self._pid[1]:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self._pid[0], number)
+            self._signalled_by_pid = True
+
+    async def _copy_log(self) -> None:
+        """Copies the log until the container has ended; goes on after Docker was away."""
+        delays = iter(_LOG_RETRY_S)
+        while True:
+            await self._log_wanted.wait()
+            over = self._over.is_set()  # read before the copy, which then includes the last words
+            try:
+                await self._copy_pieces()
+            except (DockerAwayError, DockerRefusalError) as error:
+                if over and isinstance(error, DockerRefusalError):
+                    return
+                delays = iter(_LOG_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
+                self._rare.warning("log not copied", cause="log", container=self._name, error=str(error))
+            else:
+                if over:
+                    return
+                delays = iter(_LOG_RETRY_S)
+            delay_s = next(delays, _LOG_RETRY_S[-1])
+            if over:
+                await asyncio.sleep(_RETRY_S[0])
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._over.wait()
+
+    async def _copy_pieces(self) -> None:
+        self._copy.begin()
+        pieces: asyncio.Queue[bytes] = asyncio.Queue(_MOST_PIECES)
+        reading = asyncio.create_task(self._read_pieces(pieces), name=f"log of {self._name}")
+        try:
+            while not (reading.done() and pieces.empty()):
+                taken = [pieces.get_nowait() for _ in range(pieces.qsize())]
+                if taken:
+                    await asyncio.to_thread(self._copy.write, taken)
+                else:
+                    await asyncio.wait([reading], timeout=_FLUSH_S)
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read_pieces(self, pieces: asyncio.Queue[bytes]) -> None:
+        async with contextlib.aclosing(self._engine.log(self._name, self._copy.since)) as read:
+            async for piece in read:
+                await pieces.put(piece)

@@ -1,0 +1,59 @@
+"""Which folders a container needs to read a model: its own, and those to which its links lead."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_MOST_FILES: Final = 10_000
+_MOST_FOLDERS: Final = 16
+# Folders of the host itself. To mount them would hide the image's, and `/run` holds Docker's own socket.
+_OF_THE_HOST: Final = tuple(
+    Path(place)
+    for place in ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+)
+
+
+def refused_model(models: tuple[str, ...]) -> str:
+    """The model that no container gets, since it is a folder of the host itself; empty: there is none."""
+    return next((model for model in models if _is_of_the_host(Path(os.path.realpath(model)))), "")
+
+
+def linked_folders(models: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders outside of models in which files lie that links within them name, as in a cache of the hub.
+
+    Links that lead nowhere, or into the host's own folders, are left out. Blocks for a walk.
+    """
+    found: dict[str, None] = {}
+    for model in models:
+        inside = os.path.realpath(model)
+        for target in _targets(Path(model)):
+            if not target.is_relative_to(inside) and not _is_of_the_host(target.parent):
+                found[str(target.parent)] = None
+            if len(found) >= _MOST_FOLDERS:
+                return tuple(found)
+    return tuple(found)
+
+
+def _targets(model: Path) -> Iterator[Path]:
+    """The files that links within a folder name."""
+    try:
+        for path in itertools.islice(model.rglob("*"), _MOST_FILES):
+            target = _file_behind(path)
+            if target is not None:
+                yield target
+    except OSError:  # a folder that the agent may not enter: its engine may not, either
+        return
+
+
+def _file_behind(path: Path) -> Path | None:
+    try:
+        target = path.resolve() if path.is_symlink() else None
+        return target if target is not None and target.is_file() else None
+    except (OSError, RuntimeError):  # Python 3.11 tells links in a circle by RuntimeError
+        return None
+
+
+def _is_of_the_host(folder: Path) -> bool:
+    return folder == Path("/") or any(folder.is_relative_to(place) for place in _OF_THE_HOST)

@@ -1,0 +1,122 @@
+"""Engines in containers: their images, and the container of each process."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from controller.engines.base import Engine, Launch, SpecError, adapter_places, model_reference
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.docker import target_of
+from schemas.wire import ContainerOrder
+
+# Tags that the projects' own pages name; CUDA 12, which runs on drivers that CUDA 13 no longer does.
+# vLLM: docs.vllm.ai, Using Docker. SGLang: docs.sglang.io, Installation: this is its last tag with CUDA 12.
+# llama.cpp: docs/docker.md in its repository: `server-cuda` has CUDA 12, and each build a tag of its own.
+# Hugging Face publishes no image with what `transformers serve` needs.
+DEFAULT_IMAGES: Final[Mapping[str, str]] = {
+    "vllm": "vllm/vllm-openai:v0.28.0-cu129",
+    "sglang": "lmsysorg/sglang:v0.5.19-cu129",
+    "llama-cpp": "ghcr.io/ggml-org/llama.cpp:server-cuda-b9660",
+    "llama-cpp-cpu": "ghcr.io/ggml-org/llama.cpp:server-b9660",
+}
+_WITHOUT_GPUS: Final[Mapping[str, str]] = {"llama-cpp": "llama-cpp-cpu"}
+# /dev/shm, through which the processes of one engine exchange tensors, by NCCL too. Docker's 64 MiB are too few. The
+# pages of SGLang start its servers for eight GPUs with 32 GiB. Memory is taken only as it is used.
+SHM_PER_GPU_MIB: Final = 4096
+_SHARES_MEMORY: Final = frozenset({"vllm", "sglang", "custom"})  # what a command starts is unknown
+# llama.cpp's images keep the server in a folder that their PATH lacks. The others are NVIDIA's and Debian's.
+_PATHS: Final = (
+    "/app", "/usr/local/nvidia/bin", "/usr/local/cuda/bin",
+    "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
+)  # fmt: skip
+_PART: Final = re.compile(r"(?P<name>.*)-[0-9]{5}-of-(?P<parts>[0-9]{5})\.gguf")
+_DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
+
+
+def has_default_image(engine: str) -> bool:
+    """Whether an engine of this name runs in a container without an image of the user's own."""
+    return engine in DEFAULT_IMAGES
+
+
+def check_container(spec: DeploymentSpec) -> None:
+    """Raises SpecError for a spec with `runtime: docker` whose container could not work."""
+    named = spec.engine
+    if named == "auto" and spec.image is not None and not spec.command:
+        raise SpecError("image: has one engine; set engine, such as engine: vllm, or remove the image")
+    if named != "auto" and not spec.command and spec.image is None and not has_default_image(named):
+        raise SpecError(f"image: is required by engine {named} with runtime: docker; name one that has the program")
+    read = model_reference(spec) if spec.model is not None and not spec.model.startswith("hf:") else None
+    for source, written in spec.docker.volumes.items():
+        if read is not None and posixpath.normpath(target_of(written)) == posixpath.normpath(read):
+            raise SpecError(f"docker.volumes: {source} would hide the model, which is there at {read}; remove it")
+
+
+def image_key(spec: DeploymentSpec, engine: str, gpus: int) -> str | None:
+    """The entry of `DEFAULT_IMAGES` that a process uses; None: the spec has an image."""
+    if spec.image is not None:
+        return None
+    return _WITHOUT_GPUS.get(engine, engine) if gpus == 0 else engine
+
+
+def container_of(spec: DeploymentSpec, engine: Engine, launch: Launch) -> ContainerOrder | None:
+    """The container of one process; None with `runtime: process`.
+
+    Its image may be replaced when the command is dispatched: by the controller's settings, and by its digest.
+    """
+    if spec.runtime != "docker":
+        return None
+    key = image_key(spec, engine.name, launch.gpu_count)
+    return ContainerOrder(
+        image=spec.image if key is None else DEFAULT_IMAGES[key],
+        pull=spec.docker.pull,
+        shm_size_mib=_shm_mib(spec, engine.name, launch.gpu_count),
+        volumes=spec.docker.volumes,
+        models=tuple(dict.fromkeys(_models(spec, engine))),
+        host_network=launch.workers > 1,  # its ranks find one another at their hosts' addresses
+    )
+
+
+def container_env(spec: DeploymentSpec, engine: str) -> dict[str, str]:
+    """What the environment of an engine needs in its container."""
+    if spec.runtime == "docker" and engine == "llama-cpp":
+        return {"PATH": ":".join(_PATHS)}
+    return {}
+
+
+def pinned(image: str, digest: str) -> str:
+    """The image with this digest, without its tag. An image that names a digest stays as it is."""
+    if _DIGEST.search(image):
+        return image
+    folder, slash, name = image.rpartition("/")
+    return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+
+
+def _shm_mib(spec: DeploymentSpec, engine: str, gpus: int) -> int | None:
+    """MiB of /dev/shm; None: Docker's default."""
+    if isinstance(spec.docker.shm_size, int):
+        return spec.docker.shm_size
+    return SHM_PER_GPU_MIB * gpus or None if engine in _SHARES_MEMORY else None
+
+
+def _models(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
+    """The folders and files of the host that the engine reads: the model, and what is loaded beside it."""
+    if spec.model is not None and not spec.model.startswith("hf:"):
+        yield from _parts(model_reference(spec) or "")
+    work = engine.analysis(spec)
+    payload: Mapping[str, Any] = {} if work is None else work.payload
+    for beside in (*payload.get("adapters", ()), payload.get("draft", {})):
+        for kind in ("path", "gguf"):
+            if kind in beside:
+                yield from _parts(beside[kind])
+    yield from (place for place in adapter_places(spec).values() if place.startswith("/"))
+
+
+def _parts(path: str) -> Iterator[str]:
+    """The path; of a GGUF file in several parts each of them."""
+    match = _PART.fullmatch(path)
+    if match is None:
+        yield path
+        return
+    parts = int(match["parts"])
+    yield from (f"{match['name']}-{number:05}-of-{parts:05}.gguf" for number in range(1, min(parts, 1000) + 1))

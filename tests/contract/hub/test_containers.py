@@ -1,0 +1,77 @@
+"""Containers between controller and agent: runtimes that agents report, images that orders name, and old agents."""
+
+from typing import Any
+
+from schemas.wire import Command, InventoryChanged, RuntimeFacts
+from support.database.ledger import add_deployment, add_instance, claim
+from support.leading.served_hub import HubUnderTest, eventually, start_payload
+from support.standins.agent import Connection, gpu, hello, inventory, process
+
+DIGEST = f"sha256:{'a' * 64}"
+DOCKER = RuntimeFacts(name="docker", usable=True, gpus=True, version="29.1")
+AWAY = RuntimeFacts(name="docker", usable=False, reason="Docker does not answer")
+ORDER = {"image": "own/one:1", "pull": "missing"}
+CONDITION = "select conditions -> 0 ->> 'message' from workers"
+
+
+async def set_up(hub: HubUnderTest, *runtimes: RuntimeFacts) -> tuple[str, Connection]:
+    worker = await hub.add_worker()
+    agent = await hub.connect(first=hello(shape=inventory([gpu("GPU-a")], runtimes=runtimes)))
+    fields: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one:1"}
+    uid = await add_deployment(hub.database, "d", **fields)
+    for instance in ("i", "j"):
+        await add_instance(hub.database, uid, instance, phase="starting", epoch=1)
+        await claim(hub.database, "GPU-a", instance, 1024)
+    return worker, agent
+
+
+async def ordered(hub: HubUnderTest, agent: Connection, worker: str, instance: str, **beside: Any) -> str:
+    await hub.order(worker, instance, payload=start_payload(container=ORDER, **beside))
+    command = await agent.command()
+    assert command.start is not None
+    assert command.start.container is not None
+    return command.start.container.image
+
+
+async def test_runtimes_are_kept_and_their_trouble_is_a_condition(hub: HubUnderTest) -> None:
+    _, agent = await set_up(hub, AWAY)
+    assert await hub.value(CONDITION) == "Docker does not answer"
+    no_gpus = DOCKER.model_copy(update={"gpus": False, "reason": "no NVIDIA container toolkit"})
+    await agent.send(InventoryChanged(inventory=inventory([gpu("GPU-a")], runtimes=(no_gpus,))))
+    await eventually(lambda: hub.value(f"select ({CONDITION}) = 'no NVIDIA container toolkit'"), "the new reason")
+    await agent.send(InventoryChanged(inventory=inventory([gpu("GPU-a")], runtimes=(DOCKER,))))
+    await eventually(lambda: hub.value("select conditions = '[]' from workers"), "no condition")
+    assert await hub.value("select runtimes -> 0 ->> 'version' from workers") == "29.1"
+
+
+async def test_an_agent_that_knows_no_containers_never_gets_one(hub: HubUnderTest) -> None:
+    """It would ignore the unknown field, and start the command as a process of its host."""
+    worker, agent = await set_up(hub)
+    assert await hub.value("select runtimes = '[]' and conditions = '[]' from workers")
+    refused = await hub.order(worker, "i", payload=start_payload(container=ORDER))
+    await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", refused), "refused")
+    assert "reports no Docker engine" in await hub.value("select message from commands where id = $1", refused)
+    await hub.order(worker, "j")
+    command = await agent.command()
+    assert isinstance(command, Command)
+    assert command.instance == "j", "the first message is of the process"
+
+
+async def test_an_agent_whose_docker_is_away_says_so_itself(hub: HubUnderTest) -> None:
+    worker, agent = await set_up(hub, AWAY)
+    assert await ordered(hub, agent, worker, "i") == "own/one:1"
+
+
+async def test_settings_change_default_images_alone(hub: HubUnderTest) -> None:
+    hub.images["vllm"] = "registry.example/vllm:2"
+    worker, agent = await set_up(hub, DOCKER)
+    assert await ordered(hub, agent, worker, "i", default_image="vllm") == "registry.example/vllm:2"
+    assert await ordered(hub, agent, worker, "j") == "own/one:1"
+
+
+async def test_later_replicas_run_the_digest_of_the_first(hub: HubUnderTest) -> None:
+    worker, agent = await set_up(hub, DOCKER)
+    assert await ordered(hub, agent, worker, "i") == "own/one:1"
+    await agent.send(process("i", "running", seq=1, ready=True, image_digest=DIGEST))
+    await agent.ack(1)
+    assert await ordered(hub, agent, worker, "j") == f"own/one@{DIGEST}"

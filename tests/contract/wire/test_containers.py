@@ -1,0 +1,53 @@
+"""What agent and controller say of containers: older peers are told nothing of it, newer ones all."""
+
+import orjson
+
+from schemas.wire import (
+    Command,
+    ContainerOrder,
+    HostFacts,
+    Inventory,
+    InventoryChanged,
+    ProcessReport,
+    RuntimeFacts,
+    StartOrder,
+    agent_message,
+    controller_message,
+    encode,
+)
+
+START = Command(
+    command_id=1, term=1, instance="d-1", epoch=1, verb="start",
+    start=StartOrder(
+        deployment="d", deployment_uid="u", argv=("vllm", "serve", "--host", "{host}"), claims=(), needs_port=True,
+        probe=None, start_timeout_s=1, drain_time_s=1,
+        container=ContainerOrder(
+            image="vllm/vllm-openai@sha256:1f2e", pull="never", shm_size_mib=8192, volumes={"/data": "/data:ro"},
+            models=("/models/a",), host_network=True,
+        ),
+    ),
+)  # fmt: skip
+RUNTIME = RuntimeFacts(name="docker", usable=True, reason="no NVIDIA container toolkit on this host", version="28.2.2")
+HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1, cpu_milli=1000, runtimes=(RUNTIME,))
+REPORT = ProcessReport(instance="d-1", epoch=1, seq=1, state="running", image_digest="sha256:1f2e")
+
+
+def test_all_of_a_container_passes_between_newer_peers() -> None:
+    assert controller_message.validate_json(encode(START, 4)) == START
+    changed = InventoryChanged(inventory=Inventory(host=HOST, gpus=()))
+    assert agent_message.validate_json(encode(changed, 4)) == changed
+    assert agent_message.validate_json(encode(REPORT, 4)) == REPORT
+
+
+def test_an_older_peer_is_told_nothing_of_containers() -> None:
+    assert "container" not in orjson.loads(encode(START, 3))["start"]
+    changed = InventoryChanged(inventory=Inventory(host=HOST, gpus=()))
+    assert "runtimes" not in orjson.loads(encode(changed, 3))["inventory"]["host"]
+    assert "image_digest" not in orjson.loads(encode(REPORT, 3))
+
+
+def test_an_order_and_a_host_of_an_earlier_version_have_no_container() -> None:
+    order = orjson.loads(encode(START, 3))["start"]
+    assert StartOrder.model_validate(order).container is None
+    host = HOST.model_dump(exclude={"runtimes"})
+    assert HostFacts.model_validate(host).runtimes == ()

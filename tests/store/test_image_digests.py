@@ -1,0 +1,83 @@
+"""The digest of a revision: the first that ran stays, for all its replicas and restarts; a new revision has none."""
+
+import asyncio
+from typing import Any
+
+from controller.store.core.database import Database
+from controller.store.deployments.processes import SessionReport, write_reports
+from controller.store.views.deployments import deployment_by_name
+from controller.store.views.instances import instance_by_id
+from controller.store.views.rollouts import revisions_of
+from schemas.wire import ProcessReport
+from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
+from support.standins.agent import process
+
+OLD, NEW = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+CONTAINER: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one"}
+
+
+async def set_up(db: Database, *instances: str) -> Host:
+    host = await add_host(db, "w", gpus=1, gib=400)
+    uid = await add_deployment(db, "d", **CONTAINER)
+    for name in instances:
+        await add_instance(db, uid, name, phase="starting", epoch=1)
+        await claim(db, host.gpus[0], name, 1024)
+    return host
+
+
+async def write(db: Database, host: Host, *reports: ProcessReport) -> None:
+    async with db.transaction() as c:
+        await write_reports(c, [SessionReport(host.id, 1, report) for report in reports])
+
+
+async def kept(db: Database) -> object:
+    return (await rows(db, "select image_digest from revisions"))[0]["image_digest"]
+
+
+async def test_the_first_digest_that_runs_is_kept(migrated: Database) -> None:
+    host = await set_up(migrated, "i", "j")
+    await write(migrated, host, process("i", "starting", seq=1, image_digest=OLD))
+    assert await kept(migrated) is None, "it has not shown yet that it runs"
+    await write(migrated, host, process("i", "running", seq=2, image_digest=OLD))
+    assert await kept(migrated) == OLD
+    await write(migrated, host, process("j", "running", seq=3, image_digest=NEW))
+    assert await kept(migrated) == OLD
+    async with migrated.transaction() as connection:
+        found = {name: (await instance_by_id(connection, name)).status.image_digest for name in ("i", "j")}
+        assert found == {"i": OLD, "j": NEW}, "what runs is shown, even where it is another one"
+        assert (await deployment_by_name(connection, "d")).status.image_digest == OLD
+        assert [one.image_digest for one in (await revisions_of(connection, "d")).items] == [OLD]
+
+
+async def test_what_never_ran_is_not_kept(migrated: Database) -> None:
+    host = await set_up(migrated, "i", "j", "k")
+    crashed = process("i", "exited", seq=1, reason="exit", exit_code=1, image_digest=OLD)
+    await write(migrated, host, crashed, process("j", "running", seq=2, image_digest="latest"))
+    assert await kept(migrated) is None
+    await write(migrated, host, process("k", "exited", seq=3, reason="exit", exit_code=0, image_digest=NEW))
+    assert await kept(migrated) == NEW, "a short task has worked"
+
+
+async def test_a_stray_decides_nothing(migrated: Database) -> None:
+    host = await set_up(migrated, "i")
+    async with migrated.transaction() as connection:
+        await connection.execute("delete from claims")
+    await write(migrated, host, process("i", "running", seq=1, image_digest=OLD))
+    assert await kept(migrated) is None
+
+
+async def test_two_hubs_at_once_keep_one(migrated: Database) -> None:
+    host = await set_up(migrated, *(f"i{n}" for n in range(8)))
+    reports = [process(f"i{n}", "running", seq=n + 1, image_digest=(OLD, NEW)[n % 2]) for n in range(8)]
+    await asyncio.gather(*(write(migrated, host, report) for report in reports))
+    first = await kept(migrated)
+    assert first in (OLD, NEW)
+    await asyncio.gather(*(write(migrated, host, report) for report in reports))
+    assert await kept(migrated) == first
+
+
+async def test_a_later_report_without_a_digest_takes_none_away(migrated: Database) -> None:
+    host = await set_up(migrated, "i")
+    await write(migrated, host, process("i", "running", seq=1, image_digest=OLD))
+    await write(migrated, host, process("i", "unhealthy", seq=2))
+    assert (await rows(migrated, "select image_digest from processes"))[0]["image_digest"] == OLD
