@@ -5,6 +5,7 @@ import contextlib
 import gc
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -12,11 +13,15 @@ import structlog
 import uvloop
 
 from agent.clock import boot_clock
+from agent.containers.docker_engine import DockerEngine
+from agent.containers.known_runtimes import KnownRuntimes
+from agent.containers.runtime import ContainerRuntime
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
 from agent.gpus.simulated import SimulatedReader, load_host
+from agent.gpus.verdicts import Verdicts
 from agent.host import read_boot_id, real_host, simulated_host
 from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
@@ -24,6 +29,11 @@ from agent.journal import Journal
 from agent.link.context import LinkContext
 from agent.link.link import Link
 from agent.link.send_queue import SendQueue
+from agent.model_cache.answers import CacheAnswers
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetches import Fetches
+from agent.process_records import repositories_of
+from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.folders import InstanceFolders
 from agent.processes.lifecycle import ProcessContext
 from agent.processes.ports import PortAllocator
@@ -128,12 +138,31 @@ class _Agent:
             probes = await stack.enter_async_context(_probe_session())
             boot_id = read_boot_id()
             folders, in_flight, send_queue = InstanceFolders(settings.data_dir), InFlightRequests(), SendQueue()
-            inventory = InventoryWatch(reader, host, reserve_gpu_mib=settings.reserve_gpu_memory)
+            address = settings.docker_address()
+            inventory = InventoryWatch(
+                reader,
+                host,
+                reserve_gpu_mib=settings.reserve_gpu_memory,
+                runtimes=None if address is None else KnownRuntimes(address, boot_clock).read,
+            )
             await inventory.read_gpus()
             heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
-            proxy = await stack.enter_async_context(
-                Proxy(journal, folders, in_flight, heartbeat, host=settings.proxy_host, port=settings.proxy_port)
+            fetches = Fetches(
+                CacheFolder(settings.cache_dir),
+                limit_mib=settings.cache_limit,
+                offline=settings.offline,
+                in_use=lambda: repositories_of(journal.live()),
             )
+            stack.push_async_callback(fetches.aclose)
+            docker = None if address is None else DockerEngine(address)
+            if docker is not None:
+                stack.push_async_callback(docker.aclose)
+            proxy = Proxy(
+                *(journal, folders, in_flight, heartbeat, CacheAnswers(fetches)),
+                host=settings.proxy_host,
+                port=settings.proxy_port,
+            )
+            await stack.enter_async_context(proxy)
             process_context = ProcessContext(
                 journal=journal,
                 folders=folders,
@@ -142,8 +171,12 @@ class _Agent:
                 in_flight=in_flight,
                 clock=boot_clock,
                 boot_id=boot_id,
+                cgroups=Cgroups(_cgroup_folder(settings)),
                 gpu_index=inventory.index_of,
+                gpus_listing=inventory.listing if settings.simulate is None else lambda _key: (),
                 report=lambda record: send_queue.add_report(record.report()),
+                fetches=fetches,
+                containers=ContainerRuntime(docker, journal, folders, settings.cache_dir, inventory.index_of),
             )
             supervisor = await stack.enter_async_context(Supervisor(process_context, inventory, heartbeat))
             backlog = Backlog()
@@ -180,7 +213,9 @@ class _Agent:
         name = settings.name or known
         if settings.simulate is None:
             host = real_host(settings.labels, settings.reserve_host_memory or 0)
-            return name or host_label(), host, ChildReader()
+            name = name or host_label()
+            verdicts = Verdicts(journal, read_boot_id())
+            return name, host, ChildReader(host=name, host_memory_mib=host.memory_mib, verdicts=verdicts)
         worker = load_host(settings.simulate, name)
         host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
         return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
@@ -210,6 +245,11 @@ class _Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not linked.cancelled() and (error := linked.exception()) is not None:
             raise error
+
+
+def _cgroup_folder(settings: AgentSettings) -> Path | None:
+    """Where engines' control groups are made; None: nowhere."""
+    return delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()
 
 
 def _probe_session() -> aiohttp.ClientSession:

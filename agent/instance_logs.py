@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
-from agent.engine_exchange import error_body
 from agent.journal import Journal
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders, LogFile
+from agent.proxy_answers import error_body
 from http1.streamed_answer import StreamedAnswer
 
 TAIL_DEFAULT: Final = 200
@@ -51,8 +51,15 @@ class LogReader:
             return None
         logs = [log for log in self._folders.logs(instance) if rank is None or log.rank == rank]
         newest = logs[0].epoch if logs else None
+        if previous and newest is not None and not self._lives(instance, newest):
+            return logs[0]  # between two starts the one that has just ended is the previous one
         logs = [log for log in logs if (log.epoch != newest) == previous]
         return logs[0] if logs else None
+
+    def _lives(self, instance: str, epoch: int) -> bool:
+        """Whether any process of that start lives."""
+        records = self._journal.processes.values()
+        return any(one.alive for one in records if (one.instance, one.epoch) == (instance, epoch))
 
     async def _follow(self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int) -> None:
         while True:

@@ -17,11 +17,13 @@ from types import MappingProxyType
 from typing import Final
 
 from agent.errors import DataFolderError
+from agent.facts import Facts
 from agent.process_records import ProcessKey, ProcessRecord
-from schemas.wire import Wire
 
+LOCK_FILE: Final = "agent.lock"
 ENDED_KEPT: Final = 2000
 EPOCHS_KEPT: Final = 20_000
+_JOURNAL_FILE: Final = "journal.sqlite"
 _BUSY_TIMEOUT_S: Final = 5.0
 _RESERVE_BYTES: Final = 512 * 2**10
 _PAGE_BYTES: Final = 4096
@@ -37,19 +39,20 @@ CREATE TABLE IF NOT EXISTS epochs (instance TEXT PRIMARY KEY, epoch INTEGER NOT 
 """
 
 
-class Facts(Wire):
-    """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
+def read_facts(folder: Path) -> Facts | None:
+    """The facts of a data folder's journal, read without its lock; None: it has no journal yet.
 
-    worker: str | None = None
-    worker_uid: str | None = None
-    credential: str | None = None
-    token_digest: str | None = None  # of the token that was exchanged for the credential
-    proxy_secret: str | None = None
-    proxy_port: int | None = None
-    highest_term: int = 0
-    report_seq: int = 0
-    contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
-    contact_boot_id: str | None = None
+    Raises:
+        OSError, sqlite3.Error, ValidationError: this user may not read it, or it is damaged.
+    """
+    path = folder / _JOURNAL_FILE
+    if not path.exists():
+        return None
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
+    try:
+        return _facts_in(db)
+    finally:
+        db.close()
 
 
 class Journal:
@@ -63,7 +66,7 @@ class Journal:
         """
         self._lock = _lock_folder(folder)
         try:
-            self._db = _open_database(folder / "journal.sqlite")
+            self._db = _open_database(folder / _JOURNAL_FILE)
         except (sqlite3.Error, OSError) as error:
             os.close(self._lock)
             raise DataFolderError(
@@ -199,8 +202,7 @@ class Journal:
         )
 
     def _read_facts(self) -> Facts:
-        row = self._db.execute("SELECT body FROM facts").fetchone()
-        return Facts() if row is None else Facts.model_validate_json(row[0])
+        return _facts_in(self._db)
 
     def _read_processes(self) -> dict[ProcessKey, ProcessRecord]:
         bodies = self._db.execute("SELECT body FROM processes ORDER BY seq").fetchall()
@@ -208,10 +210,15 @@ class Journal:
         return {record.key: record for record in records}
 
 
+def _facts_in(db: sqlite3.Connection) -> Facts:
+    row = db.execute("SELECT body FROM facts").fetchone()
+    return Facts() if row is None else Facts.model_validate_json(row[0])
+
+
 def _lock_folder(folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DataFolderError(f"{folder}: cannot be used ({error.strerror}); choose a writable --data-dir") from error
     try:

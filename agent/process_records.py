@@ -1,5 +1,6 @@
 """What the agent knows of a process: the record that the journal keeps, and what /proc shows. Pure data."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -40,6 +41,7 @@ class ProcessRecord(Wire):
     message: str = ""
     pid: int | None = None
     pid_start_ticks: int | None = None
+    image_digest: str | None = None  # of the image that its container runs
     boot_id: str
     port: int | None = None
     ready: bool = False
@@ -67,6 +69,11 @@ class ProcessRecord(Wire):
     def report(self) -> ProcessReport:
         """The report for the controller."""
         return ProcessReport.model_validate(self.model_dump(include=_REPORTED))
+
+
+def repositories_of(records: Iterable[ProcessRecord]) -> set[str]:
+    """The models of the hub that these processes use."""
+    return {fetch.repo for record in records if record.order is not None for fetch in record.order.fetches}
 
 
 _REPORTED: Final = ProcessReport.model_fields.keys() & ProcessRecord.model_fields.keys()

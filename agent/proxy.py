@@ -15,13 +15,15 @@ import orjson
 import structlog
 
 from agent.controller_heartbeat import ControllerHeartbeat
-from agent.engine_exchange import PROGRESS, Engines, error_body, refuse
+from agent.engine_exchange import PROGRESS, Engines
 from agent.errors import AgentError
 from agent.in_flight import InFlightRequests
 from agent.instance_logs import LogReader
 from agent.journal import Journal
+from agent.model_cache.answers import CacheAnswers
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
+from agent.proxy_answers import error_body, refuse
 from http1.connections import limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
@@ -32,11 +34,13 @@ from http1.reading import MessageError
 from http1.server import Server
 from http1.server_connection import ServerConnection, Service
 from http1.streamed_answer import StreamedAnswer
-from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
+from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = b"/readyz"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode() + b"/"
+_CACHE: Final = PROXY_CACHE.encode()
 _LOGS: Final = PROXY_LOGS_PREFIX.encode() + b"/"
+_ASKED: Final = object()  # key of what is worked out once for heads that are alike
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 _NAME: Final = "agent's proxy"
 _SHUTDOWN_LIMIT_S: Final = 0.5
@@ -55,6 +59,7 @@ class Proxy:
         folders: InstanceFolders,
         in_flight: InFlightRequests,
         heartbeat: ControllerHeartbeat,
+        cache: CacheAnswers,
         *,
         host: str,
         port: int,
@@ -67,6 +72,7 @@ class Proxy:
         self._wanted_port = port
         self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
+        self._cache = cache
         door = Door(limits_for(connection_bound(raise_file_limit())), name=_NAME)
         self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS))
         self._engines: Engines | None = None
@@ -125,8 +131,14 @@ class Proxy:
             return refuse(connection, 503, "overloaded", message)
         if path.startswith(_ENGINES):
             return self._forward(head, connection)
+        return self._own(path, head, connection)
+
+    def _own(self, path: bytes, head: RequestHead, connection: ServerConnection) -> Handler:
+        """What the agent itself knows."""
         if path.startswith(_LOGS) and head.method == b"GET":
             return self._log(head, connection)
+        if path == _CACHE and head.method in (b"GET", b"POST"):
+            return self._cached_models(head, connection)
         return refuse(connection, 404, "not_found", "unknown path")
 
     def _ready(self, connection: ServerConnection) -> Handler:
@@ -140,22 +152,35 @@ class Proxy:
         reading = partial(self._logs.answer, instance=instance, query=query)
         return StreamedAnswer(connection, reading, failed=_log_failed, stall_s=_LOG_STALL_S)
 
+    def _cached_models(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        query = head.target.decode("latin-1").partition("?")[2]
+        produce = self._cache.models if head.method == b"GET" else partial(self._cache.prune, query=query)
+        return StreamedAnswer(connection, produce, failed=_cache_failed, stall_s=_LOG_STALL_S)
+
     def _forward(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        rest = head.target[len(_ENGINES) :]
-        path, mark, query = rest.partition(b"?")
-        name, _, path = path.partition(b"/")
-        instance = unquote(name.decode("latin-1"))
+        asked: tuple[str, bytes] | None = head.alike.get(_ASKED)
+        if asked is None:
+            asked = head.alike[_ASKED] = _asked(head.target)
+        instance, target = asked
         if self._refusing_since is not None:
             connection.drain()
             return refuse(connection, 503, "stopping", "this worker's agent is stopping")
         record = _newest_with_port(self._journal, instance)
+        if record is None and _is_to_come(self._journal, instance):
+            return refuse(connection, 503, "not_running", f"instance {instance} is starting")
         if record is None or record.port is None or self._engines is None:
             message = f"unknown instance {instance}, or an instance without a port"
             return refuse(connection, 404, "not_found", message)
         if record.state != "running":
             return refuse(connection, 503, "not_running", f"instance {instance} is {record.state}")
-        target = b"/" + path + mark + query
         return self._engines.ask(head, connection, instance, record.port, target)
+
+
+def _asked(target: bytes) -> tuple[str, bytes]:
+    """The instance that a target below `_ENGINES` names, and the engine's own target."""
+    path, mark, query = target[len(_ENGINES) :].partition(b"?")
+    name, _, path = path.partition(b"/")
+    return unquote(name.decode("latin-1")), b"/" + path + mark + query
 
 
 class _Malformed:
@@ -173,6 +198,16 @@ def _log_failed(connection: ServerConnection, error: Exception) -> None:
     """Answers where a log could not be read: no file is left, or the disk fails."""
     log.warning("log not read", error=repr(error))
     refuse(connection, 503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
+
+
+def _cache_failed(connection: ServerConnection, error: Exception) -> None:
+    log.warning("model cache not read", error=repr(error))
+    refuse(connection, 503, "unavailable", "this worker's agent cannot read its model cache now; see its log")
+
+
+def _is_to_come(journal: Journal, instance: str) -> bool:
+    """Whether the instance will have a port: its model is being fetched."""
+    return any(one.alive and one.order is not None and one.order.needs_port for one in journal.of(instance))
 
 
 def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:

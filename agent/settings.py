@@ -22,6 +22,23 @@ def _default_data_dir() -> Path:
     return Path.home() / ".local" / "share" / "gpuward" / "agent"
 
 
+def _default_cache_dir() -> Path:
+    """Outside the data folder, since engines read it. A cache that the host has already is used."""
+    if known := os.environ.get("HF_HUB_CACHE"):
+        return Path(known)
+    if home := os.environ.get("HF_HOME"):
+        return Path(home) / "hub"
+    if os.geteuid() == 0:
+        return Path("/var/cache/gpuward/models")
+    return Path.home() / ".cache" / "gpuward" / "models"
+
+
+def default_docker_address() -> str | None:
+    """`DOCKER_HOST`, or the usual socket; None: it names an engine on another host."""
+    address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    return address if address.startswith("unix://") else None
+
+
 def host_label(hostname: str | None = None) -> str:
     """The first part of this host's name as a DNS label; `worker` if no valid character is left."""
     first = (hostname if hostname is not None else socket.gethostname()).split(".")[0].lower()
@@ -43,8 +60,14 @@ class AgentSettings(BaseSettings):
         proxy_port: port that the proxy binds; 0: the previous start's port, else any free one.
         on_exit: what a clean shutdown does with the engines.
         labels: the worker's labels, for placement.
+        cache_dir: folder for models of the hub, shared by all deployments of the host.
+        cache_limit: most that the cache may hold (MiB); None: the disk is the limit.
+        offline: models of the hub are taken from the cache only.
         reserve_host_memory: host memory (MiB) that placement must not use.
         reserve_gpu_memory: memory (MiB) of each GPU that placement must not use; an exclusive claim includes it.
+        cgroup: `auto`: engines get control groups where systemd has delegated some; `off`; or a folder of version 2.
+        docker: `auto`: the engine of `DOCKER_HOST` or the usual socket, but none for a simulated host; `off`; or its
+            address, such as unix:///var/run/docker.sock.
         log_format: format of the logs that `daemon.main` writes.
     """
 
@@ -69,8 +92,13 @@ class AgentSettings(BaseSettings):
     proxy_port: Annotated[int, Field(ge=0, le=65535)] = 0
     on_exit: Literal["stop", "keep"] = "stop"
     labels: dict[str, str] = {}
+    cache_dir: Path = Field(default_factory=_default_cache_dir)
+    cache_limit: SizeMib | None = None
+    offline: bool = Field(default_factory=lambda: os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes"))
     reserve_host_memory: SizeMib | None = None
     reserve_gpu_memory: SizeMib | None = None
+    cgroup: str = "auto"
+    docker: str = "auto"
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("controller_url")
@@ -78,10 +106,24 @@ class AgentSettings(BaseSettings):
     def _no_trailing_slash(cls, value: str) -> str:
         return value.rstrip("/")
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "cache_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("cgroup")
+    @classmethod
+    def _cgroup_folder(cls, value: str) -> str:
+        if value not in {"auto", "off"} and not value.startswith("/"):
+            raise ValueError(f"must be auto, off, or an absolute path, got {value!r}")
+        return value
+
+    @field_validator("docker")
+    @classmethod
+    def _docker_address(cls, value: str) -> str:
+        if value not in {"auto", "off"} and not value.startswith("unix:///"):
+            raise ValueError(f"must be auto, off, or unix:///PATH of a socket of this host, got {value!r}")
+        return value
 
     @field_validator("labels")
     @classmethod
@@ -103,6 +145,16 @@ class AgentSettings(BaseSettings):
         if self.join_token is not None and self.join_token_file is not None:
             raise ValueError("join_token and join_token_file: both are set; set one of them")
         return self
+
+    def cgroup_folder(self) -> Path | None:
+        """The folder that `cgroup` names; None: it names none."""
+        return Path(self.cgroup) if self.cgroup.startswith("/") else None
+
+    def docker_address(self) -> str | None:
+        """Where the Docker engine of this host listens; None: no containers are run."""
+        if self.docker == "off" or (self.docker == "auto" and self.simulate is not None):
+            return None
+        return default_docker_address() if self.docker == "auto" else self.docker
 
     def advertised(self, bound_port: int) -> str | None:
         """The address for the controller; `bound_port` is added if the setting names no port."""

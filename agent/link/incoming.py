@@ -10,7 +10,7 @@ from agent.errors import RejectedError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
-from schemas.wire import Command, CommandResult, Rejected, ReportAck, SamplesAck
+from schemas.wire import Command, CommandResult, Rejected, ReportAck, SamplesAck, Welcome
 
 _SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
@@ -33,10 +33,12 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
                 on_ack()
             case SamplesAck(seq=seq):
                 context.backlog.acknowledge(seq)
+            case Welcome(dismissed=dismissed):  # a repeated one: an operator has dismissed something
+                context.inventory.dismiss(dismissed)
             case Rejected() as message:
                 rejected(context, message)
             case _:
-                pass  # a pong, or a repeated welcome
+                pass  # a pong
         await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
 
 

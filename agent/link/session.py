@@ -24,6 +24,7 @@ class Session:
         self._on_ack = on_ack
         context.sampler.period_s = welcome.sample_s
         context.backlog.rewind()
+        context.inventory.dismiss(welcome.dismissed)
 
     async def run(self) -> None:
         """Serves until the connection is lost.
@@ -58,7 +59,8 @@ class Session:
             if context.inventory.mark_reported(inventory):
                 context.send_queue.add(InventoryChanged(inventory=inventory))
             seq += 1
-            context.send_queue.add(Heartbeat(seq=seq, sent_s=context.clock(), gpus=inventory.gpus))
+            beat = Heartbeat(seq=seq, sent_s=context.clock(), gpus=inventory.gpus, gpus_error=inventory.gpus_error)
+            context.send_queue.add(beat)
 
     async def _ping(self) -> None:
         """Pings often enough for the process with the shortest fence."""

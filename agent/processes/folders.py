@@ -20,6 +20,7 @@ LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3
 INSTANCES_KEPT: Final = 64
 _CHUNK: Final = 2**20
+_TAIL_BYTES: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,12 @@ class InstanceFolders:
         except FileNotFoundError:
             return (0, 0)
         return (status.st_size, status.st_mtime_ns)
+
+    def log_tail(self, key: ProcessKey) -> str:
+        """The end of the log, some 300 lines. Blocks: call it in a thread."""
+        with self.log(key).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
 
     def rotate_log(self, key: ProcessKey) -> bool:
         """Rotates a log that has grown too large; True if it did. Blocks for a copy: call it in a thread."""

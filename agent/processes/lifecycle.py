@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -9,18 +11,26 @@ from typing import Any, Final
 import structlog
 
 from agent.clock import Clock
+from agent.containers.runtime import ContainerRuntime
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe, kill_reason
 from agent.errors import SpawnError
 from agent.in_flight import InFlightRequests
 from agent.journal import Journal
+from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetches import Fetches
 from agent.process_records import ProcessKey, ProcessRecord, StopPlan
+from agent.processes.cgroups import Cgroups
 from agent.processes.folders import InstanceFolders
+from agent.processes.gpu_memory import memory_back
+from agent.processes.oom_kills import oom_kills
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.processes.process_group import ProcessGroup
 from agent.processes.procfs import start_ticks
+from agent.processes.running import Running
 from agent.processes.spawn import engine_argv, engine_env, spawn
 from agent.wait_first import wait_first
+from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
 from schemas.wire import ProbeOrder, StartOrder
 
 _ALIVE_AFTER_S: Final = 0.2  # without a port, a process is running after this time
@@ -29,13 +39,18 @@ _PORT_PROBE: Final = ProbeOrder(path="", period_s=5.0, timeout_s=2.0, failures=3
 _LOG_CHECK_S: Final = 1.0
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
 _KILL_LIMIT_S: Final = 5.0
+_TAIL_LIMIT_S: Final = 5.0
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What all processes of one agent share. `report` queues a report; `gpu_index` returns a GPU's present index."""
+    """What all processes of one agent share.
+
+    `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
+    listed a process at the newest reading.
+    """
 
     journal: Journal
     folders: InstanceFolders
@@ -44,23 +59,29 @@ class ProcessContext:
     in_flight: InFlightRequests
     clock: Clock
     boot_id: str
+    cgroups: Cgroups
     report: Callable[[ProcessRecord], None]
     gpu_index: Callable[[str], int | None]
+    gpus_listing: Callable[[ProcessKey], tuple[str, ...]]
+    fetches: Fetches
+    containers: ContainerRuntime
 
 
 class EngineProcess:
     """Owns one process from its spawn to the end of its group. Every state is journalled before it is reported."""
 
     def __init__(
-        self, record: ProcessRecord, order: StartOrder, context: ProcessContext, group: ProcessGroup | None = None
+        self, record: ProcessRecord, order: StartOrder, context: ProcessContext, group: Running | None = None
     ) -> None:
-        """`group` is the adopted process's; None: the process is yet to be spawned."""
+        """`group` is the adopted process's; None: the process is yet to be spawned, or its container to be adopted."""
         self._record = record
         self._order = order
         self._context = context
         self._group = group
         self._deadline_s = float("inf")
         self._stop_changed = asyncio.Event()
+        self._hub_is_away = False
+        self._oom_kills = deque([oom_kills()], maxlen=2)  # the reading before the last, at least
         if record.stop is not None:
             self._deadline_s = context.clock() + record.stop.drain_time_s
             self._stop_changed.set()
@@ -84,20 +105,87 @@ class EngineProcess:
 
     async def run(self) -> None:
         """Runs the lifecycle; returns when the exit is journalled. If cancelled, it leaves the process running."""
-        try:
-            group = self._group or self._spawn()
-        except SpawnError as error:
-            self._finish("spawn_failed", None, str(error))
+        group = self._group
+        if group is None:
+            try:
+                if self._order.fetches or self._order.container is not None:
+                    await wait_first(self._fetch(), self._stop_changed.wait())
+                group = None if self._record.stop is not None else await self._start()
+            except (FetchError, SpawnError) as error:
+                self._finish("spawn_failed", None, str(error))
+                return
+        if group is None:  # stopped before it was spawned
+            self._finish(self._record.stop.reason if self._record.stop else "stopped", None, self._record.message)
             return
         try:
-            await wait_first(self._watch_health(), self._rotate_log(), self._stop_changed.wait(), group.exited.wait())
+            await wait_first(
+                self._watch_health(group), self._rotate_log(), self._stop_changed.wait(), group.exited.wait()
+            )
             if self._record.stop is not None:
                 await self._drain(group)
             await self._kill(group)
             plan = self._record.stop
-            self._finish(plan.reason if plan else "exit", group.exit_code, self._record.message)
+            message = self._record.message if plan else await self._why(group)
+            held = await memory_back(self.key, self._context.gpus_listing, self._context.clock)
+            told = "; ".join(filter(None, (message, held)))
+            self._finish(plan.reason if plan else group.end, group.exit_code, told)
+            await group.forget()
         finally:
-            group.close()
+            await group.aclose()
+
+    def adopt_container(self) -> None:
+        """Takes over the container that an earlier agent started, or was about to start."""
+        self._group = self._context.containers.adopt(self._record, self._note_pid, self._context.boot_id)
+
+    async def _fetch(self) -> None:
+        """Returns once models and image are here. Progress is reported as the message of the starting process."""
+        order, fetches = self._order, self._context.fetches
+        for fetch in order.fetches:
+            if not await fetches.provide(fetch, order.env, order.start_timeout_s, self._tell):
+                self._hub_is_away = True
+        if order.container is not None:
+            await self._context.containers.pull(order.container, order.start_timeout_s, self._tell)
+        if self._record.message:
+            self._tell("")
+
+    def _tell(self, message: str) -> None:
+        if self._record.stop is None and message != self._record.message:
+            self._write(message=message)
+
+    async def _why(self, group: Running) -> str:
+        """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most."""
+        if killed := group.oom_message(self._order.host_memory_mib):
+            return killed
+        if group.end == "gone":
+            return "its container is gone, and Docker does not say how it ended"
+        if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills[0]:
+            return KILLED_FOR_MEMORY
+        if group.exit_code == 0 and not self._order.needs_port:
+            return self._record.message  # a task that is done
+        try:
+            async with asyncio.timeout(_TAIL_LIMIT_S):
+                tail = await asyncio.to_thread(self._context.folders.log_tail, self.key)
+        except OSError as error:  # TimeoutError is one
+            log.warning("log not read", instance=self.key.instance, error=str(error))
+            return self._record.message
+        return telling_line(tail) or self._record.message
+
+    async def _start(self) -> Running:
+        """Starts it on this host, or in a container."""
+        if self._order.container is None:
+            return self._spawn()
+        record = self._record
+        self._amend(port=self._context.ports.allocate() if self._order.needs_port else None)
+        container, digest = await self._context.containers.start(
+            self._record, self._order, self._note_pid, offline=self._hub_is_away
+        )
+        self._amend(image_digest=digest)
+        log.info("container started", instance=record.instance, epoch=record.epoch, port=self._record.port)
+        return container
+
+    def _note_pid(self, pid: int, ticks: int | None) -> None:
+        if self._record.alive:
+            self._amend(pid=pid, pid_start_ticks=ticks)
 
     def _spawn(self) -> ProcessGroup:
         context, key, order = self._context, self._record.key, self._order
@@ -105,17 +193,38 @@ class EngineProcess:
         port = context.ports.allocate() if order.needs_port else None
         self._amend(port=port)  # before the start: if the agent dies in between, the next agent knows the port
         argv = engine_argv(order, port)
-        env = engine_env(os.environ, order, key, port=port, data_dir=folders.data_dir, gpu_index=context.gpu_index)
+        env = engine_env(
+            os.environ,
+            order,
+            key,
+            port=port,
+            data_dir=folders.data_dir,
+            gpu_index=context.gpu_index,
+            cache_dir=context.fetches.path,
+        )
+        if self._hub_is_away:
+            env.setdefault("HF_HUB_OFFLINE", "1")
         try:
             work, output = folders.work(key.instance), folders.log(key)
         except OSError as error:
             raise SpawnError(f"cannot prepare the folders of {key.instance}: {error}") from error
-        pid = spawn(argv, env, work=work, log=output)
+        cgroup = context.cgroups.make(key, order.host_memory_mib)
+        try:
+            pid = spawn(argv, env, work=work, log=output)
+        except SpawnError:
+            if cgroup is not None:
+                cgroup.remove()
+            raise
+        if cgroup is not None:
+            try:
+                cgroup.add(pid)
+            except OSError as error:
+                log.warning("engine not put into its cgroup", instance=key.instance, error=str(error))
         self._amend(pid=pid, pid_start_ticks=start_ticks(pid))
         log.info("process spawned", instance=key.instance, epoch=key.epoch, rank=key.rank, pid=pid, port=port)
-        return ProcessGroup(pid, key, str(folders.data_dir))
+        return ProcessGroup(pid, key, str(folders.data_dir), cgroup)
 
-    async def _watch_health(self) -> None:
+    async def _watch_health(self, group: Running) -> None:
         """Probes until the process must be killed because it does not answer."""
         order, port, clock = self._order, self._record.port, self._context.clock
         probe = order.probe or _PORT_PROBE
@@ -127,7 +236,9 @@ class EngineProcess:
             if port is None:
                 answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
             else:
-                answered = await self._context.prober.probe(order.probe, port)
+                answered = await self._context.prober.probe(order.probe, port, is_proxied=group.is_proxied)
+                if group.is_unknown and not answered:
+                    answered = None
             health = after_probe(health, limits, answered=answered, now_s=clock())
             if not health.ready:
                 before, log_state = log_state, self._context.folders.log_state(self.key)
@@ -162,12 +273,13 @@ class EngineProcess:
     async def _rotate_log(self) -> None:
         while True:
             await asyncio.sleep(_LOG_CHECK_S)
+            self._oom_kills.append(oom_kills())
             try:
                 await asyncio.to_thread(self._context.folders.rotate_log, self.key)
             except OSError as error:  # the engine keeps running on a full disk
                 log.warning("log not rotated", instance=self.key.instance, error=str(error))
 
-    async def _drain(self, group: ProcessGroup) -> None:
+    async def _drain(self, group: Running) -> None:
         """Waits for requests in flight, then sends SIGTERM; returns at the exit or when the drain time is over."""
         if self._record.state != "stopping":
             self._write(state="stopping")
@@ -183,21 +295,21 @@ class EngineProcess:
         while not group.exited.is_set() and (left_s := self._deadline_s - clock()) > 0:
             await self._wait_exit(left_s, group)
 
-    async def _wait_exit(self, limit_s: float, group: ProcessGroup, *others: Coroutine[Any, Any, None]) -> None:
+    async def _wait_exit(self, limit_s: float, group: Running, *others: Coroutine[Any, Any, None]) -> None:
         """Waits for the exit, for an earlier deadline, or for one of the others."""
         self._stop_changed.clear()
         await wait_first(group.exited.wait(), self._stop_changed.wait(), *others, limit_s=limit_s)
 
-    async def _kill(self, group: ProcessGroup) -> None:
+    async def _kill(self, group: Running) -> None:
         """Kills what is left. While a process survives, it may hold its GPUs, so no exit is reported."""
         while left := await group.kill(_KILL_LIMIT_S):
-            pids = ", ".join(map(str, left[:8]))
-            message = f"still alive {_KILL_LIMIT_S:g} s after SIGKILL: pid {pids}"
+            message = f"still alive {_KILL_LIMIT_S:g} s after SIGKILL: {left}"
             if self._record.message != message:
-                log.error("process group survives SIGKILL", instance=self.key.instance, epoch=self.key.epoch, pids=pids)
+                log.error("process group survives SIGKILL", instance=self.key.instance, epoch=self.key.epoch, left=left)
                 self._write(message=message)
 
     def _finish(self, reason: str, exit_code: int | None, message: str) -> None:
+        self._context.fetches.note_use({fetch.repo for fetch in self._order.fetches})
         if self._record.port is not None:
             self._context.ports.release(self._record.port)
         self._write(state="exited", reason=reason, exit_code=exit_code, message=message, order=None, stop=None)

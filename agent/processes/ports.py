@@ -13,8 +13,8 @@ from typing import Final
 from agent.errors import SpawnError
 
 # Below the kernel's default range for outgoing connections (32768 and up), which could use a port at any moment.
-_FIRST: Final = 18_000
-_LAST: Final = 31_999
+FIRST_PORT: Final = 18_000
+LAST_PORT: Final = 31_999
 _TRIES: Final = 2_000
 
 
@@ -33,14 +33,14 @@ class PortAllocator:
         """
         try:
             for _ in range(_TRIES):
-                port = self._rng.randint(_FIRST, _LAST)
+                port = self._rng.randint(FIRST_PORT, LAST_PORT)
                 if self.lock(port):
                     if _is_free(port):
                         return port
                     self.release(port)
         except OSError as error:
             raise SpawnError(f"no port can be locked: {error}") from error
-        raise SpawnError(f"no free port between {_FIRST} and {_LAST} on this host")
+        raise SpawnError(f"no free port between {FIRST_PORT} and {LAST_PORT} on this host")
 
     def lock(self, port: int) -> bool:
         """Locks a known port, such as an adopted engine's; False if another agent has locked it."""

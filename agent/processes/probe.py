@@ -9,6 +9,7 @@ import aiohttp
 from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
+_PROXY_LIMIT_S: Final = 0.5
 # This agent or host has run out of something: it says nothing about the engine.
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 
@@ -19,10 +20,13 @@ class Prober:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def probe(self, probe: ProbeOrder | None, port: int) -> bool | None:
-        """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection. None: unknown."""
+    async def probe(self, probe: ProbeOrder | None, port: int, *, is_proxied: bool = False) -> bool | None:
+        """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection. None: unknown.
+
+        `is_proxied`: connections are accepted before the engine listens, and then closed.
+        """
         if probe is None:
-            return await _connects(port)
+            return await _connects(port, is_proxied=is_proxied)
         try:
             async with self._session.get(
                 f"http://127.0.0.1:{port}{probe.path}",
@@ -35,15 +39,26 @@ class Prober:
             return _of(error)
 
 
-async def _connects(port: int) -> bool | None:
+async def _connects(port: int, *, is_proxied: bool) -> bool | None:
     try:
         async with asyncio.timeout(_CONNECT_LIMIT_S):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.close()
-            await writer.wait_closed()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                return not (is_proxied and await _ends_at_once(reader))
+            finally:
+                writer.close()
+                await writer.wait_closed()
     except (OSError, TimeoutError) as error:
         return _of(error)
-    return True
+
+
+async def _ends_at_once(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side closes, as a proxy does which finds that its own side does not listen."""
+    try:
+        async with asyncio.timeout(_PROXY_LIMIT_S):
+            return not await reader.read(1)
+    except TimeoutError:
+        return False
 
 
 def _of(error: Exception) -> bool | None:

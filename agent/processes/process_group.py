@@ -9,7 +9,9 @@ from typing import Final
 import structlog
 
 from agent.process_records import ProcessKey
-from agent.processes.procfs import group_members
+from agent.processes.cgroups import Cgroup, oom_message
+from agent.processes.procfs import group_members, is_alive
+from schemas.wire import ExitReason
 
 _POLL_S: Final = (0.01, 0.02, 0.05, 0.1, 0.25)
 _SCAN_LIMIT_S: Final = 30.0
@@ -24,8 +26,8 @@ class ProcessGroup:
     An own child is reaped last: while it is a zombie, its pid, and thus the group's number, cannot be reused.
     """
 
-    def __init__(self, pid: int, key: ProcessKey, folder: str) -> None:
-        """Starts to watch.
+    def __init__(self, pid: int, key: ProcessKey, folder: str, cgroup: Cgroup | None = None) -> None:
+        """Starts to watch. `cgroup` holds the process and all that it starts; None: it has none.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -33,6 +35,7 @@ class ProcessGroup:
         self.pid = pid
         self.exited = asyncio.Event()
         self.exit_code: int | None = None
+        self.cgroup = cgroup
         self._key = key
         self._folder = folder
         self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
@@ -49,12 +52,52 @@ class ProcessGroup:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    async def kill(self, limit_s: float) -> tuple[int, ...]:
+    @property
+    def end(self) -> ExitReason:
+        """A process that was watched has exited."""
+        return "exit"
+
+    @property
+    def is_unknown(self) -> bool:
+        """Never: the kernel always answers."""
+        return False
+
+    @property
+    def is_proxied(self) -> bool:
+        """Never: it listens itself."""
+        return False
+
+    @property
+    def counts_oom_kills(self) -> bool:
+        """Whether its own group counts them."""
+        return self.cgroup is not None
+
+    def oom_message(self, host_memory_mib: int | None) -> str:
+        """As its group counts."""
+        return oom_message(self.cgroup, host_memory_mib)
+
+    async def kill(self, limit_s: float) -> str:
+        """Kills the group until nothing is left or `limit_s` has passed; returns what is left."""
+        left = await self.kill_members(limit_s)
+        return f"pid {', '.join(map(str, left[:8]))}" if left else ""
+
+    async def forget(self) -> None:
+        """Removes its control group."""
+        if self.cgroup is not None:
+            self.cgroup.remove()
+
+    async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+
+    async def kill_members(self, limit_s: float) -> tuple[int, ...]:
         """Kills the group until nothing is left or `limit_s` has passed; returns the pids that are left."""
         deadline = self._loop.time() + limit_s
         delays = iter(_POLL_S)
         while True:
             self._signal_group(signal.SIGKILL)
+            if self.cgroup is not None:
+                self.cgroup.kill()
             left = await self._members()
             if left is None:
                 left = (self.pid,)
@@ -83,10 +126,12 @@ class ProcessGroup:
         trusted = self._pid_is_valid()
         try:
             async with asyncio.timeout(_SCAN_LIMIT_S):
-                return await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
+                found = await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
         except OSError as error:  # TimeoutError is one
             log.warning("processes not read", pid=self.pid, error=repr(error))
             return None
+        within = () if self.cgroup is None else self.cgroup.members()
+        return found + tuple(pid for pid in within if pid not in found and is_alive(pid))
 
     def _pid_is_valid(self) -> bool:
         return not self.exited.is_set() or self._unreaped

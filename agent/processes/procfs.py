@@ -33,6 +33,21 @@ def start_ticks(pid: int) -> int | None:
     return None if process is None else process.start_ticks
 
 
+def process_name(pid: int) -> str:
+    """The name of a process, at most 15 characters; empty if it is gone or hidden."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123 - as in read_process
+            return file.read(64).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that waits only to be reaped does not."""
+    process = read_process(pid)
+    return process is not None and not process.zombie
+
+
 def list_processes() -> Iterator[HostProcess]:
     """Every process of the host, without markers."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - names only, and quick

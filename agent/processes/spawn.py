@@ -11,6 +11,7 @@ from agent.errors import SpawnError
 from agent.installed_engines import search_path
 from agent.process_records import ProcessKey
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
+from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
 
 # -P: Python must not search the engine's working folder for the agent's modules.
@@ -44,10 +45,12 @@ def engine_env(
     *,
     port: int | None,
     data_dir: Path,
+    cache_dir: Path,
     gpu_index: Callable[[str], int | None] = lambda _uuid: None,
 ) -> dict[str, str]:
     """The engine's environment: the agent's without `GPUWARD_*` (which holds secrets), the order's, and the marker.
 
+    `cache_dir` is where models of the hub are.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     """
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
@@ -55,8 +58,9 @@ def engine_env(
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)
     env.setdefault("PYTHONUNBUFFERED", "1")  # progress is seen by the log's growth
-    if "HF_HUB_CACHE" not in env:
-        env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
+    if not order.env.keys() & OWN_CACHE:
+        env["HF_HUB_CACHE"] = str(cache_dir)  # where the agent fetches models to
+    env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
     env |= order.env
     env |= _visible_gpus([claim.device for claim in order.claims], order, gpu_index)
     env[MARK_DIR] = str(data_dir)

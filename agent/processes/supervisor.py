@@ -22,6 +22,7 @@ from agent.decide.commands import (
 )
 from agent.inventory import InventoryWatch
 from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
+from agent.processes.cgroups import oom_message
 from agent.processes.lifecycle import EngineProcess, ProcessContext
 from agent.processes.process_group import ProcessGroup
 from agent.processes.procfs import list_marked_processes
@@ -44,7 +45,7 @@ class Supervisor:
         self._heartbeat = heartbeat
         self._running: dict[ProcessKey, EngineProcess] = {}
         self._tasks = asyncio.TaskGroup()
-        self._fence_task: asyncio.Task[None] | None = None
+        self._own_tasks: list[asyncio.Task[None]] = []
         self._process_tasks: set[asyncio.Task[None]] = set()
         self._shutting_down = False
 
@@ -52,14 +53,16 @@ class Supervisor:
         """Adopts what still runs, records the rest as exited, kills strays."""
         await self._tasks.__aenter__()
         await self._adopt()
-        self._fence_task = self._tasks.create_task(self._stop_on_disconnect(), name="stop on disconnect")
+        self._own_tasks = [
+            self._tasks.create_task(self._stop_on_disconnect(), name="stop on disconnect"),
+            self._tasks.create_task(self._context.containers.sweep(), name="stray containers"),
+        ]
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Ends the tasks; processes that still run are left to the next agent."""
-        for task in (self._fence_task, *self._process_tasks):
-            if task is not None:
-                task.cancel()
+        for task in (*self._own_tasks, *self._process_tasks):
+            task.cancel()
         await self._tasks.__aexit__(None, None, None)
         self._context.ports.close()
 
@@ -150,7 +153,13 @@ class Supervisor:
         folder = str(self._context.folders.data_dir)
         async with asyncio.timeout(_SCAN_LIMIT_S):
             found = await asyncio.to_thread(list_marked_processes, folder)
-        plan = plan_adoption(self._journal.live(), self._context.boot_id, found)
+        live = self._journal.live()
+        contained = {record.key for record in live if record.order is not None and record.order.container is not None}
+        plan = plan_adoption(
+            [record for record in live if record.key not in contained],
+            self._context.boot_id,
+            [process for process in found if process.marked not in contained],
+        )
         for pid in plan.strays:
             log.warning("stray process killed", pid=pid)
             with suppress(ProcessLookupError, PermissionError):
@@ -159,16 +168,20 @@ class Supervisor:
             self._record_gone(record)
         for record, leader in plan.adopt:
             self._adopt_process(record, leader, folder)
+        for record in live:
+            if record.key in contained:
+                self._adopt_container(record)
         for record, left in plan.clean_up:
             stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
             self._adopt_process(stopping, left, folder)
+        self._context.cgroups.prune([record.key for record in self._journal.live()])
         async with asyncio.timeout(_PRUNE_LIMIT_S):
             await asyncio.to_thread(self._context.folders.prune, {record.instance for record in self._journal.live()})
 
     def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
         record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
         try:
-            group = ProcessGroup(leader.pid, record.key, folder)
+            group = ProcessGroup(leader.pid, record.key, folder, self._context.cgroups.find(record.key))
         except ProcessLookupError:
             self._record_gone(record)
             return
@@ -180,12 +193,25 @@ class Supervisor:
         log.info("process adopted", instance=record.instance, epoch=record.epoch, rank=record.rank, pid=record.pid)
         self._launch(EngineProcess(record, record.order, self._context, group))
 
+    def _adopt_container(self, record: ProcessRecord) -> None:
+        """Docker may be away now, so the process itself finds out whether its container still runs."""
+        if record.order is None:
+            raise AssertionError(f"{record.key}: a live process must have its order")
+        if record.port is not None:
+            self._context.ports.lock(record.port)
+        process = EngineProcess(record, record.order, self._context)
+        process.adopt_container()
+        log.info("container adopted", instance=record.instance, epoch=record.epoch, rank=record.rank)
+        self._launch(process)
+
     def _record_gone(self, record: ProcessRecord) -> None:
+        limit_mib = None if record.order is None else record.order.host_memory_mib
+        killed = oom_message(self._context.cgroups.find(record.key), limit_mib)
         changes = {
             "state": "exited",
             "reason": "gone",
             "exit_code": None,
-            "message": "exited while no agent was running",
+            "message": killed or "exited while no agent was running",
             "order": None,
             "stop": None,
         }

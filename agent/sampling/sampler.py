@@ -10,6 +10,7 @@ from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
 from agent.inventory import InventoryWatch
 from agent.process_records import ProcessKey, ProcessRecord
+from agent.rare_log import RareLog
 from agent.sampling.backlog import Backlog
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.sampling.pid_owners import PidOwners
@@ -60,6 +61,7 @@ class Sampler:
         self._unsent: dict[ProcessKey, Requests] = {}
         self._present: dict[ProcessKey, Requests] = {}
         self._impossible = 0
+        self._rare = RareLog(log, clock)
         self._due_s = 0.0  # the last reading that was due
 
     async def run(self) -> None:
@@ -91,6 +93,7 @@ class Sampler:
             if reading is not None:
                 at_s = self._clock()
                 owners = await self._owners_of(reading)
+                self._inventory.note_processes(reading.work, owners)
                 for gpu in reading.gpus:
                     self._readings.add(at_s, gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
 
@@ -149,5 +152,5 @@ class Sampler:
         try:
             return self._finding.result()
         except OSError as error:
-            log.warning("owners of GPU processes not read", error=repr(error))
+            self._rare.warning("owners of GPU processes not read", cause="owners", error=repr(error))
             return {}

@@ -1,10 +1,14 @@
 """Commands as the protocol delivers them: repeated, reordered, late, in conflict."""
 
 import asyncio
+import os
+import signal
 
 import psutil
 import pytest
 
+from agent.processes import lifecycle
+from schemas.exit_causes import KILLED_FOR_MEMORY, cause_of
 from support.processes.agents import GPU0, GPU1
 from support.standins.controller import ControllerDouble, simulated_order, start_order
 
@@ -44,6 +48,50 @@ async def test_a_start_after_its_stop_starts_nothing(controller: ControllerDoubl
     old = await controller.start_order("i-1", start_order(*SLEEP), epoch=2)
     assert (old.outcome, old.code) == ("refused", "old_epoch")
     assert controller.latest("i-1", epoch=3) == gone
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize(
+    ("script", "message", "cause"),
+    [
+        # argparse's own words, as vLLM and SGLang print them
+        ("import argparse; argparse.ArgumentParser(prog='vllm serve').parse_args(['--max-modle-len', '9'])",
+         "vllm serve: error: unrecognized arguments: --max-modle-len 9", "engine_usage"),
+        # the kernel's own words
+        ("import socket; a = socket.create_server(('127.0.0.1', 0)); socket.create_server(a.getsockname())",
+         "OSError: [Errno 98] Address already in use", "port_taken"),
+        ("print('torch.OutOfMemoryError: CUDA out of memory.'); raise RuntimeError('Engine core failed')",
+         "torch.OutOfMemoryError: CUDA out of memory.", "gpu_oom"),
+        ("{}['rope']", "KeyError: 'rope'", "crash"),
+    ],
+)  # fmt: skip
+async def test_an_exit_says_why(controller: ControllerDouble, script: str, message: str, cause: str) -> None:
+    await controller.start_order("i-1", start_order("{python}", "-c", script))
+    ended = await controller.state("i-1", "exited")
+    assert (ended.reason, ended.message.partition(" (while")[0]) == ("exit", message)
+    assert cause_of(ended.message, ended.exit_code) == cause
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_task_that_is_done_needs_no_words(controller: ControllerDouble) -> None:
+    await controller.start_order("i-1", start_order("echo", "error: invalid argument: none"))
+    ended = await controller.state("i-1", "exited")
+    assert (ended.exit_code, ended.message) == (0, "")
+
+
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize(("kills", "message"), [(1, KILLED_FOR_MEMORY), (0, "")])
+async def test_a_kill_by_the_kernel_is_told_from_another(
+    controller: ControllerDouble, monkeypatch: pytest.MonkeyPatch, kills: int, message: str
+) -> None:
+    counted = [7]
+    monkeypatch.setattr(lifecycle, "oom_kills", lambda: counted[0])
+    await controller.start_order("i-1", start_order(*SLEEP))
+    running = await controller.state("i-1", "running")
+    counted[0] += kills
+    os.kill(running.pid or 0, signal.SIGKILL)
+    ended = await controller.state("i-1", "exited")
+    assert (ended.exit_code, ended.message) == (-9, message)
 
 
 @pytest.mark.usefixtures("agent")

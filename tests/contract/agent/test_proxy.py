@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from schemas.wire import PROXY_REFUSAL_HEADER
+from schemas.wire import PROXY_REFUSAL_HEADER, ModelFetch
 from support.processes.agents import GPU0, AgentUnderTest
 from support.standins.controller import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
@@ -158,6 +158,18 @@ async def test_unknown_and_not_running_instances_are_refused(
         assert answer.headers[PROXY_REFUSAL_HEADER] == "not_running"
 
 
+async def test_an_instance_whose_model_is_fetched_is_known(
+    base: str, client: aiohttp.ClientSession, controller: ControllerDouble
+) -> None:
+    order = simulated_order().model_copy(update={"fetches": (ModelFetch(repo="org/none", revision=".."),)})
+    ordered = await controller.start_order("i-4", order)
+    async with client.get(f"{base}/engines/i-4/health", headers=AUTH) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (503, "not_running"), ordered
+    exited = await controller.state("i-4", "exited")
+    assert exited.reason == "spawn_failed"
+    assert "hf:org/none" in exited.message
+
+
 async def test_a_stop_finishes_requests_in_flight_and_refuses_new_ones(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
@@ -190,6 +202,8 @@ async def test_logs_tail_follow_and_previous(
     first = "for i in 1 2 3; do echo first $i; done"
     await controller.start_order("i-4", start_order("sh", "-c", first))
     await controller.state("i-4", "exited")
+    ended = await _log(base, client, "i-4", previous="1", tail="1")
+    assert ended == "first 3\n", "between two starts it is the one that has just ended"
     second = "echo second; while [ ! -e go ]; do sleep 0.05; done; echo last words"
     await controller.start_order("i-4", start_order("sh", "-c", second), epoch=2)
     await controller.state("i-4", "running", epoch=2)

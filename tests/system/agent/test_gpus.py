@@ -1,205 +1,163 @@
-"""The NVML reader as a child process, with a fake driver library."""
+"""What the NVML reader reads, with nvidia-ml-py's own code over a false driver library: fields, processes, slices."""
 
-import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
-import psutil
 import pytest
 
-from agent.errors import NoGpusError
-from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuWork
 from agent.inventory import InventoryWatch
 from schemas.wire import HostFacts
+from support.nvml.false_driver import GPUS, SLICES, FalseDriver
+from support.nvml.reader import MIB_OF_HOST, A, B, Reader, cut_into_slices
 
-FAKE_PYNVML = """
-import os, time
-from collections import namedtuple
-
-class NVMLError(Exception): pass
-class NVMLError_NotSupported(NVMLError): pass
-class NVMLError_FunctionNotFound(NVMLError): pass
-class NVMLError_NoPermission(NVMLError): pass
-class NVMLError_GpuIsLost(NVMLError): pass
-class NVMLError_NotFound(NVMLError): pass
-NVML_DEVICE_MIG_ENABLE = 1
-Memory = namedtuple("Memory", "total used")
-Rates = namedtuple("Rates", "gpu")
-Process = namedtuple("Process", "pid")
-Figure = namedtuple("Figure", "pid timeStamp smUtil")
-
-def fault():
-    try:
-        return open(os.environ["FAULT"]).read()
-    except FileNotFoundError:
-        return ""
-
-def nvmlInit():
-    if fault() == "no driver":
-        raise NVMLError("Driver Not Loaded")
-def nvmlSystemGetDriverVersion(): return "580.95"
-def nvmlDeviceGetCount():
-    if fault() == "hang":
-        time.sleep(1000)
-    if fault() == "die":
-        os._exit(9)
-    return 3
-def nvmlDeviceGetHandleByIndex(index):
-    if fault() == "lost" and index == 1:
-        raise NVMLError_GpuIsLost("GPU is lost")
-    return index
-def nvmlDeviceGetUUID(index): return f"GPU-{index}"
-def nvmlDeviceGetName(index): return b"NVIDIA H100"
-def nvmlDeviceGetMemoryInfo(index): return Memory(80 * 2**30, index * 2**30)
-def nvmlDeviceGetCudaComputeCapability(index): return (9, 0)
-def nvmlDeviceGetMigMode(index):
-    if index == 0:
-        raise NVMLError_NotSupported("Not Supported")
-    return (int(index == 2), 0)
-def nvmlDeviceGetUtilizationRates(index):
-    if index == 2:
-        raise NVMLError_NotSupported("Not Supported")
-    return Rates(10 * index)
-def nvmlDeviceGetHandleByUUID(uuid): return int(uuid.removeprefix("GPU-"))
-def nvmlDeviceGetComputeRunningProcesses(index): return [Process(100 + index), Process(200)]
-def nvmlDeviceGetGraphicsRunningProcesses(index): raise NVMLError_NotSupported("Not Supported")
-reported = {}
-def nvmlDeviceGetProcessUtilization(index, since):
-    if index == 2:
-        raise NVMLError_NotSupported("Not Supported")
-    if index == 1 and fault() == "broken":
-        raise NVMLError("Unknown Error")
-    if fault() == "nothing new":
-        raise NVMLError_NotFound("Not Found")
-    newest = reported.get(index, 0)
-    if since != newest:  # the reader must ask for figures newer than its newest
-        raise NVMLError(f"asked for {since}, reported {newest}")
-    reported[index] = newest + 10
-    return [Figure(200, newest + 5, 30), Figure(200, newest + 10, 40), Figure(100, newest + 4, 250)]
-def nvmlDeviceGetRemappedRows(index): return (0, 0, 0, int(fault() == "rows" and index == 0))
-"""
+HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
 
 
-Fault = Callable[[str], object]
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def _readers() -> list[psutil.Process]:
-    """The children that read GPUs, without dead ones of other tests."""
-    living = (child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE)
-    return [child for child in living if "agent.gpus.nvml" in child.cmdline()]
-
-
-@pytest.fixture
-def fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fault:
-    """Sets the driver's fault; "" is none."""
-    (tmp_path / "pynvml.py").write_text(FAKE_PYNVML)
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setenv("FAULT", str(tmp_path / "fault"))
-    return (tmp_path / "fault").write_text
-
-
-async def test_facts_and_unknown_values(fault: Fault) -> None:
-    reader = ChildReader(limit_s=10)
+async def test_facts(driver: FalseDriver, reader: Reader) -> None:
+    driver.set(A, mem=81559, used=1200, util=55, name="NVIDIA_H100", cc="9.0", power=350500, temp=61, throttle=4)
+    driver.set(
+        A, rows="1,2,1,0", nvlinks=18, numa=0, ecc_uncorrected=3, compute_mode=3, limit=700000, bus="0000:07:00.0"
+    )
+    driver.set(B, util="none", mig="none", numa=1)
     await reader.open()
-    first, second, third = await reader.read() or ()
-    assert (first.uuid, first.model, first.memory_mib) == ("GPU-0", "NVIDIA H100", 81920)
-    assert (first.compute_capability, first.mig_mode, first.utilization, first.used_mib) == ("9.0", False, 0.0, 0)
-    assert (second.utilization, second.used_mib, second.health) == (10.0, 1024, "ok")
-    assert (third.mig_mode, third.utilization) == (True, None)
-    assert await reader.driver() == "580.95"
-    fault("rows")
-    first, *_ = await reader.read() or ()
-    assert (first.health, "row" in first.health_reason) == ("unhealthy", True)
-    await reader.aclose()
+    first, second = await reader.read() or ()
+    assert (first.uuid, first.index, first.model, first.compute_capability) == (A, 0, "NVIDIA H100", "9.0")
+    assert (first.memory_mib, first.used_mib, first.utilization, first.health) == (81559, 1200, 55.0, "ok")
+    assert await reader.driver() == "580.95.05"
+    about = first.details
+    assert about is not None
+    assert (about.power_w, about.power_limit_w, about.temperature_c, about.throttle) == (350.5, 700, 61, ("power_cap",))
+    assert (about.rows_corrected, about.rows_uncorrected, about.rows_pending, about.rows_failed) == (1, 2, True, False)
+    assert (about.ecc_uncorrected, about.nvlinks, about.numa_node, about.compute_mode) == (
+        3,
+        18,
+        0,
+        "exclusive_process",
+    )
+    assert (about.recovery, about.peers, about.pcie_generation) == ("none", {B: "system"}, 5)
+    assert (about.pci_bus, about.persistence) == ("0000:07:00.0", True)
+    assert (second.mig_mode, second.utilization) == (False, None)
+    assert second.details is not None
+    assert {"utilization", "mig_mode", "nvlinks"} <= set(second.details.unsupported)
 
 
-async def test_the_processes_of_a_gpu(fault: Fault) -> None:
-    reader = ChildReader(limit_s=10)
+async def test_what_nvlinks_lead_to(driver: FalseDriver, reader: Reader) -> None:
+    driver.set(A, bus="00000000:07:00.0", nvlinks=18, linked="00000000:0A:00.0*6,switch*10,00000000:FF:00.0*2")
+    driver.set(B, bus="00000000:0a:00.0", nvlinks=4, linked="00000000:07:00.0*18")
     await reader.open()
-    first = await reader.sample()
+    first, second = (gpu.details for gpu in await reader.read() or ())
     assert first is not None
-    assert len(first.gpus) == 3
-    # The driver's first figures may be older than the reading.
-    assert first.work["GPU-0"] == GpuWork(running=(100, 200), percent={})
-    second = await reader.sample()
     assert second is not None
-    assert second.work["GPU-1"] == GpuWork(running=(101, 200), percent={200: 40.0, 100: 100.0})
-    assert second.work["GPU-2"] == GpuWork(running=(102, 200), percent=None)  # not reported by its driver
-    fault("nothing new")
-    third = await reader.sample()
-    assert third is not None
-    assert third.work["GPU-0"].percent == {}
-    fault("broken")
-    fourth = await reader.sample()
-    assert fourth is not None
-    assert (len(fourth.gpus), fourth.work.keys()) == (3, {"GPU-0", "GPU-2"})
-    await reader.aclose()
+    assert first.nvlink_peers == {B: 6, "switch": 10, "00000000:ff:00.0": 2}
+    assert (second.nvlinks, second.nvlink_peers) == (4, {A: 4}), "links that are down lead nowhere"
 
 
-async def test_a_lost_gpu_is_reported_as_unhealthy(fault: Fault) -> None:
-    reader = ChildReader(limit_s=10)
+FIELDS = {
+    "utilization": ("util", "nvmlDeviceGetUtilizationRates"),
+    "compute_capability": ("cc", "nvmlDeviceGetCudaComputeCapability"),
+    "power_w": ("power", "nvmlDeviceGetPowerUsage"),
+    "power_limit_w": ("limit", "nvmlDeviceGetEnforcedPowerLimit"),
+    "energy_j": ("energy", "nvmlDeviceGetTotalEnergyConsumption"),
+    "temperature_c": ("temp", "nvmlDeviceGetTemperature"),
+    "sm_clock_mhz": ("sm_clock", "nvmlDeviceGetClockInfo"),
+    "throttle": ("throttle", "nvmlDeviceGetCurrentClocksEventReasons"),
+    "ecc_uncorrected": ("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors"),
+    "remapped_rows": ("rows", "nvmlDeviceGetRemappedRows"),
+    "recovery": ("recovery", "nvmlDeviceGetFieldValues"),
+    "numa_node": ("numa", "nvmlDeviceGetNumaNodeId"),
+    "pci_bus": ("bus", "nvmlDeviceGetPciInfo_v3"),
+    "pcie_width": ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    "compute_mode": ("compute_mode", "nvmlDeviceGetComputeMode"),
+    "persistence": ("persistence", "nvmlDeviceGetPersistenceMode"),
+    "mig_mode": ("mig", "nvmlDeviceGetMigMode"),
+}
+
+
+async def test_each_field_is_a_value_unsupported_or_an_error(driver: FalseDriver, reader: Reader) -> None:
+    driver.set(A, **{key: "none" for key, _ in FIELDS.values()})
+    driver.add(*(f"fail {function} 999 {B}" for _, function in FIELDS.values()))
     await reader.open()
-    await reader.read()
-    fault("lost")
-    first, second, third = await reader.read() or ()
-    assert (second.uuid, second.health, second.health_reason) == ("GPU-1", "unhealthy", "GPU is lost")
-    assert (second.used_mib, second.utilization) == (None, None)
-    assert (first.health, third.health) == ("ok", "ok")
-    await reader.aclose()
+    without, failing = await reader.read() or ()
+    assert without.details is not None
+    assert failing.details is not None
+    assert FIELDS.keys() <= set(without.details.unsupported)
+    assert without.details.errors == {}
+    assert failing.details.errors.items() >= dict.fromkeys(FIELDS, "Unknown Error").items()
+    assert not FIELDS.keys() & set(failing.details.unsupported)
+    assert (without.health, failing.health) == ("ok", "ok"), "one field condemns no GPU"
 
 
-@pytest.mark.parametrize("how", ["hang", "die"])
-async def test_a_hung_or_dead_driver_costs_one_reading(how: str, fault: Fault) -> None:
-    clock = Clock()
-    reader = ChildReader(limit_s=10, clock=clock)
+async def test_a_gpu_that_cannot_be_used_exists_with_a_reason(driver: FalseDriver, reader: Reader) -> None:
+    cases: list[tuple[dict[str, object], str, str, int]] = [
+        ({"mem": "none"}, "unhealthy", "unified_memory", MIB_OF_HOST),
+        ({"mem": "!999"}, "unhealthy", "memory_unreadable", 0),
+        ({"mem": 2**43}, "unhealthy", "memory_unreadable", 0),
+        ({"rows": "0,1,0,1"}, "unhealthy", "row_remap_failed", 81559),
+        ({"recovery": 1}, "unhealthy", "recovery_wanted", 81559),
+        ({"recovery": 3}, "ok", "", 81559),
+    ]
+    driver.gpus = dict(zip(GPUS, (values for values, *_ in cases), strict=False))
+    driver.write()
     await reader.open()
-    inventory = InventoryWatch(reader, HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1))
-    assert len(await inventory.read_gpus() or ()) == 3
-    (child,) = _readers()
-    fault(how)
-    reader._limit_s = 0.3
-    assert await inventory.read_gpus() is None
-    assert not child.is_running()
-    assert len(inventory.devices) == 3  # the last known GPUs stay
-    fault("")
-    reader._limit_s = 10
-    assert await inventory.read_gpus() is None  # backoff
-    assert _readers() == []
-    clock.now_s = 60.0
-    assert len(await inventory.read_gpus() or ()) == 3
-    await reader.aclose()
+    found = await reader.read() or ()
+    assert [(g.health, g.health_reason.split(":")[0], g.memory_mib) for g in found] == [case[1:] for case in cases]
 
 
-async def test_a_missing_driver_is_an_error_and_leaves_no_child(fault: Fault) -> None:
-    fault("no driver")
-    reader = ChildReader()
-    with pytest.raises(NoGpusError, match="--simulate"):
-        await reader.open()
-    assert _readers() == []
+async def test_impossible_figures_are_unknown_and_cost_nothing_else(driver: FalseDriver, reader: Reader) -> None:
+    driver.set(A, util=101, used=f"+{2**64 - 1}", power=2**32 - 1)
+    await reader.open()
+    inventory = InventoryWatch(reader, HOST)
+    first, second = await inventory.read_gpus() or ()
+    assert (first.utilization, first.used_mib, first.memory_mib, first.health) == (None, None, 81559, "ok")
+    assert first.details is not None
+    assert "power_w" in first.details.unsupported
+    assert (second.utilization, second.used_mib) == (0.0, 0)
+    assert inventory.take_impossible() == 2
 
 
-async def test_the_reader_ignores_a_package_of_its_name_in_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_processes_of_a_gpu(driver: FalseDriver, reader: Reader) -> None:
+    driver.add(f"proc {A} pid=100 sm=30", f"proc {A} pid=200 sm=250", f"proc {A} pid=300 kind=graphics mem=none")
+    await reader.open()
+    # The driver's first figures may be older than the reading.
+    assert (await reader.sampled()).work == {A: GpuWork(running=(100, 200, 300), percent={}), B: GpuWork(percent={})}
+    assert (await reader.sampled()).work[A].percent == {100: 30.0}, "250 % cannot be"
+    driver.only(f"proc {A} pid=100 mem=1500", f"proc {A} pid=100 mem=20 kind=graphics", f"proc {A} pid=200 mem=none")
+    assert (await reader.sampled()).work[A].memory_mib == {100: 1500}
+    driver.only(f"proc {A} pid=100", "empty nvmlDeviceGetProcessUtilization")
+    assert (await reader.sampled()).work[A] == GpuWork(running=(100,), percent={})
+    driver.only(f"proc {A} pid=100 sm=1", f"fail nvmlDeviceGetProcessUtilization 3 {A}")
+    assert (await reader.sampled()).work[A] == GpuWork(running=(100,), percent=None), "its driver does not report it"
+    driver.only(f"fail nvmlDeviceGetComputeRunningProcesses_v3 999 {A}")
+    fourth = await reader.sampled()
+    assert (len(fourth.gpus), fourth.work.keys()) == (2, {B})
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetProcessUtilization"])
+async def test_a_list_that_grows_while_it_is_read_is_read_again(
+    driver: FalseDriver, reader: Reader, function: str
 ) -> None:
-    (tmp_path / "agent").mkdir()
-    (tmp_path / "agent" / "__init__.py").write_text("raise SystemExit('not this one')")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NoGpusError, match="NVML does not load"):
-        await ChildReader().open()
-
-
-async def test_an_invalid_answer_of_the_child_is_unknown() -> None:
-    reader = ChildReader((sys.executable, "-c", "print('hello'); import time; time.sleep(100)"), limit_s=10)
     await reader.open()
-    assert await reader.read() is None
-    await reader.aclose()
+    driver.add(*(f"proc {A} pid={pid} sm=5" for pid in range(100, 140)))
+    await reader.sampled()
+    driver.add(f"race {function} 2")
+    assert len((await reader.sampled()).work[A].running) == 40
+    driver.lines[-1] = f"race {function} 1000"
+    driver.write()
+    assert A not in (await reader.sampled()).work, "unknown, not none"
+
+
+async def test_slices_are_gpus_of_their_own(driver: FalseDriver, reader: Reader) -> None:
+    cut_into_slices(driver)
+    driver.add(f"proc {SLICES[1]} pid=77")
+    await reader.open()
+    reading = await reader.sampled()
+    gpus = {gpu.uuid: gpu for gpu in reading.gpus}
+    assert list(gpus) == [A, *SLICES[:2], B]
+    assert (gpus[A].mig_mode, gpus[A].parent) == (True, None)
+    one = gpus[SLICES[1]]
+    assert (one.parent, one.mig_mode, one.index, one.memory_mib, one.used_mib) == (A, False, 0, 20096, 100)
+    assert (one.model, one.health, one.utilization) == ("NVIDIA A100 MIG 20gb", "ok", None)
+    assert one.details is not None
+    assert (one.details.gpu_instance, one.details.compute_instance) == (2, 0)
+    assert reading.work[SLICES[1]] == GpuWork(running=(77,), percent=None)
+    del driver.slices[SLICES[0]]
+    driver.write()
+    assert list(await reader.by_uuid(1)) == [A, SLICES[1], B], "its operator removed it"

@@ -5,10 +5,12 @@ from agent.installed_engines import installed_engines
 from agent.process_records import ProcessKey
 from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
+from schemas.hub import OWN_CACHE
 from schemas.wire import ClaimOrder
 from support.standins.controller import start_order
 
 KEY = ProcessKey("i-1", 2, 1)
+CACHE = Path("/cache")
 
 
 def test_only_known_placeholders_are_filled_in() -> None:
@@ -27,12 +29,13 @@ def test_the_simulated_engine_is_this_agents_by_its_earlier_name_too() -> None:
 
 def test_the_environment_holds_no_gpuward_secret(tmp_path: Path) -> None:
     base = {"PATH": "/bin", "GPUWARD_JOIN_TOKEN": "t", "GPUWARD_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0"}
-    env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path)
+    env = engine_env(base, start_order("run", env={"A": "b"}), KEY, port=None, data_dir=tmp_path, cache_dir=CACHE)
     assert env == {
         "PATH": f"/bin:{Path(sys.executable).parent}",
         "A": "b",
         "PYTHONUNBUFFERED": "1",
         "HF_HOME": str(tmp_path / "cache" / "huggingface"),
+        "HF_HUB_CACHE": "/cache",
         "CUDA_VISIBLE_DEVICES": "",
         "GPUWARD_AGENT_DIR": str(tmp_path),
         "GPUWARD_INSTANCE": "i-1",
@@ -47,7 +50,7 @@ def test_engines_without_uuid_support_get_indexes(tmp_path: Path) -> None:
 
     def visible(*, by_index: bool, known: dict[str, int]) -> dict[str, str]:
         order = start_order("run").model_copy(update={"claims": claims, "gpus_by_index": by_index})
-        env = engine_env({}, order, KEY, port=None, data_dir=tmp_path, gpu_index=known.get)
+        env = engine_env({}, order, KEY, port=None, data_dir=tmp_path, cache_dir=CACHE, gpu_index=known.get)
         return {name: value for name, value in env.items() if name.startswith("CUDA_")}
 
     assert visible(by_index=False, known=indexes) == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
@@ -63,10 +66,16 @@ def test_installed_engines_are_found_by_their_programs(tmp_path: Path) -> None:
     assert set(installed_engines({"PATH": str(tmp_path)})) - {"transformers"} == {"llama-cpp", "vllm"}
 
 
-def test_the_users_own_caches_are_kept(tmp_path: Path) -> None:
-    for name in ("HF_HOME", "HF_HUB_CACHE"):
-        env = engine_env({name: "/mine"}, start_order("run"), KEY, port=None, data_dir=tmp_path)
-        assert {key: value for key, value in env.items() if key.startswith("HF_")} == {name: "/mine"}
+def test_servers_look_for_models_where_the_agent_fetches_them_to(tmp_path: Path) -> None:
+    def found(base: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+        env = engine_env(base, start_order("run", env=own), KEY, port=None, data_dir=tmp_path, cache_dir=CACHE)
+        return {key: value for key, value in env.items() if key.startswith("HF_")}
+
+    home = str(tmp_path / "cache" / "huggingface")
+    assert found({}, {}) == {"HF_HOME": home, "HF_HUB_CACHE": str(CACHE)}
+    assert found({"HF_HOME": "/hosts"}, {}) == {"HF_HOME": "/hosts", "HF_HUB_CACHE": str(CACHE)}
+    for name in OWN_CACHE:
+        assert found({}, {name: "/mine"}) == {"HF_HOME": home} | ({name: "/mine"} if name.startswith("HF_") else {})
 
 
 def test_two_agents_of_a_host_never_allocate_the_same_port() -> None:

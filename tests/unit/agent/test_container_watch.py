@@ -1,0 +1,175 @@
+"""The watch of a container: an unknown state is never an end."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.containers import container as watched
+from agent.containers.container import Container
+from agent.containers.docker_engine import DockerAwayError
+from agent.containers.log_copy import LogCopy
+from agent.processes.procfs import start_ticks
+
+PID = os.getpid()
+LONG_GONE = (PID, 1)  # the pid is another process's now
+RUNNING = {"State": {"Status": "running", "Running": True, "Pid": PID}}
+EXITED = {"State": {"Status": "exited", "ExitCode": 3}}
+
+
+class FakeEngine:
+    """Answers in turn; the last answer stays."""
+
+    address = "unix:///nowhere"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.opened = 0
+        self.removed = False
+
+    async def inspect(self, _name: str) -> Any:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return None if self.removed else answer
+
+    async def wait(self, _name: str) -> None:
+        await asyncio.sleep(0)
+
+    async def signal(self, _name: str, _signal: str) -> None: ...
+
+    async def remove(self, _name: str) -> None:
+        self.removed = True
+
+    async def log(self, _name: str, _since: str) -> AsyncGenerator[bytes, None]:
+        self.opened += 1
+        yield b"2026-11-22T21:40:00Z said\n"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "_RETRY_S", (0.001,))
+    monkeypatch.setattr(watched, "_AWAY_S", 0.0)
+
+
+def _watch(
+    engine: Any,
+    tmp_path: Path,
+    pid: tuple[int, int | None] | None = None,
+    on_pid: Callable[[int, int | None], None] = lambda _pid, _ticks: None,
+    **more: bool,
+) -> Container:
+    found = Container(engine, "c", LogCopy(tmp_path / "1-0.log"), on_pid, bridge=False, known=False, **more)
+    found.open(*(pid or (None, None)))
+    return found
+
+
+async def _asked(engine: FakeEngine, container: Container, times: int = 5) -> None:
+    async with asyncio.timeout(20):
+        while engine.asked < times and not container.exited.is_set():  # noqa: ASYNC110 - the fake has no event
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"State": {}}, {"State": {"Status": "odd"}}, {"State": {"Running": True, "Pid": "x"}}, ValueError("odd")],
+)
+async def test_an_unknown_state_keeps_the_watch_going(tmp_path: Path, answer: Any) -> None:
+    engine = FakeEngine(answer)
+    container = _watch(engine, tmp_path)
+    await _asked(engine, container)
+    assert not container.exited.is_set()
+    assert container.is_unknown
+    engine.answers = [EXITED]
+    async with asyncio.timeout(20):
+        await container.exited.wait()
+    assert container.exit_code == 3
+    await container.aclose()
+
+
+async def test_one_that_is_created_is_removed_before_it_counts_as_gone(tmp_path: Path) -> None:
+    engine = FakeEngine({"State": {"Status": "created"}})
+    container = _watch(engine, tmp_path)
+    async with asyncio.timeout(20):
+        await container.exited.wait()
+    assert engine.removed
+    assert engine.asked > 1
+    assert container.end == "gone"
+    await container.aclose()
+
+
+async def test_one_whose_process_runs_is_not_gone_where_docker_does_not_know_it(tmp_path: Path) -> None:
+    engine = FakeEngine(None)
+    container = _watch(engine, tmp_path, (PID, start_ticks(PID)))
+    await _asked(engine, container)
+    assert not container.exited.is_set()
+    await container.aclose()
+
+
+@pytest.mark.parametrize(
+    ("pid", "earlier_boot", "ended"),
+    [
+        (None, False, False),
+        ((PID, None), False, False),
+        ((PID, start_ticks(PID)), False, False),
+        (LONG_GONE, False, True),
+        ((PID, start_ticks(PID)), True, True),
+    ],
+)
+async def test_an_end_while_docker_is_away(
+    tmp_path: Path, pid: tuple[int, int | None] | None, *, earlier_boot: bool, ended: bool
+) -> None:
+    engine = FakeEngine(DockerAwayError("away"))
+    container = _watch(engine, tmp_path, pid, earlier_boot=earlier_boot)
+    await _asked(engine, container)
+    if ended:
+        async with asyncio.timeout(20):
+            await container.exited.wait()
+    assert container.exited.is_set() == ended
+    await container.aclose()
+
+
+async def test_a_pid_that_cannot_be_noted_is_told_again(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def on_pid(pid: int, _ticks: int | None) -> None:
+        told.append(pid)
+        if len(told) == 1:
+            raise OSError("disk full")
+
+    engine = FakeEngine(RUNNING)
+    container = _watch(engine, tmp_path, on_pid=on_pid)
+    await _asked(engine, container)
+    engine.answers = [EXITED]
+    async with asyncio.timeout(20):
+        await container.exited.wait()
+    assert told == [PID, PID]
+    await container.aclose()
+
+
+async def test_one_that_docker_does_not_know_is_killed_by_its_pid(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    container = _watch(FakeEngine(None), tmp_path, (process.pid, start_ticks(process.pid)))
+    assert await container.kill(20.0) == ""
+    assert await process.wait() == -9
+    await container.aclose()
+
+
+async def test_a_log_that_cannot_be_written_is_read_again_ever_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "_LOG_RETRY_S", (60.0,))
+    (tmp_path / "1-0.log").mkdir()  # no file can be opened there
+    engine = FakeEngine(RUNNING)
+    container = _watch(engine, tmp_path)
+    async with asyncio.timeout(20):
+        while not engine.opened:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.5)
+    assert engine.opened == 1
+    await container.aclose()
