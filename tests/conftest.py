@@ -7,6 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from controller.store.core.database import Database
+from support.database.migrated import migrated_database, migrated_template
 from support.database.postgres import PostgresServer, create_database, drop_database, reachable_folder, running_server
 
 _CHILDREN_GO_WITHIN_S = 5.0
@@ -29,6 +31,19 @@ async def database(postgres: PostgresServer) -> AsyncIterator[str]:
     dsn = await create_database(postgres)
     yield dsn
     await drop_database(postgres, dsn)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: PostgresServer) -> str:
+    """The name of the migrated database that tests get copies of."""
+    return migrated_template(postgres)
+
+
+@pytest.fixture
+async def migrated(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
+    """A migrated database for this test, open."""
+    async with migrated_database(postgres, template) as database:
+        yield database
 
 
 @pytest.fixture

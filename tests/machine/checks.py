@@ -21,6 +21,8 @@ _PICTURE = """
         || array(select (device, instance_id, epoch)::text from claims order by device, instance_id, epoch)
         || array(select (id, verb, state)::text from commands where state = 'open' order by id)
         || array(select (uid, phase, ready)::text from deployments order by uid)
+        || array(select (deployment_uid, state, reason, canary_since is null)::text from rollouts order by 1)
+        || array(select (deployment_uid, source, max_replicas)::text from intents order by 1)
         || array(select (id, phase)::text from workers where deleted_at is null order by id)"""
 _CALM_ROUNDS = 3
 _PENDING = """
@@ -42,6 +44,7 @@ async def check(world: World) -> None:
         claimed = {tuple(row) for row in await connection.raw.fetch(_CLAIMED)}
         fenced = {row[0] for row in await connection.raw.fetch(_FENCED)}
     assert result.ok, result.violations
+    await world.check_bounds()
     known = dict(world.deleted)
     await world.note_deleted()
     await _check_deleted(world, known)
@@ -67,6 +70,7 @@ async def settle(world: World) -> None:
     await world.take_over(leading)
     for host in world.hosts:
         await _mend(world, host)
+    await world.gateway.rest()
     before, calm = "", 0
     for _ in range(SETTLE_ROUNDS):
         await _everything_arrives(world)
@@ -105,10 +109,27 @@ _NONE_AT_REST = (
     "select id, instance_id, epoch, rank, verb, worker_id, sent_at from commands where state = 'open'",
     "select id, instance_id, copy_id, state from relocations where state in ('waiting', 'moving')",
     # A replacement stays only in the place of its original.
-    """select d.name, d.spec -> 'replicas' as wanted, array_agg(i.id || ' ' || i.phase) as has
+    """select d.name, d.spec -> 'replicas' as wanted, o.state, array_agg(i.id || ' ' || i.phase) as has
          from deployments d join instances i on i.deployment_uid = d.uid and i.phase not in ('succeeded', 'failed')
-        group by d.uid having count(*) > (d.spec ->> 'replicas')::int""",
-)
+         left join rollouts o on o.deployment_uid = d.uid
+        group by d.uid, o.deployment_uid
+       having count(*) > case jsonb_typeof(d.spec -> 'replicas') when 'object'
+                              then (d.spec -> 'replicas' ->> 'max')::int else (d.spec ->> 'replicas')::int end
+                       + case when o.state <> 'complete' then (d.spec -> 'rollout' ->> 'surge')::int else 0 end""",
+    # A model that nothing asks for sleeps.
+    """select d.name, d.phase, i.id, i.phase from deployments d join instances i on i.deployment_uid = d.uid
+        where d.spec -> 'replicas' -> 'min' = '0' and i.phase not in ('succeeded', 'failed')""",
+    # A rollout stands only where a user halts it, it is a canary, or an instance has no place.
+    """select d.name, o.*, array(select concat_ws(' ', i.id, i.revision, i.phase) from instances i
+                                   where i.deployment_uid = d.uid) as has
+         from rollouts o join deployments d on d.uid = o.deployment_uid
+        where o.state = 'progressing' and not o.paused and o.revision = d.revision
+          and exists (select 1 from instances i where i.deployment_uid = d.uid)
+          and not exists (select 1 from instances i where i.deployment_uid = d.uid
+                             and (i.phase <> 'running' or i.revision <> d.revision))""",
+    *(f"select * from {table} where deployment_uid not in (select uid from deployments)"  # noqa: S608 - constants
+      for table in ("rollouts", "revisions", "wakes", "intents", "model_names", "scaling_status")),
+)  # fmt: skip
 _WORKERS = "select id, name, phase, reason, session, highest_term, deleted_at, fence_until, reported_at from workers"
 _SITUATION = """
     select i.id, i.phase, i.reason, i.epoch, i.revision,

@@ -11,9 +11,11 @@ from controller.hub.command_dispatch import CommandDispatcher
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import BATCH, ReportWriter
 from controller.hub.session import Session
+from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_RELOCATIONS
 from controller.reconcilers.relocations import RelocationsReconciler
+from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import Lease
@@ -46,13 +48,15 @@ class HandClock:
 
 
 class Term:
-    """One term: instances, placement, workers and relocations, as `leading.py` composes them."""
+    """One term: instances, placement, workers, relocations and scaling, as `leading.py` composes them."""
 
-    def __init__(self, database: StruckDatabase, number: int) -> None:
+    def __init__(self, database: StruckDatabase, number: int, clock: HandClock) -> None:
         self.number = number
         self._steps = LeaderTerm(database, number)
         self._workers = WorkersReconciler(database, number, healthy_for_s=lambda: _A_DAY_S, settings=WORKERS)
         self._relocations = RelocationsReconciler(database, number, at_once=RELOCATIONS_AT_ONCE)
+        self.watch = ScalingWatch(database, monotonic=clock.monotonic)
+        self._scaling = ScalingReconciler(database, number, self.watch)
 
     async def step_instances(self) -> None:
         keys = sorted(await self._steps.instances.list_keys())
@@ -70,8 +74,14 @@ class Term:
     async def step_relocations(self) -> None:
         await self._relocations.step([ALL_RELOCATIONS])
 
+    async def step_scaling(self) -> None:
+        keys = sorted(await self._scaling.list_keys())
+        if keys:
+            await self._scaling.step(keys)
+
     async def step(self) -> None:
         await self.step_workers()
+        await self.step_scaling()
         await self.step_relocations()
         await self.step_instances()
         await self.step_placement()
@@ -96,7 +106,7 @@ class Controller:
         self.sessions: dict[str, Session] = {}
         self.links: list[Link] = []
         self.reports = ReportWriter(self._database, self._clock, lambda _worker: None)
-        self.dispatcher = CommandDispatcher(self._database, self._clock, self.sessions, _no_secrets)
+        self.dispatcher = CommandDispatcher(self._database, self._clock, self.sessions, _no_secrets, {})
         self.liveness = Liveness(
             self._database, self._clock, superseded=lambda s: s.cut("taken over"), cut_all=lambda _why: None
         )
@@ -110,7 +120,7 @@ class Controller:
             term = await lease._try_acquire()
         finally:
             lease._drop()
-        return Term(self._database, term) if term is not None else None
+        return Term(self._database, term, self._clock) if term is not None else None
 
     async def greet(self, host: Host, identity: Identity, hello: Hello) -> Link | None:
         """The hub's handshake. None where a newer connection exists already, and where the hello is held.

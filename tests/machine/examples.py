@@ -17,7 +17,9 @@ NAMES = st.sampled_from(["d0", "d1", "d2", "gang"])
 HOSTS = st.integers(0, 2)
 CONTROLLERS = st.integers(0, 1)
 PICKS = st.integers(0, 63)
-PARTS = st.sampled_from(["step_instances", "step_placement", "step_workers", "step_relocations", "step"])
+PARTS = st.sampled_from(
+    ["step_instances", "step_placement", "step_workers", "step_relocations", "step_scaling", "step"]
+)
 STRIKES = st.builds(
     Strike, at=st.integers(1, 16), when=st.sampled_from(["before", "after"]), how=st.sampled_from(["drop", "cancel"])
 )
@@ -40,6 +42,28 @@ SPECS = st.fixed_dictionaries(
         ),
     }
 )
+RANGES = st.sampled_from([{"min": 0, "max": 1}, {"min": 0, "max": 2}, {"min": 1, "max": 3}])
+ROLLING = st.fixed_dictionaries(
+    {
+        "update": st.just("rolling"),
+        "rollout": st.builds(
+            lambda bounds, canary, abort: {
+                "ready_for": 0, "surge": bounds[0], "unavailable": bounds[1], "canary": canary, "abort": abort
+            },
+            st.sampled_from([(1, 0), (0, 1), (1, 1), (2, 0)]),
+            st.sampled_from([None, None, {"weight": 30, "for": 20}]),
+            st.sampled_from([None, {}]),
+        ),
+        "replicas": st.one_of(st.integers(1, 3), RANGES),
+        "scaling": st.just({"target": 1, "window": 1, "down_window": 5, "idle_after": 10}),
+        "env": st.builds(lambda version: {"VERSION": str(version)}, st.integers(0, 2)),
+        "priority": st.sampled_from([100, 200]),
+        "preempt": st.sampled_from([False, False, True]),
+        "start_timeout": st.just(20),
+        "resources": st.sampled_from([{"gpus": 1}, {"gpus": 1}, {"gpus": 1, "gpu_memory": "10GiB"},
+                                      {"gpus": 3, "gpu_memory": "10GiB", "max_workers": 2}]),
+    }
+)  # fmt: skip
 # Each must happen somewhere in a whole run, else the run proves nothing about it.
 MUST_HAPPEN = (
     "refusals", "crashes", "commits without an answer", "takeovers", "takeovers in the middle of a step",
@@ -47,6 +71,8 @@ MUST_HAPPEN = (
     "messages late", "messages reordered", "commands replayed", "old terms refused", "late hellos", "gangs placed",
     "hosts rebooted", "agents restarted", "workers deleted", "controllers killed", "examples settled",
     "relocations requested", "relocations moved", "relocations abandoned",
+    "rollout started", "rollout complete", "rollout aborted", "rollout failed", "rollout paused", "rollout resumed",
+    "rollout undone", "woken", "asleep",
 )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -33,8 +32,10 @@ from machine.examples import (
     Bench,
 )  # fmt: skip
 from machine.faults import Strike
+from machine.gateway import count_events
 from machine.hosts import GIB, GPU_MIB, Host
 from machine.relocations import count_relocations, request_relocations
+from machine.serving_rules import ServingRules
 from machine.wire import agent_hears, agent_says, hub_hears, hub_hears_late, replay
 from machine.world import World
 from schemas.manifest.deployment import DeploymentSpec
@@ -42,7 +43,7 @@ from schemas.manifest.deployment import DeploymentSpec
 _FOLDERS = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - journals of one example
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class LedgerMachine(ServingRules):
     """Checked after every rule; at the end all faults cease and everything settles."""
 
     bench: Bench
@@ -80,6 +81,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if self.world.leader or self.world.former_terms:
                 self.do(settle(self.world))
                 self.do(count_relocations(self.world))
+                self.do(count_events(self.world.database, self.bench.tally))
                 self.bench.tally["examples settled"] += 1
         finally:
             self.abandon()

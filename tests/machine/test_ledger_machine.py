@@ -20,6 +20,7 @@ from machine.rules import LedgerMachine
 from support.database.postgres import PostgresServer
 from support.profiles import TIMEOUT_S, machine_settings
 
+pytestmark = pytest.mark.cases
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}
 GOOD = ["good"] * 3
@@ -241,6 +242,104 @@ def test_a_move_in_the_middle_of_which_something_happens(second: str) -> None:
             story.operator(n=at % 3, verb="uncordon")
             story.user(name="d0", verb="start", replicas=0)
             story.work(rounds=2, lines=GOOD)
+
+
+def rolling(version: int, **fields: Any) -> dict[str, Any]:
+    base = {"update": "rolling", "rollout": {"ready_for": 0}, "replicas": 2, "resources": {"gpus": 1}}
+    return {**base, "env": {"VERSION": str(version)}, "start_timeout": 20, **fields}
+
+
+@pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize("second", ["take_over", "delete", "stop", "cordon", "pause", "back"])
+def test_a_rollout_in_the_middle_of_which_something_happens(second: str) -> None:
+    with a_story(first=rolling(0), second={"replicas": 0}) as story:
+        for at in range(1, STATEMENTS, 3):
+            story.apply(name="d0", fields=rolling(at))
+            for _ in range(at % 4):
+                story.work(rounds=1, lines=GOOD)
+            if second in ("pause", "back"):
+                story.step(part="step_instances", strike=Strike(at=at, when="after", how="drop"))
+                story.rollout(name="d0", verb="pause") if second == "pause" else story.apply(
+                    name="d0", fields=rolling(at - 3)
+                )
+            else:
+                story.interleave(first="step_instances", at=at, second=second, n=at % 2, name="d0", h=at % 3)
+            story.work(rounds=3, lines=GOOD)
+            story.operator(n=at % 3, verb="uncordon")
+            story.user(name="d0", verb="start", replicas=0)
+            story.rollout(name="d0", verb="resume")
+            story.work(rounds=3, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize("trouble", ["preempt", "power", "gang"])
+def test_a_rollout_whose_gpus_are_taken_or_lost(trouble: str) -> None:
+    gang = {"resources": {"gpus": 3, "gpu_memory": "30GiB", "max_workers": 2}, "replicas": 1}
+    fields = gang if trouble == "gang" else {"replicas": 4}
+    with a_story(first=rolling(0, **fields), second={"replicas": 0}) as story:
+        story.work(rounds=3, lines=GOOD)
+        for turn in range(1, 5):
+            story.apply(name="d0", fields=rolling(turn, **fields))
+            story.work(rounds=turn % 3, lines=GOOD)
+            if trouble == "preempt":
+                story.apply(
+                    name="d2", fields={"replicas": 2, "resources": {"gpus": 1}, "priority": 200, "preempt": True}
+                )
+            else:
+                story.trouble(h=turn % 3, what="power", noticed=True)
+                story.pass_time(seconds=70)
+            story.work(rounds=4, lines=GOOD)
+            if trouble == "preempt":
+                story.user(name="d2", verb="delete", replicas=0)
+            else:
+                story.pass_time(seconds=200)
+                story.work(rounds=3, lines=GOOD)
+                story.trouble(h=turn % 3, what="power", noticed=True)
+            story.work(rounds=4, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_rollout_fails_is_aborted_and_undone() -> None:
+    canary = {"rollout": {"ready_for": 0, "canary": {"weight": 30, "for": 20}, "abort": {}}}
+    with a_story(first=rolling(0, **canary), second={"replicas": 0}) as story:
+        story.work(rounds=3, lines=GOOD)
+        story.apply(name="d0", fields=rolling(1, **canary))
+        story.work(rounds=3, lines=GOOD)
+        story.rollout(name="d0", verb="blame")
+        story.work(rounds=3, lines=GOOD)
+        story.rollout(name="d0", verb="undo")
+        story.work(rounds=3, lines=GOOD)
+        story.apply(name="d0", fields=rolling(2))
+        for _ in range(6):
+            story.step(part="step", strike=None)
+            for h in range(3):
+                story.hub(n=h % 2, act="deliver", strike=None)
+                for pick in range(2):
+                    story.talk(h=h, line="good", noticed=False)
+                    story.process(h=h, pick=pick, what="fail")
+            story.hub(n=0, act="write", strike=None)
+            story.hub(n=1, act="write", strike=None)
+            story.pass_time(seconds=30)
+        story.work(rounds=3, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
+@pytest.mark.parametrize("second", ["take_over", "delete", "stop"])
+def test_a_wake_in_the_middle_of_which_something_happens(second: str) -> None:
+    sleepy = {"replicas": {"min": 0, "max": 2}, "resources": {"gpus": 1},
+              "scaling": {"target": 1, "window": 1, "down_window": 5, "idle_after": 10}}  # fmt: skip
+    with a_story(first=sleepy, second={"replicas": 0}) as story:
+        for at in range(1, STATEMENTS, 3):
+            story.apply(name="d0", fields=sleepy)
+            story.requests(name="d0", in_flight=0, waiting=1 + at % 3)
+            part = "step_scaling" if at % 2 else "step_instances"
+            story.interleave(first=part, at=at % 12 + 1, second=second, n=at % 2, name="d0", h=0)
+            story.user(name="d0", verb="start", replicas=0)
+            story.work(rounds=3, lines=GOOD)
+            story.requests(name="d0", in_flight=0, waiting=0)
+            for _ in range(4):
+                story.pass_time(seconds=6)
+                story.work(rounds=1, lines=GOOD)
 
 
 @pytest.mark.timeout(TIMEOUT_S)

@@ -18,8 +18,10 @@ from controller.store.deployments import apply as deployments
 from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from controller.store.workers.sessions import WorkerGoneError
+from machine.bounds import READ, Moment, check_bounds
 from machine.controllers import Controller, HandClock, Term
 from machine.faults import Outcome, Strike, StruckDatabase, finish, launch
+from machine.gateway import Gateway
 from machine.hosts import GPU_MIB, Host, Link
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import Command, Hello
@@ -30,7 +32,7 @@ GPUS_PER_HOST: Final = 2
 _KEPT: Final = 4  # former terms, abandoned hellos
 _EMPTY: Final = """
     delete from claims; delete from instances; delete from deployments; delete from device_readings;
-    delete from devices; delete from workers; delete from events"""
+    delete from gateways; delete from scaling_status; delete from devices; delete from workers; delete from events"""
 DELETED: Final = """
     select d.uid, array(select (i.id, i.epoch) from instances i where i.deployment_uid = d.uid) as has
       from deployments d where d.deleted_at is not null"""
@@ -44,6 +46,8 @@ FINGERPRINT: Final = """
         (select string_agg(t::text, ',' order by t::text) from workers t),
         (select string_agg(t::text, ',' order by t::text) from devices t),
         (select string_agg(t::text, ',' order by t::text) from relocations t),
+        (select string_agg(t::text, ',' order by t::text) from rollouts t),
+        (select string_agg(t::text, ',' order by t::text) from intents t),
         (select count(*)::text from events)))"""
 
 
@@ -54,6 +58,7 @@ class World:
         self.database = database
         self.tally = tally
         self.clock = HandClock()
+        self.gateway = Gateway(database)
         self.controllers = [Controller(name, database, self.clock, tally) for name in ("a", "b")]
         self.hosts = [
             Host(f"w{n}", {f"GPU-{n}-{i}": GPU_MIB for i in range(GPUS_PER_HOST)}, folder / f"w{n}") for n in range(3)
@@ -62,6 +67,7 @@ class World:
         self.late: list[Link] = []  # broken connections with messages on their way
         self.dials: list[tuple[Host, str, Hello]] = []  # hellos that their senders have abandoned
         self.deleted: dict[str, set[tuple[str, int]]] = {}  # instances and epochs of each at its deletion
+        self._moments: dict[str, Moment] = {}  # of each deployment, when it was looked at last
 
     async def begin(self) -> None:
         """An empty ledger, a leader, and all hosts ready."""
@@ -131,6 +137,16 @@ class World:
             rows = await connection.raw.fetch(DELETED)
         for row in rows:
             self.deleted.setdefault(str(row["uid"]), {(id_, epoch) for id_, epoch in row["has"]})
+
+    async def check_bounds(self) -> None:
+        """Compares each deployment with what it was at the last look."""
+        async with self.database.connection() as connection:
+            rows = await connection.raw.fetch(READ)
+        moments = {row["uid"]: Moment.read(row) for row in rows}
+        for uid, moment in moments.items():
+            if (before := self._moments.get(uid)) is not None:
+                check_bounds(before, moment)
+        self._moments = moments
 
     # Users and operators
 

@@ -2,13 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.core.migrate import migrate
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 GPU = "GPU-w-0"
@@ -16,15 +14,12 @@ REFUSED = (asyncpg.CheckViolationError, asyncpg.RestrictViolationError)
 
 
 @pytest.fixture
-async def db(database: str) -> AsyncIterator[Database]:
-    opened = await Database.open(database)
-    await migrate(opened)
-    await add_host(opened, "w", gpus=2, gib=40)
-    uid = await add_deployment(opened, "d")
+async def db(migrated: Database) -> Database:
+    await add_host(migrated, "w", gpus=2, gib=40)
+    uid = await add_deployment(migrated, "d")
     for n in range(12):
-        await add_instance(opened, uid, f"i{n}", phase="running", epoch=1)
-    yield opened
-    await opened.close()
+        await add_instance(migrated, uid, f"i{n}", phase="running", epoch=1)
+    return migrated
 
 
 async def counters(db: Database) -> tuple[int, int, int]:

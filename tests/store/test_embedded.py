@@ -177,6 +177,7 @@ async def test_unusable_setting_fails_the_start_with_its_name_and_leaves_nothing
         assert server.running
 
 
+@pytest.mark.cases
 @pytest.mark.parametrize("after_s", [0.02, 0.1, 0.3, 0.6])
 async def test_a_start_cancelled_at_any_moment_leaves_no_process_and_can_be_repeated(
     data_dir: Path, after_s: float
@@ -302,6 +303,7 @@ async def test_binaries_out_of_reach_are_copied_once(
     assert changed_ns(running_from) == made
 
 
+@pytest.mark.cases
 @needs_root
 @pytest.mark.parametrize("after_s", [0.1, 0.15, 0.2, 0.3])
 async def test_start_cancelled_while_the_binaries_are_copied_can_be_repeated(

@@ -261,6 +261,15 @@ def _rolling(**fields: Any) -> Callable[[World], Awaitable[Any]]:
     return lambda world: world.apply("rolling", **spec)
 
 
+async def _fetch(world: World) -> None:
+    world.hosts.behaviours["fetched"] = ["fetch"]
+    await world.apply("fetched", resources={"gpus": 1, "gpu_memory": "5GiB"})
+
+
+async def _is_fetched(world: World) -> None:
+    await world.hosts.fetched((await world.instances("fetched", "starting"))[0])
+
+
 async def _delete_all(world: World) -> None:
     for name in ("whole", "shared", "huge", "late", "rolling"):
         await deployments.delete(world.db, name)
@@ -285,6 +294,9 @@ ACTS: Sequence[Act] = (
     Act("roll_out", _rolling()),
     Act("roll_on", _rolling(args={"token_seconds": 0.1})),
     Act("roll_no_more", _rolling(args={"token_seconds": 0.1}, update="recreate")),
+    Act("fetch", _fetch),
+    Act("is_fetched", _is_fetched),
+    Act("delete_fetched", lambda w: deployments.delete(w.db, "fetched")),
     Act("delete_all", _delete_all),
 )
 ANALYSED: Sequence[Act] = (

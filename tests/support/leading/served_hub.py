@@ -30,6 +30,7 @@ class HubUnderTest:
         self.url = url
         self.session = session
         self.secrets: dict[str, str] = {}
+        self.images: dict[str, str] = {}  # of the controller's settings
         self.registry = CollectorRegistry()
 
     async def add_worker(self, name: str = "gpu-1") -> str:
@@ -125,6 +126,7 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
 async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterator[HubUnderTest]:
     """A running hub; its connections end with it."""
     known: dict[str, str] = {}
+    images: dict[str, str] = {}
 
     async def secrets(names: Iterable[str]) -> dict[str, str]:
         return {name: known[name] for name in names if name in known}
@@ -135,6 +137,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         SystemClock(),
         instance_id="test",
         secrets=secrets,
+        images=images,
         sample_s=2.5,
         keep=SampleRetention(samples_h=8, history_days=1),
         metrics=HubMetrics(registry),
@@ -146,7 +149,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         running = asyncio.create_task(hub.run(), name="hub")
         try:
             under_test = HubUnderTest(database, hub, f"http://{address}", session)
-            under_test.secrets = known
+            under_test.secrets, under_test.images = known, images
             under_test.registry = registry
             yield under_test
             assert not running.done(), running

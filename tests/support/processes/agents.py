@@ -55,7 +55,8 @@ def write_hosts(folder: Path, host: dict[str, Any]) -> Path:
 def simulated_settings(url: str, folder: Path, token: str, host: dict[str, Any], **fields: Any) -> AgentSettings:
     """Settings of an agent that simulates this host and keeps its files in the folder."""
     hosts = write_hosts(folder, host)
-    given = {"name": host["name"], "simulate": hosts, "data_dir": folder / "data", "proxy_host": "127.0.0.1"}
+    folders = {"data_dir": folder / "data", "cache_dir": folder / "models"}
+    given = {"name": host["name"], "simulate": hosts, "proxy_host": "127.0.0.1", **folders}
     return AgentSettings(controller_url=url, **{"join_token": token, **given, **fields})
 
 

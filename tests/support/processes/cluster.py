@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +69,22 @@ class Cluster:
             return False
         self.port = int(values["GPUWARD_URL"].rsplit(":", 1)[1])
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                base_url=values["GPUWARD_URL"],
-                headers={"Authorization": f"Bearer {values['GPUWARD_API_KEY']}"},
-                timeout=aiohttp.ClientTimeout(total=30),
-            )
+            self._session = self._open_session(values)
         try:
             return bool((await self.get("/leader"))["leading"])
         except (aiohttp.ClientError, AssertionError):
             return False
+
+    def _open_session(self, values: Mapping[str, str]) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            base_url=values["GPUWARD_URL"],
+            connector=self._connector(),
+            headers={"Authorization": f"Bearer {values['GPUWARD_API_KEY']}"},
+            timeout=aiohttp.ClientTimeout(total=30),
+        )
+
+    def _connector(self) -> aiohttp.BaseConnector:
+        return aiohttp.TCPConnector()
 
     async def start_agent(
         self,

@@ -131,6 +131,7 @@ class ApiDouble:
         app.router.add_put(api + "/policies/{name}", self._put_policy)
         app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))
         app.router.add_post(api + "/workers/{name}/{action}", self._act("workers"))
+        app.router.add_post(api + "/gpus/{name}/{action}", self._act("gpus"))
         app.router.add_post(api + "/keys", self._create("keys", "key"))
         app.router.add_post(api + "/tokens", self._create("tokens", "token"))
         app.router.add_put(api + "/secrets/{name}", self._put_secret)

@@ -46,7 +46,7 @@ class ControllerDouble:
     """Serves one agent at a time and keeps all of its messages; `until` waits for what a test expects.
 
     `protocols` is what it takes at the upgrade: none, like a controller from before protocols were negotiated, or some.
-    `refusal` is sent before any hello.
+    `refusal` is sent before any hello. `headers` are those of its answers to /healthz.
     """
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class ControllerDouble:
         self.rejections = 0
         self.protocols = SPOKEN.names()
         self.refusal: Rejected | None = None
+        self.headers: dict[str, str] = {}
         self.raw: list[str] = []
         self.hellos: list[Hello] = []
         self.reports: list[ProcessReport] = []
@@ -81,10 +82,14 @@ class ControllerDouble:
         app = web.Application()
         app.router.add_post(JOIN_PATH, self._join)
         app.router.add_get(CONNECT_PATH, self._connect)
+        app.router.add_get("/healthz", self._healthz)
         served = listening(app, port=self._port, shutdown_s=0.1, cancel_handlers=False)
         address = await self._server.enter_async_context(served)
         self._port = int(address.rpartition(":")[2])
         self.url = f"http://{address}"
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "loop_lag_s": 0.0}, headers=self.headers)
 
     async def stop(self) -> None:
         """Closes connection and port."""

@@ -14,7 +14,7 @@ from controller.store.deployments.processes import SessionReport, lock_sessions,
 from schemas.wire import ProcessReport
 from support.database.ledger import rows
 
-Key = tuple[str, int]  # instance, epoch
+Key = tuple[str, int, int]  # instance, epoch, rank
 SESSION = 1
 _TARGETS = """
     select w.id from workers w join worker_liveness l on l.worker_id = w.id
@@ -27,7 +27,7 @@ class Hosts:
 
     db: Database
     running: dict[Key, dict[str, bool]] = field(default_factory=dict)  # devices, and whether exclusive
-    behaviours: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "slow"
+    behaviours: dict[str, list[str]] = field(default_factory=dict)  # "exit", "refuse", "fetch"
     away: bool = False  # no host takes commands
     at_once: int = 100  # commands that each host takes at once
     _seq: int = 0
@@ -51,16 +51,26 @@ class Hosts:
         await self._tell(answers, reports)
         return True
 
+    async def fetched(self, instance: str) -> None:
+        """The model of the instance has been fetched, and its process runs."""
+        key = next(k for k in self.running if k[0] == instance)
+        query = "select worker_id from processes where instance_id = $1 and epoch = $2 and rank = $3"
+        (row,) = await rows(self.db, query, *key)
+        self._seq += 1
+        report = ProcessReport(instance=key[0], epoch=key[1], rank=key[2], seq=self._seq, state="running", ready=True)
+        await self._tell([], [SessionReport(str(row["worker_id"]), SESSION, report)])
+
     async def end(self, instance: str, code: int) -> None:
         """The instance's process ends by itself."""
         key = next(k for k in self.running if k[0] == instance)
         del self.running[key]
-        (row,) = await rows(self.db, "select worker_id from processes where instance_id = $1 and epoch = $2", *key)
+        query = "select worker_id from processes where instance_id = $1 and epoch = $2 and rank = $3"
+        (row,) = await rows(self.db, query, *key)
         await self._tell([], [SessionReport(str(row["worker_id"]), SESSION, self._exited(key, "exit", code))])
 
     def _obey(self, command: DueCommand) -> tuple[str, list[dict[str, Any]]]:
         """The agent's answer (the code of a refusal, or empty), and its reports."""
-        key = (command.instance, command.epoch)
+        key = (command.instance, command.epoch, command.rank)
         if command.verb == "stop":
             self.running.pop(key, None)
             return "", [{"state": "exited", "reason": "stopped", "exit_code": 0}]
@@ -71,6 +81,8 @@ class Hosts:
         if behaviour == "exit":
             del self.running[key]
             return "", [{"state": "starting"}, {"state": "exited", "reason": "exit", "exit_code": 1}]
+        if behaviour == "fetch":
+            return "", [{"state": "starting", "message": "fetching hf:org/model: 1 GiB of 2 GiB"}]
         return "", [{"state": "starting"}, {"state": "running", "ready": True}]
 
     def _behaviour(self, deployment: str) -> str:
@@ -79,7 +91,7 @@ class Hosts:
 
     def _occupy(self, key: Key, devices: dict[str, bool]) -> None:
         """Checks that a real host would not have two processes on one device: a controller's worst mistake."""
-        if key in self.running or any(k[0] == key[0] for k in self.running):
+        if any((k[0], k[2]) == (key[0], key[2]) for k in self.running):
             raise AssertionError(f"{key} is started twice: {self.running}")
         for other, held in self.running.items():
             for device in held.keys() & devices.keys():
@@ -89,12 +101,12 @@ class Hosts:
 
     def _report(self, command: DueCommand, **fields: Any) -> ProcessReport:
         self._seq += 1
-        return ProcessReport(instance=command.instance, epoch=command.epoch, seq=self._seq, **fields)
+        return ProcessReport(instance=command.instance, epoch=command.epoch, rank=command.rank, seq=self._seq, **fields)
 
     def _exited(self, key: Key, reason: str, code: int) -> ProcessReport:
         self._seq += 1
         fields: dict[str, Any] = {"state": "exited", "reason": reason, "exit_code": code}
-        return ProcessReport(instance=key[0], epoch=key[1], seq=self._seq, **fields)
+        return ProcessReport(instance=key[0], epoch=key[1], rank=key[2], seq=self._seq, **fields)
 
     async def _tell(self, answers: Iterable[Answer], reports: Iterable[SessionReport]) -> None:
         reports = list(reports)
