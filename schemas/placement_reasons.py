@@ -25,11 +25,13 @@ class Reason(StrEnum):
     LABEL_MISMATCH = "label_mismatch"
     NOT_SELECTED = "not_selected"
     OS_ARCH = "os_arch"
+    RUNTIME_UNSUPPORTED = "runtime_unsupported"
     ENGINE_UNSUPPORTED = "engine_unsupported"
     DRIVER_TOO_OLD = "driver_too_old"
     COMPUTE_CAPABILITY = "compute_capability"
     GPU_MODEL = "gpu_model"
     MIG_MODE = "mig_mode"
+    GPU_CORDONED = "gpu_cordoned"
     GPU_UNHEALTHY = "gpu_unhealthy"
     GPU_IN_USE = "gpu_in_use"
     NEED_GT_CAPACITY = "need_gt_capacity"
@@ -72,9 +74,14 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "The engine does not run on the operating system or architecture of the worker.",
         "Use another engine, or add a worker of a supported platform.",
     ),
+    Reason.RUNTIME_UNSUPPORTED: ReasonText(
+        "The worker cannot run containers, or cannot give them GPUs, and the deployment has `runtime: docker`.",
+        "Run `gpuward doctor` on its host: install Docker and NVIDIA's container toolkit, or use `runtime: process`.",
+    ),
     Reason.ENGINE_UNSUPPORTED: ReasonText(
-        "The worker does not have the engine, or this version of Gpuward cannot run the deployment.",
-        "Install the engine on the worker, or use another engine.",
+        "The worker lacks the engine, or has a build of it that uses no GPU (`llama-cpp:no-gpu`). "
+        "Or this version of Gpuward cannot run the deployment.",
+        "Install the engine on the worker, llama.cpp with CUDA, or use another engine.",
     ),
     Reason.DRIVER_TOO_OLD: ReasonText(
         "The GPU driver of the worker is older than the engine needs.",
@@ -89,8 +96,12 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "Name it as well, or remove `resources.gpu_models`.",
     ),
     Reason.MIG_MODE: ReasonText(
-        "The GPU is in MIG mode, in which it cannot be claimed.",
-        "Turn MIG mode off on its host (`nvidia-smi -i INDEX -mig 0`), or use another GPU.",
+        "The GPU is in MIG mode, in which only its slices can be claimed.",
+        "Make slices on it, turn MIG mode off on its host (`nvidia-smi -i INDEX -mig 0`), or use another GPU.",
+    ),
+    Reason.GPU_CORDONED: ReasonText(
+        "An operator has cordoned the GPU, so nothing new is placed on it.",
+        "Run `gpuward uncordon WORKER --gpu UUID`, or use another GPU.",
     ),
     Reason.GPU_UNHEALTHY: ReasonText(
         "The GPU is unhealthy, or its health is unknown.",
@@ -127,7 +138,7 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
     ),
     Reason.MIXED_ACCELERATORS: ReasonText(
         "There are enough GPUs, but too few of one vendor that are of one model or about equally large.",
-        "Ask for fewer GPUs, or name as many GPUs of one vendor in `placement.gpus` as the instance needs.",
+        "Ask for fewer GPUs, or name enough of one vendor in `placement.gpus`. A MIG slice serves with no other GPU.",
     ),
     Reason.COUNT_MISMATCH: ReasonText(
         "Too few suitable GPUs or workers are left, or the stated numbers of GPUs contradict each other.",

@@ -19,6 +19,7 @@ _SIZE_BYTES: Final = {
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MIB: Final = 2**20
+_STEP: Final = 1024
 _MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
@@ -42,6 +43,16 @@ def parse_size_mib(value: object) -> int:
     if not 0 <= exact <= _MAX_MIB:
         raise ValueError(f"{value!r} is larger than any machine; write a size such as 20GiB")
     return int(exact) if exact == int(exact) else int(exact) + 1
+
+
+def format_bytes(number: int) -> str:
+    """A number of bytes for people: `16.4 GiB`, `512 MiB`, `3 KiB`."""
+    size, units = float(number), ["GiB", "MiB", "KiB", "B"]
+    while size >= _STEP and len(units) > 1:
+        units.pop()
+        size /= _STEP
+    unit = units[-1]
+    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def parse_duration_s(value: object) -> float:

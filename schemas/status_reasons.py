@@ -7,14 +7,36 @@ from collections.abc import Mapping
 from typing import Final
 
 from schemas.placement_reasons import PLACEMENT, ReasonText
+from schemas.xids import CONDEMNING
 
 _NONE: Final = "Nothing to do."
+_RESET: Final = "Drain its worker, then reset the GPU or restart the host."
 _SEE_LOGS: Final = "See the log: `gpuward logs NAME --previous`."
 
 INSTANCES: Final[Mapping[str, ReasonText]] = {
     "analyzed": ReasonText("The need of the model is known.", _NONE),
     "scheduled": ReasonText("The instance was placed and holds its claims.", _NONE),
-    "exit": ReasonText("The process of the engine exited.", _SEE_LOGS),
+    "exit": ReasonText("The process of the engine exited with code 0, or its exit code is unknown.", _SEE_LOGS),
+    "crash": ReasonText("The process of the engine ended with an error or by a signal.", _SEE_LOGS),
+    "oom_killed": ReasonText(
+        "The kernel killed the engine because memory of the host or its cgroup ran out.",
+        "Raise `resources.host_memory`, or free memory on the host.",
+    ),
+    "gpu_oom": ReasonText(
+        "The engine ran out of memory on a GPU, or found too little of it free.",
+        "Raise `resources.gpu_memory`, or lower the context. Look for foreign processes: `gpuward get gpus`.",
+    ),
+    "port_taken": ReasonText(
+        "Another process listens on the port of the engine.", "Nothing to do: the next start has another port."
+    ),
+    "model_not_found": ReasonText(
+        "The engine did not find the model, or may not read it.",
+        "Correct `model`, or store the token of the hub as `env: {HF_TOKEN: {secret: NAME}}`.",
+    ),
+    "engine_usage": ReasonText(
+        "The engine refused its arguments. After the second time in a row it is not started again.",
+        "Read the message, and correct `args` for the version of the engine on that host.",
+    ),
     "completed": ReasonText("A task exited with code 0.", _NONE),
     "succeeded": ReasonText("A task exited with code 0.", _NONE),
     "failed": ReasonText("The instance failed and is not started again.", _SEE_LOGS),
@@ -22,6 +44,22 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     "ended": ReasonText("The process ended through no fault of its own; it is started again at once.", _NONE),
     "stable": ReasonText("The instance runs again, and its earlier failures no longer count.", _NONE),
     "spawn_failed": ReasonText("The agent could not start the process.", "Read the message, then correct the command."),
+    "fetching": ReasonText(
+        "The agent fetches the model from the hub before the process starts.",
+        "Wait; the message says how much is there.",
+    ),
+    "pulling": ReasonText(
+        "The agent fetches the image of the container before the process starts.",
+        "Wait; the message says how much is there.",
+    ),
+    "image_not_found": ReasonText(
+        "The registry has no such image, or shows it only after a login.",
+        "Correct `image`, or log Docker in on the host of the worker: `docker login`.",
+    ),
+    "image_pull_failed": ReasonText(
+        "The agent could not fetch the image of the container.",
+        "Read the message. Check the way from the host to the registry, and the disk of Docker.",
+    ),
     "start_timeout": ReasonText(
         "The process made no progress within `start_timeout` and was killed.",
         "Raise `start_timeout`, or see the log: `gpuward logs NAME --previous`.",
@@ -107,6 +145,9 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
         "Repair the network, or delete dead workers with `--confirm-dead`.",
     ),
     "breaker_closed": ReasonText("Few workers are silent; lost ones are replaced again.", _NONE),
+    "gpu_uncordoned": ReasonText(
+        "An operator ended the cordon of the GPU, and dismissed what its driver had reported until then.", _NONE
+    ),
     "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
     "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
     "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
@@ -136,6 +177,31 @@ GPUS: Final[Mapping[str, ReasonText]] = {
     "missing": ReasonText("The worker no longer reports the GPU.", "Check the host: `nvidia-smi`."),
     "gpu_missing": ReasonText("The worker no longer reports the GPU.", "Check the host: `nvidia-smi`."),
     "unreadable": ReasonText("The agent cannot read the GPUs of its host.", "Check the driver: `nvidia-smi`."),
+    "gpu_lost": ReasonText(
+        "The driver has lost the GPU. Its instances are replaced elsewhere.", "Reset the GPU or restart the host."
+    ),
+    "reset_required": ReasonText("The driver wants the GPU to be reset before it is used again.", _RESET),
+    "gpu_unreadable": ReasonText(
+        "The driver answers for the other GPUs of the host, but not for this one.",
+        "Check it: `nvidia-smi -i INDEX`. It is tried again by itself.",
+    ),
+    "unified_memory": ReasonText(
+        "The GPU has no memory of its own but shares that of the host, which claims would count twice.",
+        "Use another GPU. The size that is shown is the host's.",
+    ),
+    "memory_unreadable": ReasonText(
+        "The driver reports no possible size of the memory of the GPU.", "Check it: `nvidia-smi -i INDEX -q -d MEMORY`."
+    ),
+    "row_remap_failed": ReasonText(
+        "A broken row of the memory could not be remapped.", "Reset the GPU; if that does not help, have it replaced."
+    ),
+    "recovery_wanted": ReasonText(
+        "The driver asks for a recovery, such as a reset of the GPU.", "Do what the message names; then it is well."
+    ),
+    **{
+        f"xid_{code}": ReasonText(f"Its driver reported Xid {code}: {text}.", _RESET)
+        for code, text in CONDEMNING.items()
+    },
     "memory_shrunk": ReasonText(
         "The GPU reports less memory than is claimed on it.", "Check the GPU; its instances keep running."
     ),
@@ -143,6 +209,28 @@ GPUS: Final[Mapping[str, ReasonText]] = {
         "Two workers report the same GPU; only the first one uses it.",
         "Delete the first worker if it is gone: `gpuward delete worker NAME`.",
     ),
+    "gpu_memory_held": ReasonText(
+        "An engine has ended, but the driver still lists it on its GPU after 20 s.",
+        "Look for what is left of it on its host: `nvidia-smi`. Reset the GPU if nothing is.",
+    ),
+    "gpu_recovered": ReasonText("A GPU that was unhealthy or missing is well again.", _NONE),
+    "gpus_unreadable": ReasonText(
+        "The GPUs of a worker cannot be read. Nothing is placed or stopped there, and what runs goes on.",
+        "Read the message, and check the driver: `nvidia-smi`.",
+    ),
+    "gpus_readable": ReasonText("The GPUs of a worker can be read again.", _NONE),
+    "nvml_hang": ReasonText(
+        "A call to the driver does not return. The process that reads the GPUs is killed and started again.",
+        "Check the driver: `nvidia-smi`, `dmesg`. If it hangs too, restart the host.",
+    ),
+    "nvml_crashed": ReasonText(
+        "The process that reads the GPUs ended or answered nonsense. It is started again.", "See the log of the agent."
+    ),
+    "driver_mismatch": ReasonText(
+        "The driver was upgraded but its old kernel module is still loaded.", "Reload the module or restart the host."
+    ),
+    "nvml_failed": ReasonText("The driver's library fails as a whole.", "Check the driver: `nvidia-smi`."),
+    "nvml_starting": ReasonText("The first reading of the GPUs is not done yet.", "Wait."),
     "gpu_memory_unclaimed": ReasonText(
         "Memory of the GPU is in use that no claim explains; it is not given to instances.",
         "Stop the process that uses it.",
@@ -226,7 +314,10 @@ SCALING: Final[Mapping[str, ReasonText]] = {
     "down_window": ReasonText("Fewer replicas are enough now, but more were needed within `down_window`.", "Wait."),
     "demand_unknown": ReasonText(
         "A gateway is silent, so the demand is unknown and no replica is removed.",
-        "Check that gateway. If it is gone for good, it is forgotten an hour after its last report.",
+        "Check that gateway: `gpuward gateway list`. If it is gone for good, run `gpuward gateway forget NAME`.",
+    ),
+    "gateway_forgotten": ReasonText(
+        "An operator said that a silent gateway is gone for good.", "If it still runs, it takes part again by itself."
     ),
     "not_watched_yet": ReasonText(
         "A new leader keeps the number of replicas until it has watched for `down_window`.", "Wait."

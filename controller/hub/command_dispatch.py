@@ -10,6 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from controller.domain.events import NewEvent
+from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
@@ -19,12 +20,13 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands
 from controller.store.deployments.commands import DueCommand, Target
-from schemas.wire import Command, StartOrder, StopOrder
+from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder
 
 log = structlog.get_logger(__name__)
 
 Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, str]]]
 
+_BESIDE: Final = ("env_secrets", "default_image")  # what stands beside the order in a stored command
 LIMIT: Final = 256  # commands for one worker at a time
 TICK_S: Final = 1.0
 POLL_S: Final = 15.0  # hints can be lost, so all workers are checked this often
@@ -44,13 +46,22 @@ class CommandDispatcher:
         clock: time.
         sessions: the open connections by worker.
         secrets: the values of secrets by name; unknown names are absent.
+        images: images of engines that differ from the default ones, by engine.
     """
 
-    def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session], secrets: Secrets) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        sessions: Mapping[str, Session],
+        secrets: Secrets,
+        images: Mapping[str, str],
+    ) -> None:
         self._database = database
         self._clock = clock
         self._sessions = sessions
         self._secrets = secrets
+        self._images = images
         self._woken: set[str] = set()
         self._more = asyncio.Event()
 
@@ -113,7 +124,7 @@ class CommandDispatcher:
         for command in due.commands:
             session = by_worker[command.worker_id]
             try:
-                message = compose(command, due.term, secrets)
+                message = compose(command, due.term, secrets, self._images)
             except CommandNotSendableError as error:
                 await self._refuse(session, command, str(error))
             else:
@@ -162,16 +173,19 @@ def _secret_names(command: DueCommand) -> dict[str, str]:
     return names if isinstance(names, dict) else {}
 
 
-def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Command:
+def compose(
+    command: DueCommand, term: int, secrets: Mapping[str, str], images: Mapping[str, str] | None = None
+) -> Command:
     """The message for a command.
 
     Args:
         command: the open command.
         term: the leader's term.
         secrets: values by name.
+        images: images of engines that differ from the default ones, by engine.
 
     Raises:
-        OrderError: a secret is missing, or the stored payload is invalid.
+        CommandNotSendableError: a secret is missing, the stored payload is invalid, or the agent knows no containers.
     """
     names = _secret_names(command)
     missing = sorted({name for name in names.values() if name not in secrets})
@@ -181,9 +195,9 @@ def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Comma
     try:
         start, stop = None, None
         if command.verb == "start":
-            plain = {key: value for key, value in command.payload.items() if key != "env_secrets"}
+            plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name] for variable, name in names.items()}}
-            start = StartOrder.model_validate({**plain, "env": env})
+            start = _in_container(command, StartOrder.model_validate({**plain, "env": env}), images or {})
         else:
             stop = StopOrder.model_validate(command.payload)
     except ValidationError as error:
@@ -200,3 +214,23 @@ def compose(command: DueCommand, term: int, secrets: Mapping[str, str]) -> Comma
         start=start,
         stop=stop,
     )
+
+
+def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, str]) -> StartOrder:
+    """The order with the image of this controller's settings, by the digest that the revision has run.
+
+    Raises:
+        CommandNotSendableError: the agent would start it as a process of the host, since it knows no containers.
+    """
+    container = start.container
+    if container is None:
+        return start
+    if RUNTIME_DOCKER not in command.runtimes:
+        raise CommandNotSendableError(
+            "runtime_unsupported: the agent of this worker reports no Docker engine; see GPUWARD_AGENT_DOCKER there, "
+            "or install a newer gpuward"
+        )
+    image = images.get(command.payload.get("default_image", ""), container.image)
+    if command.image_digest is not None:
+        image = pinned(image, command.image_digest)
+    return start.model_copy(update={"container": container.model_copy(update={"image": image})})

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +15,12 @@ from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
-from controller.hub.devices import inventory_events, write_inventory
+from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
-from controller.hub.heartbeats import foreign_events
+from controller.hub.gpu_events import record_gpus
+from controller.hub.heartbeats import details_of, foreign_events
 from controller.hub.reports import stray_event, truncated
+from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
 from controller.runtime.database import DATABASE_ERRORS
@@ -28,6 +30,8 @@ from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
 from controller.store.workers.conditions import clear_condition
+from controller.store.workers.gpu_cordon import read_dismissed
+from controller.store.workers.gpu_details import write_details
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.sessions import Identity, NewSession
 from schemas.wire import LOWEST_PROTOCOL, Hello, Protocols, Rejected, encode
@@ -48,6 +52,7 @@ class HandshakeResult:
     at: datetime
     strays: tuple[processes.Stray, ...]
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
+    dismissed: Mapping[str, int]  # by GPU: how often an operator dismissed what its driver had reported
     held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
 
 
@@ -115,27 +120,30 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await clear_condition(connection, worker, COMPATIBLE)
         if new.held:
             await notify(connection, "worker", [worker])
-            return HandshakeResult(new.session, new.term, new.at, (), frozenset(), held_for_s=held_for_s(new))
+            return HandshakeResult(new.session, new.term, new.at, (), frozenset(), {}, held_for_s=held_for_s(new))
         reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known)
+        await record_runtimes(connection, worker, hello.inventory)
         # Before anything can be placed here: the memory that unclaimed processes use.
         foreign = await write_readings(
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]
         )
+        await write_details(connection, details_of(worker, hello.inventory.gpus))
         events = [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]
         events += [
-            *inventory_events(identity.id, identity.name, plan),
             *foreign_events(foreign),
             *(stray_event(worker, s) for s in written.strays),
         ]
         await write_events(connection, events)
+        await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
+        dismissed = (await read_dismissed(connection, [worker])).get(worker, {})
         await notify(connection, "worker", [worker])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere)
+    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed)
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:

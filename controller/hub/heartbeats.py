@@ -17,6 +17,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.devices import settle_devices
+from controller.store.workers.gpu_details import DetailsRow, write_details
 from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
 from schemas.wire import DeviceFacts
 
@@ -49,6 +50,7 @@ class Liveness:
         clock: time.
         superseded: called with a session that is no longer its worker's newest, or whose worker is deleted.
         cut_all: called when writes have failed for so long that agents must connect to another controller.
+        returned_after_s: a message after so much silence wakes the leader: the worker may have been marked unreachable.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Liveness:
         *,
         superseded: Callable[[Session], None],
         cut_all: Callable[[str], None],
+        returned_after_s: float = RETURNED_AFTER_S,
     ) -> None:
+        self._returned_after_s = returned_after_s
         self._database = database
         self._clock = clock
         self._superseded = superseded
@@ -83,7 +87,7 @@ class Liveness:
     def heard(self, session: Session) -> None:
         """Notes the arrival of any message."""
         now = self._clock.monotonic()
-        returned = now - self._last.get(session, now) >= RETURNED_AFTER_S
+        returned = now - self._last.get(session, now) >= self._returned_after_s
         self._last[session] = now
         unwritten = self._of(session)
         unwritten.last = now
@@ -172,6 +176,7 @@ class Liveness:
             written = await write_liveness(connection, seen)
             current = {session for session in newest if session.worker_id in written}
             foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
+            await write_details(connection, [r for s in current for r in details_of(s.worker_id, newest[s].gpus)])
             names = {session.worker_id: session.name for session in newest}
             await write_events(connection, foreign_events(foreign, names))
             touched = {session.worker_id for session in current if newest[session].notify}
@@ -208,6 +213,15 @@ def _newest(batch: dict[Session, _Unwritten]) -> dict[Session, _Unwritten]:
         if known is None or session.number > known.number:
             newest[session.worker_id] = session
     return {session: batch[session] for session in newest.values()}
+
+
+def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[DetailsRow]:
+    """The details of those GPUs with which the agent sends them now."""
+    return [
+        DetailsRow(worker_id, gpu.uuid, gpu.details.model_dump_json(exclude_none=True))
+        for gpu in gpus or ()
+        if gpu.details is not None
+    ]
 
 
 def _readings(session: Session, unwritten: _Unwritten, now: float) -> Iterable[Reading]:

@@ -4,7 +4,8 @@ It writes what agents report and dispatches the reconcilers' commands. It decide
 """
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -13,8 +14,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
-from controller.hub.heartbeats import Liveness
+from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
 from controller.hub.join import JoinHandler
 from controller.hub.messages import MessageHandler
 from controller.hub.reports import ReportWriter
@@ -44,11 +46,13 @@ class Hub:
         clock: time.
         instance_id: names this controller process in logs.
         secrets: the values of secrets by name; unknown names are absent.
+        images: images of engines that differ from the default ones, by engine.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
         metrics: what is counted; None: nothing.
         serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
+        unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
     """
 
     def __init__(
@@ -58,17 +62,20 @@ class Hub:
         *,
         instance_id: str,
         secrets: Secrets,
+        images: Mapping[str, str] | None = None,
         sample_s: float,
         keep: SampleRetention,
         metrics: HubMetrics | None = None,
         serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
+        unreachable_after_s: float = math.inf,
     ) -> None:
         self._database = database
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._join = JoinHandler(database, clock)
-        self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets)
+        self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets, {} if images is None else images)
+        self._dismissals = Dismissals(database, clock, self._sessions)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -83,7 +90,14 @@ class Hub:
             serves=serves,
             spoken=spoken,
         )
-        self._liveness = Liveness(database, clock, superseded=self._superseded, cut_all=self._cut_all)
+        self._liveness = Liveness(
+            database,
+            clock,
+            superseded=self._superseded,
+            cut_all=self._cut_all,
+            # Somewhat sooner: the leader reckons with the database's clock.
+            returned_after_s=min(RETURNED_AFTER_S, 0.9 * unreachable_after_s),
+        )
         self._messages = MessageHandler(
             database,
             clock,
@@ -111,8 +125,11 @@ class Hub:
         match kind:
             case "command" | "*":
                 self._dispatcher.wake(id_)
+                if kind == "*":
+                    self._dismissals.wake(None)
             case "worker" if id_ is not None and id_ in self._sessions:
                 self._liveness.recheck(self._sessions[id_])
+                self._dismissals.wake(id_)
             case _:
                 return
 
@@ -133,6 +150,7 @@ class Hub:
                 group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._dispatcher.run(), name="hub-dispatcher")
+                group.create_task(self._dismissals.run(), name="hub-dismissals")
         finally:
             await self.close()
 
@@ -172,15 +190,15 @@ class Hub:
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
         """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
-        session.send(
-            Welcome(
-                worker=identity.name,
-                session=accepted.session,
-                term=accepted.term,
-                sample_s=self._sample_s,
-                proxy_secret=identity.proxy_secret,
-            )
+        session.welcome = Welcome(
+            worker=identity.name,
+            session=accepted.session,
+            term=accepted.term,
+            sample_s=self._sample_s,
+            proxy_secret=identity.proxy_secret,
+            dismissed=dict(accepted.dismissed),
         )
+        session.send(session.welcome)
         if session.held_until is not None:
             return
         if hello.processes:

@@ -97,20 +97,22 @@ class MessageHandler:
                 self._samples.take(session, message)
             case CommandResult():
                 self._reports.result(session, message)
-            case Heartbeat(gpus=gpus):
+            case Heartbeat(gpus=gpus, gpus_error=error):
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
-                if overdue or devices.facts_differ(session.gpus, gpus):
-                    await self._write_change(session, gpus)
+                if overdue or error != session.gpus_error or devices.facts_differ(session.gpus, gpus):
+                    await self._write_change(session, gpus, error)
             case InventoryChanged(inventory=changed):
-                await self._write_change(session, changed)
+                await self._write_change(session, changed, changed.gpus_error)
             case Goodbye():
                 session.clean = True
             case Hello():
                 raise MalformedMessageError("hello: sent twice on one connection")
 
-    async def _write_change(self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None) -> None:
-        if not await devices.write_device_change(self._database, session, report):
+    async def _write_change(
+        self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str
+    ) -> None:
+        if not await devices.write_device_change(self._database, session, report, error):
             self._superseded(session)
         session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_RECHECK_S

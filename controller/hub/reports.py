@@ -15,7 +15,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
-from schemas.wire import Command, CommandResult, ProcessReport, ReportAck, StopOrder
+from schemas.wire import GPU_MEMORY_HELD, Command, CommandResult, ProcessReport, ReportAck, StopOrder
 
 BATCH: Final = 1_000
 STRAY_DRAIN_S: Final = 10.0
@@ -94,7 +94,7 @@ class ReportWriter:
             # Reports first: a removal of an instance locks its row, then its commands, never the other way round.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
-            await write_events(connection, _stray_events(current, written.strays))
+            await write_events(connection, [*_stray_events(current, written.strays), *_held_events(current)])
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         self._after(batch, held, written.strays, term)
@@ -154,6 +154,22 @@ def _stray_events(batch: Sequence[_Unwritten], strays: Iterable[processes.Stray]
         replace(stray_event(s.worker_id, s), actor=f"agent:{names[s.worker_id]}")
         for s in strays
         if (s.worker_id, s.instance, s.epoch, s.rank) not in known
+    ]
+
+
+def _held_events(batch: Iterable[_Unwritten]) -> list[NewEvent]:
+    """One for each process whose end was reported although the driver did not give its memory back."""
+    return [
+        NewEvent(
+            GPU_MEMORY_HELD,
+            f"{report.instance} has ended on {unwritten.session.name}, but memory of its GPU is not back",
+            (f"instance:{report.instance}", f"worker:{unwritten.session.worker_id}"),
+            {"epoch": report.epoch, "rank": report.rank, "agent": report.message},
+            f"agent:{unwritten.session.name}",
+        )
+        for unwritten in batch
+        for report in unwritten.reports.values()
+        if report.state == "exited" and f"{GPU_MEMORY_HELD}:" in report.message
     ]
 
 

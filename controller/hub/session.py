@@ -12,7 +12,7 @@ from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
-from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, encode
+from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, Welcome, encode
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +40,8 @@ class Session:
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
         doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
+        gpus_error: why they are unreadable, as last written.
+        welcome: as it was last sent; None: it has not been yet.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
@@ -72,7 +74,9 @@ class Session:
         self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
         self.gpus = gpus
+        self.gpus_error = ""
         self.held_elsewhere: frozenset[str] = frozenset()
+        self.welcome: Welcome | None = None
         self.held_until: float | None = None
         self.recheck_at = 0.0
         self._socket = socket

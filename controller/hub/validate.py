@@ -16,6 +16,7 @@ from schemas.wire import (
     Goodbye,
     Heartbeat,
     Hello,
+    HostFacts,
     Inventory,
     InventoryChanged,
     ProcessReport,
@@ -154,6 +155,7 @@ def _check(message: AgentMessage) -> None:
                 _report(report)
         case Heartbeat():
             _sent(message.sent_s)
+            _text("gpus_error", message.gpus_error, MAX_TEXT)
             _gpus(message.gpus)
         case InventoryChanged():
             _inventory(message.inventory)
@@ -178,11 +180,23 @@ def _inventory(inventory: Inventory) -> None:
     for engine in host.engines or ():
         _text("engines", engine, MAX_NAME)
     _bounded("engines", host.engines or (), MAX_LABELS)
+    _runtimes(host)
     _bounded("labels", host.labels, MAX_LABELS)
     for key, value in host.labels.items():
         _text("labels", key, MAX_NAME)
         _text(f"labels.{key}", value, MAX_NAME)
+    _text("gpus_error", inventory.gpus_error, MAX_TEXT)
     _gpus(inventory.gpus)
+
+
+def _runtimes(host: HostFacts) -> None:
+    _bounded("runtimes", host.runtimes, MAX_LABELS)
+    if len({runtime.name for runtime in host.runtimes}) != len(host.runtimes):
+        raise MalformedMessageError("runtimes: the same name appears twice")
+    for runtime in host.runtimes:
+        _text("runtimes.name", runtime.name, MAX_NAME)
+        _text("runtimes.version", runtime.version, MAX_NAME)
+        _text("runtimes.reason", runtime.reason, MAX_TEXT)
 
 
 def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
@@ -193,6 +207,8 @@ def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
         raise MalformedMessageError("gpus: the same UUID appears twice")
     for gpu in gpus:
         _uuid("gpus.uuid", gpu.uuid)
+        if gpu.parent is not None:
+            _uuid("gpus.parent", gpu.parent)
         _text("gpus.model", gpu.model, MAX_NAME)
         _text("gpus.health_reason", gpu.health_reason, MAX_TEXT)
         _text("gpus.compute_capability", gpu.compute_capability or "", MAX_NAME)
@@ -212,6 +228,7 @@ def _report(report: ProcessReport) -> None:
     _number("seq", report.seq, _MAX_BIGINT)
     _number("pid", report.pid or 0, _MAX_INT)
     _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
+    _text("image_digest", report.image_digest or "", MAX_NAME)
 
 
 def _sent(sent_s: float | None) -> None:

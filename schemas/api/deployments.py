@@ -65,6 +65,7 @@ class DeploymentStatus(View):
         observed_generation: the latest generation that the controller has acted on.
         policy: the effective utilization policy; None: there is none.
         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
+        image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
     """
 
@@ -75,6 +76,7 @@ class DeploymentStatus(View):
     wanted: int = 0
     observed_generation: int = 0
     revision: int = 1
+    image_digest: str | None = None
     conditions: list[Condition] = []
     intents: list[IntentView] = []
     policy: DeploymentPolicy | None = None

@@ -15,7 +15,7 @@ InstancePhaseName = Literal[
 
 
 class ClaimView(View):
-    """A claim of the instance."""
+    """A claim of the instance. `health` is the device's; with anything but `ok`, `health_reason` says why."""
 
     device: str
     worker: str
@@ -24,6 +24,8 @@ class ClaimView(View):
     epoch: int
     rank: int = 0
     kind: Literal["gpu", "host"] = "gpu"
+    health: Literal["ok", "unhealthy", "unknown"] = "ok"
+    health_reason: str = ""
 
 
 class InstanceSpecView(View):
@@ -33,6 +35,7 @@ class InstanceSpecView(View):
     deployment_uid: str
     revision: int
     engine: str
+    runtime: str = "process"
     model: str | None = None
 
 
@@ -46,6 +49,7 @@ class InstanceStatus(View):
         worker: of a gang the worker of the leader, rank 0.
         workers: by rank.
         gpus: UUIDs.
+        image_digest: of the image that its container runs, of a gang the leader's; None: no container, or not known.
         not_before: it is not started again earlier.
         explain: why it is pending.
         utilization: the verdict of its utilization policy; None: it has no policy.
@@ -60,6 +64,7 @@ class InstanceStatus(View):
     worker: str | None = None
     workers: list[str] = []
     gpus: list[str] = []
+    image_digest: str | None = None
     claims: list[ClaimView] = []
     restarts: int = 0
     epoch: int = 0

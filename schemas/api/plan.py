@@ -33,4 +33,5 @@ class PlanView(View):
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
     policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
     warnings: list[str] = []  # such as unknown names of workers and GPUs; each begins with the deployment
+    rollouts: dict[str, str] = {}  # of deployments that change to `replace`: how their instances would be replaced
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

@@ -11,6 +11,7 @@ from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
 
 MAX_AWAKE_S = 30 * 86400.0
+MAX_UNUSED_S = 3650 * 86400.0
 MAX_TOKEN_TTL_S = 30 * 86400.0
 MAX_KEY_TTL_S = 3650 * 86400.0
 MAX_RATE = 1_000_000_000
@@ -48,6 +49,18 @@ class WakeBody(Strict):
     """`POST /deployments/{name}/wake`: how long it stays awake without requests; 0 ends that."""
 
     for_s: Annotated[Seconds, Field(ge=0, le=MAX_AWAKE_S)] = 3600.0
+
+
+class PruneBody(Strict):
+    """`POST /workers/{name}/cache/prune`: which models to remove; without any, all that no process uses.
+
+    Attributes:
+        models: only these, as `hf:org/name`.
+        unused_for_s: only those that no process has used for so long.
+    """
+
+    models: Annotated[list[Annotated[str, Field(pattern=r"^hf:[\w.-]+(/[\w.-]+)?$")]], Field(max_length=1000)] = []
+    unused_for_s: Annotated[Seconds, Field(ge=0, le=MAX_UNUSED_S)] = 0.0
 
 
 class PlanBody(Strict):

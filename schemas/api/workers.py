@@ -9,6 +9,24 @@ from schemas.base import View
 WorkerPhaseName = Literal["joining", "ready", "unreachable", "lost"]
 
 
+class RuntimeView(View):
+    """What a worker can run besides processes of its host.
+
+    Attributes:
+        name: as in manifests: `docker`.
+        usable: whether containers run there.
+        gpus: whether they can have its GPUs.
+        reason: why not, in the words of its agent.
+        version: of the Docker engine.
+    """
+
+    name: str
+    usable: bool = False
+    gpus: bool = False
+    reason: str = ""
+    version: str = ""
+
+
 class WorkerSpecView(View):
     """What an operator has set for the worker."""
 
@@ -22,6 +40,7 @@ class WorkerStatus(View):
     Attributes:
         state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
         protocol: of the agent's newest connection; None: it has not connected since this field exists.
+        runtimes: besides processes of the host; empty: none, or its agent does not say.
         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
         fence_until: nothing of a lost worker runs after this; None: unknown.
@@ -41,6 +60,7 @@ class WorkerStatus(View):
     protocol: int | None = None
     simulated: bool = False
     labels: dict[str, str] = {}
+    runtimes: list[RuntimeView] = []
     gpus: int = 0
     gpus_known: bool = False
     memory_mib: int = 0

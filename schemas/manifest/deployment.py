@@ -1,13 +1,13 @@
 """The manifest of a `Deployment`: its fields, their defaults, and the rules between them."""
 
-import json
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Strict
 from schemas.fields import Name, ScalarText, Text, Whole
+from schemas.manifest.docker import DockerOptions, Image, check_docker
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Rollout, check_rolling
@@ -17,7 +17,7 @@ from schemas.quantities import Seconds
 
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
-_KNOWN_PLACEHOLDERS: Final = frozenset({"port", "model", "gpu_count"})
+_KNOWN_PLACEHOLDERS: Final = ("port", "host", "model", "gpu_count")
 
 
 class SecretRef(Strict):
@@ -53,15 +53,7 @@ OTHER_DRAIN_S: Final = 30.0
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
 
 
-def _no_mapping(value: object) -> object:
-    """Refuses a mapping with the JSON text that means the same: servers take it as text."""
-    if isinstance(value, dict):
-        text = json.dumps(value, separators=(",", ":"), default=str)
-        raise ValueError(f"must be text, got a mapping; write its JSON text: '{text}'")
-    return value
-
-
-ArgValue = Annotated[bool | int | float | str | list[Any] | None, BeforeValidator(_no_mapping)]
+ArgValue = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 
 class DeploymentSpec(Strict):
@@ -78,18 +70,28 @@ class DeploymentSpec(Strict):
         "else the best engine that can load the model and that a worker offers.",
     )
     runtime: Literal["process", "docker"] = Field(
-        "process", description="How the engine runs. `process`: as a process of the host. `docker`: not available yet."
+        "process",
+        description="How the engine runs. `process`: as a process of the host. "
+        "`docker`: in a container, on workers whose Docker engine agents may use.",
     )
-    image: Text | None = Field(None, description="Container image, for `runtime: docker` only.")
+    image: Image | None = Field(
+        None,
+        description="Container image, for `runtime: docker` only. Absent: the default image of the engine; "
+        "a command needs one of its own.",
+    )
+    docker: DockerOptions = Field(
+        DockerOptions(), description="The container of each instance, for `runtime: docker` only."
+    )
     command: Annotated[tuple[Text, ...], Field(max_length=1024)] = Field(
         (),
         description="Program and arguments as a list, for `engine: custom`. No shell is used. "
-        "`{port}`, `{model}` and `{gpu_count}` are filled in at the start.",
+        "`{port}`, `{host}` (the address to listen on), `{model}` and `{gpu_count}` are filled in at the start.",
     )
     args: Annotated[dict[Text, ArgValue], Field(max_length=256)] = Field(
         {},
         description="Flags of the engine without leading dashes, such as `{max-model-len: 8192}`. "
-        "A list gives several values; `true` and `false` are switches; `null` leaves a flag out.",
+        "A list gives several values, a mapping its JSON text; `true` and `false` are switches; "
+        "`null` leaves a flag out.",
     )
     env: Annotated[dict[str, ScalarText | SecretRef], Field(max_length=512)] = Field(
         {}, description="Environment variables of the engine: plain values, or `{secret: NAME}` for a stored secret."
@@ -178,7 +180,8 @@ class DeploymentSpec(Strict):
         for part in value:
             for found in _PLACEHOLDER.findall(part):
                 if found not in _KNOWN_PLACEHOLDERS:
-                    raise ValueError(f"unknown placeholder {{{found}}}; known: {{port}}, {{model}}, {{gpu_count}}")
+                    known = ", ".join(f"{{{name}}}" for name in _KNOWN_PLACEHOLDERS)
+                    raise ValueError(f"unknown placeholder {{{found}}}; known: {known}")
         return value
 
     @model_validator(mode="after")
@@ -199,8 +202,7 @@ class DeploymentSpec(Strict):
             )
         if self.utilization_policy not in (None, NO_POLICY) and self.resources.gpus == 0:
             raise ValueError("utilization_policy: requires a GPU, but resources.gpus is 0; remove one of them")
-        if self.image is not None and self.runtime != "docker":
-            raise ValueError("image: requires runtime: docker; remove it or set the runtime")
+        check_docker(self)
         self._check_range()
         check_rolling(self)
         world, gpus = self.parallel.world, self.resources.gpus

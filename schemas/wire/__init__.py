@@ -6,7 +6,18 @@ ignored. A new field is marked `Since` its protocol, and both sides send only wh
 """
 
 from schemas.wire.base import Since, Wire, encode
-from schemas.wire.commands import ClaimOrder, Command, CommandResult, ProbeOrder, SimulatedLoad, StartOrder, StopOrder
+from schemas.wire.commands import (
+    ClaimOrder,
+    Command,
+    CommandResult,
+    ModelFetch,
+    ProbeOrder,
+    SimulatedLoad,
+    StartOrder,
+    StopOrder,
+)
+from schemas.wire.containers import PULLING, RUNTIME_DOCKER, ContainerOrder, RuntimeFacts
+from schemas.wire.gpu_details import ForeignProcess, GpuDetails
 from schemas.wire.inventory import DeviceFacts, Health, HostFacts, Inventory, InventoryChanged, Vendor
 from schemas.wire.join import JOIN_PATH, JoinRequest, JoinResponse
 from schemas.wire.messages import (
@@ -29,6 +40,7 @@ from schemas.wire.protocol import (
 from schemas.wire.proxy import (
     HOP_BY_HOP,
     OUR_HEADERS,
+    PROXY_CACHE,
     PROXY_ENGINE_PREFIX,
     PROXY_IN_FLIGHT_HEADER,
     PROXY_LOGS_PREFIX,
@@ -37,12 +49,13 @@ from schemas.wire.proxy import (
     end_to_end,
     is_final,
 )
-from schemas.wire.reports import ExitReason, ProcessReport, ProcessState, ReportAck
+from schemas.wire.reports import GPU_MEMORY_HELD, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
 from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, Rejected, Welcome
 
 __all__ = [
     "CONNECT_PATH",
+    "GPU_MEMORY_HELD",
     "HEARTBEAT_S",
     "HIGHEST_PROTOCOL",
     "HOP_BY_HOP",
@@ -50,11 +63,14 @@ __all__ = [
     "LOWEST_PROTOCOL",
     "MAX_MESSAGE_BYTES",
     "OUR_HEADERS",
+    "PROXY_CACHE",
     "PROXY_ENGINE_PREFIX",
     "PROXY_IN_FLIGHT_HEADER",
     "PROXY_LOGS_PREFIX",
     "PROXY_OUTCOME_HEADER",
     "PROXY_REFUSAL_HEADER",
+    "PULLING",
+    "RUNTIME_DOCKER",
     "SAMPLE_S",
     "SPOKEN",
     "UNNAMED",
@@ -62,10 +78,13 @@ __all__ = [
     "ClaimOrder",
     "Command",
     "CommandResult",
+    "ContainerOrder",
     "ControllerMessage",
     "DeviceFacts",
     "ExitReason",
+    "ForeignProcess",
     "Goodbye",
+    "GpuDetails",
     "GpuSample",
     "Health",
     "Heartbeat",
@@ -75,6 +94,7 @@ __all__ = [
     "InventoryChanged",
     "JoinRequest",
     "JoinResponse",
+    "ModelFetch",
     "ProbeOrder",
     "ProcessReport",
     "ProcessSample",
@@ -83,6 +103,7 @@ __all__ = [
     "Readings",
     "Rejected",
     "ReportAck",
+    "RuntimeFacts",
     "SamplePeriod",
     "Samples",
     "SamplesAck",

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from schemas.wire.base import Since, Wire
+from schemas.wire.containers import ContainerOrder
 
 
 class ClaimOrder(Wire):
@@ -29,6 +30,13 @@ class SimulatedLoad(Wire):
     memory_mib: int | None = None
 
 
+class ModelFetch(Wire):
+    """A model of the hub that must be on the host before the process starts."""
+
+    repo: str
+    revision: str = "main"
+
+
 class StartOrder(Wire):
     """Everything needed to start one process.
 
@@ -50,7 +58,10 @@ class StartOrder(Wire):
     gpus_by_index: bool = False  # the engine does not support UUIDs: it gets the GPUs' indexes on the host
     request_gauges: tuple[str, ...] = ()  # gauges of the engine's /metrics whose sum is the requests at once
     queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise: the requests in the engine's own queue
+    host_memory_mib: Annotated[int | None, Since(4)] = None  # its limit of host memory, as its user states; None: none
     cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
+    fetches: Annotated[tuple[ModelFetch, ...], Since(4)] = ()  # fetched by the agent, with the token in `env`
+    container: Annotated[ContainerOrder | None, Since(4)] = None  # None: a process of the host
 
 
 class StopOrder(Wire):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 PROXY_ENGINE_PREFIX: Final = "/engines"  # /engines/{instance}/{path...}
+PROXY_CACHE: Final = "/cache"  # GET lists cached models; POST ?model=hf:org/name&unused_for_s=N removes some
 PROXY_LOGS_PREFIX: Final = "/logs"  # /logs/{instance}?tail=N&follow=1&previous=1
 # Marks of the agent on its own answers. It strips headers with their prefix from the engines', which cannot forge them.
 OUR_HEADERS: Final = "x-gpuward-"

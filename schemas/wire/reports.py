@@ -1,10 +1,11 @@
 """Reports of processes, and their acknowledgement."""
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Since, Wire
 
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
+GPU_MEMORY_HELD: Final = "gpu_memory_held"  # and a colon: in the message of an exit after which memory is not back
 ExitReason = Literal[
     "exit",  # it exited by itself
     "stopped",  # a stop command
@@ -31,6 +32,7 @@ class ProcessReport(Wire):
     message: str = ""
     pid: int | None = None
     ready: bool = False  # the probe was answered at least once
+    image_digest: Annotated[str | None, Since(4)] = None  # of the image that its container runs, such as sha256:1f2e
 
 
 class ReportAck(Wire):

@@ -1,8 +1,8 @@
 """A connection's own messages: hello and welcome, heartbeats, rejection and goodbye."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Since, Wire
 from schemas.wire.inventory import DeviceFacts, Inventory
 from schemas.wire.protocol import HIGHEST_PROTOCOL
 from schemas.wire.reports import ProcessReport
@@ -28,7 +28,10 @@ class Hello(Wire):
 
 
 class Welcome(Wire):
-    """The answer to hello: the worker's name, the session, and the intervals."""
+    """The answer to hello: the worker's name, the session, and the intervals. It is repeated when `dismissed` changes.
+
+    `dismissed`: how often an operator has dismissed what the driver had reported of a GPU, by UUID.
+    """
 
     type: Literal["welcome"] = "welcome"
     worker: str
@@ -37,15 +40,20 @@ class Welcome(Wire):
     heartbeat_s: float = HEARTBEAT_S
     sample_s: float = SAMPLE_S
     proxy_secret: str
+    dismissed: Annotated[dict[str, int], Since(4)] = {}
 
 
 class Heartbeat(Wire):
-    """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read. `sent_s` as in hello."""
+    """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read, which `gpus_error` explains.
+
+    `sent_s` is as in hello.
+    """
 
     type: Literal["heartbeat"] = "heartbeat"
     seq: int
     sent_s: float | None = None
     gpus: tuple[DeviceFacts, ...] | None
+    gpus_error: Annotated[str, Since(4)] = ""
 
 
 class Goodbye(Wire):

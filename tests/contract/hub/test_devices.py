@@ -3,14 +3,14 @@
 import pytest
 
 from controller.hub.devices import facts_differ
-from schemas.wire import DeviceFacts
+from schemas.wire import DeviceFacts, GpuDetails
 
 GPU = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=81920, used_mib=0, utilization=0.0)
 OTHER = GPU.model_copy(update={"uuid": "GPU-2", "index": 1})
 
 
 def test_readings_and_order_make_no_difference() -> None:
-    busy = GPU.model_copy(update={"used_mib": 4096, "utilization": 93.5})
+    busy = GPU.model_copy(update={"used_mib": 4096, "utilization": 93.5, "details": GpuDetails(power_w=300)})
     assert not facts_differ((GPU, OTHER), (OTHER, busy))
     assert not facts_differ((GPU,), (GPU.model_copy(update={"used_mib": None, "utilization": None}),))
     assert not facts_differ(None, None)
@@ -19,6 +19,6 @@ def test_readings_and_order_make_no_difference() -> None:
     assert facts_differ((GPU,), (GPU, OTHER))
 
 
-@pytest.mark.parametrize("field", sorted(set(DeviceFacts.model_fields) - {"used_mib", "utilization"}))
+@pytest.mark.parametrize("field", sorted(set(DeviceFacts.model_fields) - {"used_mib", "utilization", "details"}))
 def test_every_other_fact_makes_a_difference(field: str) -> None:
     assert facts_differ((GPU,), (GPU.model_copy(update={field: "something else"}),))

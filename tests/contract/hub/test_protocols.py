@@ -7,26 +7,22 @@ import pytest
 
 from contract.wire import protocol_3
 from controller.store.core.database import Database
-from controller.store.core.migrate import migrate
 from controller.store.views.workers import workers_by_id
-from schemas.wire import SPOKEN, Protocols, Rejected, Welcome
+from schemas.wire import SPOKEN, Protocols, Rejected, Welcome, encode
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, serving, start_payload
 from support.standins.agent import Connection, gpu, hello, process
 
 OLD_HELLO = protocol_3.Hello.model_validate(
-    {**orjson.loads(hello([gpu("GPU-a")]).model_dump_json()), "protocol": 3}
+    {**orjson.loads(encode(hello([gpu("GPU-a")]), 3)), "protocol": 3}
 ).model_dump_json()
 
 
 @pytest.fixture
-async def later_hub(database: str) -> AsyncIterator[HubUnderTest]:
+async def later_hub(migrated: Database) -> AsyncIterator[HubUnderTest]:
     """A hub of a later version, which speaks protocols 7 and 8."""
-    opened = await Database.open(database)
-    await migrate(opened)
-    async with serving(opened, Protocols(7, 8)) as under_test:
+    async with serving(migrated, Protocols(7, 8)) as under_test:
         yield under_test
-    await opened.close()
 
 
 async def raw(connection: Connection) -> str:

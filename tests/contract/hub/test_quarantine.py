@@ -113,7 +113,8 @@ async def test_a_quarantine_ends_by_itself_once_one_agent_is_left(hub: HubUnderT
     await hub.execute("update workers set recent_hellos = jsonb_build_array(recent_hellos -> -1)")
     back = await hub.connect(first=agent_b())
     view = await step(hub, worker)
-    assert (view.status.phase, view.status.conditions) == ("ready", [])
+    assert view.status.phase == "ready"
+    assert [(c.type, c.message) for c in view.status.conditions] == [("GpusHealthy", "GPU-a (missing)")]
     await back.ack(10)  # its reports are taken again
     await eventually(
         lambda: hub.value("select state = 'exited' from processes where instance_id = 'd-1'"), "it is believed"

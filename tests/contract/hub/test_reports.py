@@ -42,6 +42,16 @@ async def test_the_newest_report_wins_in_any_order(hub: HubUnderTest) -> None:
     assert await state(hub) == ("unhealthy", None, 4, 2)
 
 
+async def test_memory_that_is_not_back_after_an_end_is_an_event(hub: HubUnderTest) -> None:
+    worker = await set_up(hub, "i")
+    agent = await reconnect(hub)
+    for seq, message in ((3, ""), (4, "gpu_memory_held: the driver still lists it on GPU-gpu-1")):
+        await agent.send(process("i", "exited", seq=seq, message=message))
+        await agent.ack(seq)
+    (found,) = await hub.value("select array_agg(objects) from events where reason = 'gpu_memory_held'")
+    assert found == ["instance:i", f"worker:{worker}"]
+
+
 async def test_reports_wake_their_deployment(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)

@@ -74,6 +74,8 @@ async def test_what_engines_say_of_queue_and_cache_is_kept_for_their_own_instanc
     await send_samples(agent, period(3, clock_s() - 300, {GPU: 30}, late), period(4, clock_s(), {GPU: 3}, impossible))
     await agent.samples_ack(4)
     assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
+    ages = "select requests, requests_at > at as later from engine_loads"
+    assert [tuple(row.values()) for row in await rows(hub.database, ages)] == [(0, True)]
 
 
 async def test_samples_send_no_notifications(hub: HubUnderTest) -> None:

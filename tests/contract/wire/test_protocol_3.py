@@ -70,7 +70,20 @@ def _schema(adapter: TypeAdapter[Any]) -> Json:
         model = getattr(wire, name, None)
         for field in _later_fields(model):
             definition["properties"].pop(field, None)
-    return _without_texts(schema)
+    return _without_texts(_without_unused(schema))
+
+
+def _without_unused(schema: Json) -> Json:
+    """Without the models that only later fields have."""
+    defs = schema.get("$defs", {})
+    rest = {key: value for key, value in schema.items() if key != "$defs"}
+    texts, used = [orjson.dumps(rest).decode()], set()
+    while texts:
+        text = texts.pop()
+        new = {name for name in defs if name not in used and f'"#/$defs/{name}"' in text}
+        used |= new
+        texts += [orjson.dumps(defs[name]).decode() for name in new]
+    return {**rest, "$defs": {name: defs[name] for name in defs if name in used}} if defs else rest
 
 
 def _later_fields(model: Any) -> Iterator[str]:

@@ -78,6 +78,18 @@ def test_u48_an_impossible_reading_of_a_heartbeat_is_unknown(change: dict[str, A
     assert (getattr(message.gpus[0], name), doubts.impossible) == (None, 1)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"power_w": math.nan}, {"temperature_c": -5}, {"xids": "many"}, "hot", {"pci_bus": "x" * 300}]
+)
+def test_u48_impossible_details_of_a_gpu_cost_the_details_alone(wrong: Any) -> None:
+    doubts = Doubts()
+    facts = json.loads(gpu(GPU).model_dump_json()) | {"utilization": 30.0, "details": wrong}
+    message = parse_message(json.dumps({"type": "heartbeat", "seq": 1, "gpus": [facts]}), doubts)
+    assert isinstance(message, Heartbeat)
+    assert message.gpus is not None
+    assert (message.gpus[0].utilization, message.gpus[0].details, doubts.impossible) == (30.0, None, 1)
+
+
 def test_u48_an_impossible_reading_in_a_hello_is_unknown() -> None:
     raw = json.loads(hello([gpu(GPU)]).model_dump_json())
     raw["inventory"]["gpus"][0]["utilization"] = 101

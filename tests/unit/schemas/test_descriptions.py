@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
+from schemas.manifest.docker import DockerOptions
 from schemas.manifest.policy import PolicyManifest, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
@@ -13,7 +14,18 @@ from schemas.manifest.scaling import ReplicaRange, Scaling
 from schemas.manifest.serving import Queue, ServingLimits
 
 MODELS = (
-    *(DeploymentManifest, SecretRef, Probe, Resources, Parallel, Placement, ReplicaRange, Scaling, ServingLimits),
+    *(
+        DeploymentManifest,
+        SecretRef,
+        Probe,
+        DockerOptions,
+        Resources,
+        Parallel,
+        Placement,
+        ReplicaRange,
+        Scaling,
+        ServingLimits,
+    ),
     *(Rollout, Canary, Abort, Queue, PolicyManifest, Webhook),
 )
 FIELDS = [(model, name) for model in MODELS for name in model.model_fields]

@@ -13,7 +13,7 @@ from schemas.status_reasons import REASONS
 from schemas.wire import ExitReason
 
 ROOT = Path(__file__).parents[3]
-CODE = re.compile(r"[a-z]+(_[a-z]+)*")
+CODE = re.compile(r"[a-z]+(_([a-z]+|[0-9]+))*")
 # Where a call takes its reason code: the position, or the keyword.
 EMITTERS = {
     "NewEvent": 0, "Fact": 0, "move": 2, "stop": 3, "stop_reason": 0, "Refuse": 0, "order_stop": 4,
