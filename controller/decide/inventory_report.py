@@ -30,17 +30,17 @@ def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[Know
     """
     by_uuid = {device.row.uuid: device for device in known}
     host = _host_row(worker_id, inventory.host, by_uuid.get(host_uuid(worker_id)))
-    gpus = compare_gpus(worker_id, inventory.gpus, by_uuid)
+    gpus = compare_gpus(worker_id, inventory.gpus, by_uuid, inventory.gpus_error)
     return replace(gpus, rows=(*_changed([host], by_uuid, worker_id), *gpus.rows))
 
 
 def compare_gpus(
-    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice]
+    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice], error: str = ""
 ) -> DeviceChanges:
-    """The changes between the reported GPUs (None: unreadable) and the stored ones, without the host."""
+    """The changes between the reported GPUs (None: unreadable, for `error`) and the stored ones, without the host."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
     if reported is None:
-        unknown = [replace(d.row, health="unknown", health_reason=UNREADABLE) for d in own if d.row.present]
+        unknown = [replace(d.row, health="unknown", health_reason=error or UNREADABLE) for d in own if d.row.present]
         return DeviceChanges(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
     rows: list[DeviceRow] = []
     refused: list[KnownDevice] = []
@@ -55,7 +55,11 @@ def compare_gpus(
     gone = [d.row for d in own if d.row.uuid not in seen]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
     missing = tuple(row.uuid for row in gone if row.present)
-    return DeviceChanges(_changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True)
+    sick = {d.row.uuid: d.row.health_reason for d in own if d.row.health == "unhealthy"}
+    recovered = tuple((row.uuid, sick[row.uuid]) for row in rows if row.health == "ok" and row.uuid in sick)
+    return DeviceChanges(
+        _changed(rows, by_uuid, worker_id), tuple(refused), missing, gpus_known=True, recovered=recovered
+    )
 
 
 def _changed(rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], worker_id: str) -> tuple[DeviceRow, ...]:
@@ -84,6 +88,7 @@ def _gpu_row(facts: DeviceFacts, device: KnownDevice | None) -> DeviceRow:
         present=True,
         vendor=facts.vendor,
         reserved_mib=facts.reserved_mib,
+        parent=facts.parent,
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from controller.domain.placement import Layout, Need
-from controller.engines.base import Launch
+from controller.engines.base import IN_CONTAINER, LOOPBACK, Launch
+from controller.engines.containers import container_env, container_of, image_key
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
@@ -47,8 +48,12 @@ def start_payload(
     rank: int = 0,
     leader: str = "",
     need: Need | None = None,
+    builds: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """A start command as JSON, with `env_secrets` beside it: secrets are filled in on dispatch and never stored.
+    """A start command as JSON, with what its dispatch needs beside it.
+
+    `env_secrets`: secrets are filled in then, and never stored. `default_image`: the entry of the controller's map of
+    images, which its settings may change.
 
     Args:
         spec: the revision's spec.
@@ -63,11 +68,13 @@ def start_payload(
         rank: this process's rank in its gang.
         leader: host name or address of the leader's worker, if the gang spans several.
         need: the revision's; the process starts with the context and sequences that its memory was estimated for.
+        builds: what the worker says of its engines and their builds.
     """
     layout = layout or _NO_LAYOUT
     own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
     share = None if own_need is None else own_need.share_of(layout)
     launch = Launch(
+        name=deployment,
         gpu_count=len(gpus),
         memory_mib=min((claim.memory_mib for claim in gpus), default=0),
         gpu_mib=gpu_mib,
@@ -81,18 +88,21 @@ def start_payload(
         rank=rank,
         leader=leader,
         rendezvous_port=rendezvous_port(gang),
+        builds=frozenset(() if spec.runtime == "docker" else builds),  # an image has builds of its own
         context=None if own_need is None else own_need.context_of(layout),
         sequences=None if own_need is None else own_need.sequences_of(layout),
         beside_mib=0 if share is None else share.parts.get("activations", 0) + share.parts.get("images", 0),
+        host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,
     )
-    process = engine_for(spec).chosen(engine).process(spec, launch)
+    own = engine_for(spec).chosen(engine)
+    process = own.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
     stop_after = spec.stop_on_disconnect_after
     order = StartOrder(
         deployment=deployment,
         deployment_uid=deployment_uid,
         argv=tuple(process.argv),
-        env={**process.env, **plain},
+        env={**process.env, **container_env(spec, own.name), **plain},
         claims=tuple(_claims(gpus)),
         needs_port=process.needs_port,
         probe=process.probe,
@@ -104,9 +114,15 @@ def start_payload(
         request_gauges=process.request_gauges,
         queue_gauges=process.queue_gauges,
         cache_gauges=process.cache_gauges,
+        fetches=process.fetches,
+        container=container_of(spec, own, launch),
+        host_memory_mib=None if spec.resources.host_memory == "auto" else spec.resources.host_memory,
     )
     secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
-    return {**order.model_dump(mode="json"), "env_secrets": secrets}
+    beside: dict[str, Any] = {"env_secrets": secrets}
+    if order.container is not None and (key := image_key(spec, own.name, launch.gpu_count)) is not None:
+        beside["default_image"] = key
+    return {**order.model_dump(mode="json"), **beside}
 
 
 def rendezvous_port(gang: str) -> int:

@@ -1,12 +1,17 @@
 """A worker's devices as stored, and what a report of the worker changes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from schemas.xids import FALLEN_OFF
 
 # Reasons of a device's health.
 MISSING = "missing"
 UNREADABLE = "unreadable"
 MEMORY_SHRUNK = "memory_shrunk"
+# Codes at the begin of a health reason: nothing can run on the GPU any more.
+GONE: Final = (MISSING, "gpu_lost", f"xid_{FALLEN_OFF}")
+_NEVER_READ: Final = "GPU-unreadable-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class DeviceRow:
     present: bool
     vendor: str = "nvidia"
     reserved_mib: int = 0  # that the host's operator keeps back from placement
+    parent: str | None = None  # the GPU of which it is a MIG slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,19 @@ class DeviceChanges:
     refused: tuple[KnownDevice, ...]  # reported, but held by another worker
     missing: tuple[str, ...]  # UUIDs that are newly gone
     gpus_known: bool
+    recovered: tuple[tuple[str, str], ...] = ()  # UUIDs of GPUs that were unhealthy and are well, with the old reason
 
 
 def host_uuid(worker_id: str) -> str:
     """The name of the device for the host itself."""
     return f"host-{worker_id}"
+
+
+def reason_code(reason: str) -> str:
+    """The code of a health reason: what stands before its colon, or all of it."""
+    return reason.partition(":")[0]
+
+
+def never_read(uuid: str) -> bool:
+    """Whether it is the name that an agent gives to a GPU whose UUID it could never read."""
+    return uuid.startswith(_NEVER_READ)

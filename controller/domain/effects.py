@@ -42,6 +42,16 @@ class PhaseChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """What a starting instance waits for, in words. Written only while it starts at this epoch."""
+
+    instance: str
+    epoch: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """The next epoch on the same worker: its claims are renewed, a start command is written, phase `starting`."""
 
@@ -134,6 +144,7 @@ class DeploymentEffects:
 
     creates: list[Create] = field(default_factory=list)
     phase_changes: list[PhaseChange] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
@@ -157,7 +168,7 @@ class DeploymentEffects:
         return bool(
             self.creates or self.phase_changes or self.restarts or self.releases or self.stops or self.withdrawals
             or self.removals or self.store_need or self.status or self.finish or self.events or self.forget_failures
-            or self.relocation_ends or self.rollout or self.forget_rollout
+            or self.relocation_ends or self.rollout or self.forget_rollout or self.progress
         )  # fmt: skip
 
     def change_phase(

@@ -1,6 +1,6 @@
 """One deployment, read at one moment: the whole input of its decision. Frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -60,6 +60,8 @@ class ClaimFacts:
     healthy: bool = True  # the device is present and its health is ok
     device_mib: int = 0  # memory of the whole device
     device_claimed_mib: int = 0  # by this claim and all others
+    gone: str = ""  # why nothing can run on the device any more, though its worker answers
+    worker_engines: Sequence[str] | None = None  # what its worker says of engines and their builds
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class InstanceFacts:
     engine: str = ""  # chosen by placement; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
     preempted_for: str | None = None  # the pending instance that gets its capacity
+    requests: int = 0  # at it, as the gateways last reported
+    seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()

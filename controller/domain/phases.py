@@ -88,7 +88,9 @@ _COMMITTED: Final = _placement("the placement pass commits its claims")
 _NO_NEED: Final = _instances("the analysis fails for good; a changed spec tries again")
 _EXIT: Final = _instances("its process ends and is restarted after a delay")
 _COMPLETED: Final = _instances("its process exits with code 0 and `restart` is `never` or `on_failure`")
-_OUT_OF_RETRIES: Final = _instances("its process fails and `restart` allows no further attempt")
+_OUT_OF_RETRIES: Final = _instances(
+    "its process fails and `restart` allows no further attempt, or its engine refuses its arguments again"
+)
 _SILENT: Final = _instances("its worker is unreachable, lost or deleted")
 _STOP: Final = _instances("delete, stop, scale-down, policy, drain, preemption, relocation or a new revision")
 _STOP_WITHOUT_CLAIMS: Final = _instances("a stop; an instance without claims is removed at once instead")
@@ -121,7 +123,7 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
         P.STOPPING: _STOP,
     },
     P.RUNNING: {
-        P.UNHEALTHY: _instances("its probe fails"),
+        P.UNHEALTHY: _instances("its probe fails, or its GPU is lost"),
         P.BACKOFF: _EXIT,
         P.SUCCEEDED: _COMPLETED,
         P.FAILED: _OUT_OF_RETRIES,
@@ -129,7 +131,7 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
         P.STOPPING: _STOP,
     },
     P.UNHEALTHY: {
-        P.RUNNING: _instances("its probe succeeds again"),
+        P.RUNNING: _instances("its probe succeeds again, or its lost GPU is back"),
         P.BACKOFF: _instances("its process ends, or is killed because its probe keeps failing"),
         P.SUCCEEDED: _COMPLETED,  # a task may end while its probe fails
         P.FAILED: _OUT_OF_RETRIES,

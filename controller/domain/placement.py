@@ -83,6 +83,14 @@ class Compatibility:
     min_compute_capability: tuple[int, int] | None = None
     simulated_only: bool = False  # runs on simulated hosts, and anywhere without GPUs
     engine: str = ""  # that must be installed on the host, if it reports its engines
+    without_gpu: str = ""  # what the host reports of a build of it that cannot use GPUs
+    runtime: Literal["process", "docker"] = "process"
+
+    def in_container(self) -> "Compatibility":
+        """That of the engine in a container: the image brings it along; Linux, and GPUs of NVIDIA alone."""
+        return replace(
+            self, runtime="docker", engine="", without_gpu="", os=frozenset({"linux"}), vendors=frozenset({"nvidia"})
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerRuntime:
+    """A worker's Docker engine: whether containers run there, and with GPUs; `reason` says why not."""
+
+    usable: bool
+    gpus: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """A worker as the scheduler sees it."""
 
@@ -161,6 +178,7 @@ class WorkerFacts:
     labels: Mapping[str, str]
     engines: frozenset[str] | None = None  # installed there; None: unknown, so not a criterion
     host: str = ""  # name or address of its proxy, for other workers
+    containers: "ContainerRuntime | None" = None  # its Docker engine; None: it reports none
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +202,8 @@ class DeviceState:
     vendor: str = "nvidia"  # nvidia | amd | apple; "" of a host
     reserved_mib: int = 0  # kept back by the host's operator; only exclusive claims get it
     foreign_mib: int = 0  # measured use that no claim explains; a small amount does not count
+    parent: str | None = None  # the GPU of which it is a MIG slice
+    cordoned: bool = False  # an operator allows nothing new there
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from controller.decide.instances.need import Finished
 from controller.domain.instances import RevisionFacts
 from controller.domain.placement import Need
-from controller.engines.base import Analysis, EngineUnsupportedError
+from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
 from controller.leader.model_cache import ModelCache, source_of
 from controller.runtime.child import ChildError, ChildFailure, run_child
@@ -177,14 +177,9 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     return engine.need(spec, result)
 
 
-def known_need(revision: RevisionFacts) -> tuple[Need | None, Finished | None]:
-    """The need if it is known without an analysis, or the terminal error of an engine that this version lacks."""
+def known_need(revision: RevisionFacts) -> Need | None:
+    """The need if it is known without an analysis."""
     if revision.need is not None:
-        return None, None
-    try:
-        engine = engine_for(revision.spec)
-    except EngineUnsupportedError as error:
-        return None, Finished(revision.input_hash, error=str(error), retryable=False)
-    if engine.analysis(revision.spec) is None:
-        return engine.need(revision.spec, None), None
-    return None, None
+        return None
+    engine = engine_for(revision.spec)
+    return engine.need(revision.spec, None) if engine.analysis(revision.spec) is None else None

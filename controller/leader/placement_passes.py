@@ -221,6 +221,7 @@ class PlacementPasses:
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
                     need=revision.need,
+                    builds=self.inventory.worker(placed.worker_id).engines or (),
                 )
             )
         return PlacedStart(waiting, placed, tuple(payloads))

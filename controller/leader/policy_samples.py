@@ -4,8 +4,7 @@ Samples are kept only for GPUs that a deployment with a policy claims, and only 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from itertools import groupby
+from collections.abc import Collection, Iterable, Iterator
 from math import inf, nan
 from typing import Final, NamedTuple, TypeAlias
 
@@ -15,7 +14,7 @@ from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
 from controller.domain.series import Series
 from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
-from controller.store.telemetry.sample_reads import ProcessReading, Sample
+from controller.store.telemetry.sample_reads import Sample
 from schemas.manifest.policy import UtilizationPolicy
 
 _MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
@@ -103,14 +102,14 @@ class Telemetry:
             uids: the deployments.
             gpus: whose past it is.
             reach_s: how far it reaches back, in seconds.
-            samples: sorted by GPU and time.
+            samples: in any order.
         """
-        for gpu, found in groupby(samples, key=lambda s: s.device):
-            rows = list(found)
-            if gpu in self._gpus:
-                self._gpus[gpu].extend((s.at, s.period_s, s.mean, s.max, s.read_s) for s in rows)
-                for sample in rows:
-                    self._put_processes(sample)
+        found: defaultdict[Series, list[tuple[float, float, float, float, float | None]]] = defaultdict(list)
+        for sample in samples:
+            for series, mean, high in self._readings(sample):
+                found[series].append((sample.at, sample.period_s, mean, high, sample.read_s))
+        for series, rows in found.items():
+            series.extend(rows)
         for gpu in gpus:
             for hold, uid in self._watchers.get(gpu, {}).items():
                 if uid not in uids:
@@ -127,11 +126,10 @@ class Telemetry:
         """Adds new samples; returns the instances that they concern."""
         concerned: set[Watched] = set()
         for sample in samples:
-            series = self._gpus.get(sample.device)
-            if series is None:
+            if sample.device not in self._gpus:
                 continue
-            series.put(sample.at, sample.period_s, sample.mean, sample.max, sample.read_s)
-            self._put_processes(sample)
+            for series, mean, high in self._readings(sample):
+                series.put(sample.at, sample.period_s, mean, high, sample.read_s)
             concerned |= {(uid, hold[0]) for hold, uid in self._watchers[sample.device].items()}
         return concerned
 
@@ -161,20 +159,20 @@ class Telemetry:
             at = low_after(series, need.rule.min_gpu_utilization, before)
             self._low_after[hold] = max(at, self._low_after.get(hold, at))
 
-    def _put_processes(self, sample: Sample) -> None:
+    def _readings(self, sample: Sample) -> Iterator[tuple[Series, float, float]]:
+        """The series that a sample belongs to, with its mean and its highest value there."""
+        gpu = self._gpus.get(sample.device)
+        if gpu is None:
+            return
+        yield gpu, sample.mean, sample.max
         for process in sample.processes:
             own = self._own.get((process.instance, process.epoch, sample.device))
             if own is not None:
-                mean = nan if process.mean is None else process.mean
-                high = nan if process.max is None else process.max
-                own.put(sample.at, sample.period_s, mean, high, sample.read_s)
-                self._put_requests(sample, process)
-
-    def _put_requests(self, sample: Sample, process: ProcessReading) -> None:
-        ranks = self._requests[process.instance, process.epoch]
-        most = nan if process.requests is None else process.requests
-        arrived = nan if process.arrived is None else process.arrived
-        ranks.setdefault(process.rank, Series()).put(sample.at, sample.period_s, arrived, most, sample.read_s)
+                yield own, _known(process.mean), _known(process.max)
+                ranks = self._requests[process.instance, process.epoch]
+                if process.rank not in ranks:
+                    ranks[process.rank] = Series()
+                yield ranks[process.rank], _known(process.arrived), _known(process.requests)
 
     def use_of(self, instance: WatchedInstance) -> InstanceUse:
         """How this epoch uses its GPUs, by all samples in memory."""
@@ -192,6 +190,10 @@ class Telemetry:
         series = self._gpus[claim.device] if claim.exclusive else self._own[instance.id, instance.epoch, claim.device]
         low = self._low_after.get((instance.id, instance.epoch, claim.device), -inf)
         return GpuUse(claim.device, claim.worker, series, not claim.exclusive, low)
+
+
+def _known(value: float | None) -> float:
+    return nan if value is None else value
 
 
 def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:

@@ -69,8 +69,7 @@ class InstancesReconciler:
         return outcomes
 
     def _decide(self, facts: DeploymentFacts) -> DeploymentStep:
-        known, impossible = known_need(facts.revisions[facts.revision])
-        finished = impossible or self._analyses.finished(facts.uid)
+        known, finished = known_need(facts.revisions[facts.revision]), self._analyses.finished(facts.uid)
         effects = decide(facts, self._settings, finished, known)
         names = tuple(new_instance_id(facts.name) for _ in effects.creates)
         return DeploymentStep(facts, effects, _restart_payloads(facts, effects), names)
@@ -147,5 +146,6 @@ def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dic
             gpu_mib=max((claim.device_mib for claim in gpus), default=0),
             others_mib=max((claim.device_claimed_mib - claim.memory_mib for claim in gpus), default=0),
             need=revision.need,
+            builds=next((claim.worker_engines for claim in instance.claims if claim.worker_engines), ()),
         )
     return payloads

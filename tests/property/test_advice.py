@@ -166,7 +166,7 @@ def end(found: re.Match[str], fleet: Fleet, _a: Manifest, holders: Sequence[Hold
 
 
 _ACTS = (
-    (r"fits with (gpu_memory|host_memory|cpus) <= (\S+)(?: on \d+ GPUs?)?", less),
+    (r"fits with (gpu_memory|host_memory|cpus)(?: <=|:) (\S+)(?: on \d+ GPUs?)?", less),
     (r"fits with max_workers: (\d+)(?: on .*)?", more_workers),
     (r"fits with tp: (\d+), pp: (\d+), dp: (\d+)", other_degrees),
     (r"fits on .+ without (.+)", free_choice),

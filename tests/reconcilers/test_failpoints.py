@@ -42,7 +42,7 @@ ELSEWHERE = {
     "leader.housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
     "reconcilers.instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
     "reconcilers.cancelling.CancellingReconciler.step[0] exit": "as above",
-    "deployments.effects.carry_out[9]": "notes relocations, of which this road has none",
+    "deployments.effects.carry_out[10]": "notes relocations, of which this road has none",
     "deployments.rollouts._ask": "the API's",
     "deployments.rollouts.pause": "the API's",
     "deployments.rollouts.resume": "the API's",

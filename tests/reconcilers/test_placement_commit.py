@@ -71,6 +71,7 @@ async def test_a_gang_has_claims_and_a_start_order_on_each_of_its_workers(db: Da
         "update devices set health = 'unhealthy' where uuid = 'GPU-w2-0'",
         "update devices set present = false where uuid = 'GPU-w2-0'",
         "update devices set mig_mode = true where uuid = 'GPU-w2-0'",
+        "update devices set cordoned = true where uuid = 'GPU-w2-0'",
         "update instances set phase = 'failed' where id = 'g-1'",
         "update instances set epoch = 1 where id = 'g-1'",
         "update deployments set deleted_at = now() where name = 'g'",

@@ -1,15 +1,21 @@
 """What one live instance does next: it follows its process. One branch per phase."""
 
+from typing import Final
+
 from controller.decide.instances.crash_loop import after_exit, after_refusal, end_backoff, forget_failures
 from controller.decide.instances.gang import leading_process, refused_start, stop_remaining_ranks
+from controller.decide.instances.gone_gpus import GPU_LOST, lost_gpu
 from controller.decide.instances.liveness import is_silent
 from controller.decide.instances.unreachable import await_return, end_replaced, leave_silent_worker
-from controller.domain.effects import DeploymentEffects
+from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import LIVE, PHASE_OF_STATE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
+from schemas.wire import PULLING
 
 P = InstancePhase
+FETCHING: Final = "fetching"
+PULLING_IMAGE: Final = "pulling"
 
 
 def advance(
@@ -45,10 +51,27 @@ def _follow_process(
         after_exit(facts, instance, process, effects, settings)
         return
     phase = PHASE_OF_STATE.get(process.state)
+    if phase is P.RUNNING and (why := lost_gpu(facts, instance)) is not None:
+        if instance.phase is P.RUNNING:
+            effects.change_phase(instance, P.UNHEALTHY, GPU_LOST, why)
+            effects.requeue(0.0)  # the next step replaces it, where its spec allows that
+        return
     if phase is not None and phase is not instance.phase:
         _step_towards(instance, phase, process, effects)
+    elif phase is P.STARTING:
+        _tell_progress(instance, effects)
     if instance.phase is P.RUNNING and phase is P.RUNNING and instance.failures:
         forget_failures(facts, instance, effects, settings)
+
+
+def _tell_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    """A process that is not started yet says what it waits for: its model or its image is fetched to the host."""
+    processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
+    message = next((p.message for p in processes if p.state == "starting" and p.message), "")
+    known = PULLING_IMAGE if message.startswith(PULLING) else FETCHING
+    reason = known if message else ""
+    if message != instance.message and (message or instance.reason in (FETCHING, PULLING_IMAGE)):
+        effects.progress.append(Progress(instance.id, instance.epoch, reason, message))
 
 
 def _step_towards(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from controller.decide.instances.gang import is_finished
+from controller.decide.instances.gone_gpus import GPU_LOST, leaves_lost_gpu
 from controller.decide.instances.liveness import hosts, is_lost
 from controller.decide.instances.relocate import Relocation, judge_relocations
 from controller.domain.instances import DeploymentFacts, InstanceFacts
@@ -27,7 +28,7 @@ class Buckets:
     Attributes:
         stopping: being stopped already.
         replaced: their substitute is committed; they end when their worker returns or is proven dead.
-        evicted: drained, preempted or relocated.
+        evicted: drained, preempted, relocated, or on a GPU that is gone.
         replacements: of relocations under way; not counted as replicas yet.
         given_up: their worker is lost and they may run twice, so a substitute is due.
         replicas: all others; each fills one of the wanted replicas.
@@ -94,6 +95,8 @@ def eviction_reason(
             return "drained", "its worker is being drained"
         if instance.preempted_for is not None:
             return "preempted", f"preempted by {instance.preempted_for}, which has a higher priority"
+        if (lost := leaves_lost_gpu(facts, instance)) is not None:
+            return GPU_LOST, lost
     return next((why for r in relocations if (why := r.evicts(instance.id)) is not None), None)
 
 

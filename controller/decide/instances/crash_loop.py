@@ -11,6 +11,7 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.restart_delays import RestartSettings
+from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
 # Ends that are not the model's fault: it restarts at once and no failure is counted.
@@ -38,17 +39,19 @@ def after_exit(
         effects.requeue(0.0)
         return
     restart = facts.revisions[instance.revision].spec.restart
-    reason = process.reason or "exit"
-    text = _exit_text(process)
+    reason = _reason(process)
+    text = _exit_text(process, serves=restart == "always")
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
     evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
     failures = instance.failures + 1
-    if process.exit_code == 0 and reason == "exit" and restart != "always":
+    if process.exit_code == 0 and reason == Cause.EXIT and restart != "always":
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)
         effects.release(instance)
         effects.events.append(NewEvent("succeeded", text, objects, evidence))
-    elif restart == "never" or (
-        restart == "on_failure" and reason not in _BLAMELESS and failures > settings.on_failure_retries
+    elif (
+        restart == "never"
+        or _is_vain(instance, reason)
+        or (restart == "on_failure" and reason not in _BLAMELESS and failures > settings.on_failure_retries)
     ):
         effects.change_phase(instance, P.FAILED, reason, text, failures=failures)
         effects.release(instance)
@@ -136,10 +139,25 @@ def forget_failures(
     effects.forget_failures.append(instance.id)
 
 
-def _exit_text(process: ProcessFacts) -> str:
+def _reason(process: ProcessFacts) -> str:
+    """The reason code: of an end that nothing asked for, what its last words say."""
+    reason = process.reason or "exit"
+    if reason == "spawn_failed":
+        return cause_of_failed_start(process.message) or reason
+    cause = cause_of(process.message, process.exit_code)
+    return cause.value if reason == "exit" or (reason == "gone" and cause is Cause.OOM_KILLED) else reason
+
+
+def _is_vain(instance: InstanceFacts, reason: str) -> bool:
+    """Whether another start would end as this one: the engine refused its arguments, for the second time in a row."""
+    return reason == Cause.ENGINE_USAGE and instance.phase is P.STARTING and instance.failures > 0
+
+
+def _exit_text(process: ProcessFacts, *, serves: bool) -> str:
     code = process.exit_code
     text = _EXIT_TEXTS.get(process.reason or "exit")
     if text is None:
         exited = "exited, exit code unknown" if code is None else f"exited with code {code}"
+        exited = "ended unexpectedly, with exit code 0" if code == 0 and serves else exited
         text = f"was killed by signal {-code}" if code is not None and code < 0 else exited
     return f"{text}: {process.message}" if process.message else text

@@ -1,4 +1,4 @@
-"""Evicting: instances that are drained, preempted or relocated stop. `create` replaces them where they are wanted."""
+"""Evicting: drained, preempted and relocated instances stop, and those whose GPU is gone. `create` replaces them."""
 
 from controller.decide.instances.classify import Buckets
 from controller.decide.instances.stop import stop

@@ -158,6 +158,11 @@ def _stopping(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffec
     return number + sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
 
 
+def _outdated_and_here(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is of another revision, and its worker is not lost: a rollout does not wait for that one's return."""
+    return instance.revision != facts.revision and not may_be_substituted(facts, instance)
+
+
 def _view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
     settings = facts.spec.rollout
     revision = facts.revisions[facts.revision]
@@ -186,6 +191,6 @@ def _view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
         trouble=(failing.message or failing.reason) if failing is not None else "",
         hopeless=hopeless or (dead.message or dead.reason or "it failed" if dead is not None else ""),
         unplaced=sum(i.phase is P.PENDING and _left_s(facts, i, _NO_ROOM_AFTER_S) <= 0 for i in new),
-        outdated=len(others) + sum(i.revision != facts.revision for i in buckets.stopping),
+        outdated=len(others) + sum(_outdated_and_here(facts, i) for i in buckets.stopping),
         outdated_ready=sum(i.phase is P.RUNNING for i in others),
     )

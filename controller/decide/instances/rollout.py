@@ -25,7 +25,8 @@ def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects
     serving = [i for i in outdated if i.phase not in _NOT_SERVING]
     newest = sum(i.revision == facts.revision for i in (*unsettled, *buckets.replaced))
     complete = newest + len(outdated) >= wanted
-    if serving and complete and not any(_is_awaited(facts, i) for i in facts.instances):
+    removed = {removal.instance for removal in effects.removals}  # its place is free already
+    if serving and complete and not any(i.id not in removed and _is_awaited(facts, i) for i in facts.instances):
         chosen.append(min(serving, key=lambda i: (i.phase is P.RUNNING, i.created_at, i.id)))
     for instance in chosen:
         stop(facts, instance, effects, STOP_REASON, _MESSAGE)

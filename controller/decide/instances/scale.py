@@ -67,6 +67,10 @@ def surplus(facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Coll
     return in_order[: max(len(counted) - wanted, 0)]
 
 
-def victim_order(instance: InstanceFacts) -> tuple[int, float]:
-    """The order in which surplus instances stop: without claims first, then not running, then the newest."""
-    return (_VICTIM_RANK.get(instance.phase, _LAST), -instance.created_at.timestamp())
+def victim_order(instance: InstanceFacts) -> tuple[int, int, int, float]:
+    """The order in which surplus instances stop: without claims, then not running, then the least busy, the newest.
+
+    The gateways' counts go first. What its agent has seen decides between those that are equal by them.
+    """
+    rank = _VICTIM_RANK.get(instance.phase, _LAST)
+    return (rank, instance.requests, instance.seen_requests, -instance.created_at.timestamp())

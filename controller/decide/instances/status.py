@@ -59,6 +59,7 @@ def derive_status(
 def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
     """The remaining instances, in order of id."""
     changes = {c.instance: c for c in effects.phase_changes}
+    told = {p.instance: p for p in effects.progress}
     restarted = {r.instance for r in effects.restarts}
     removed = {r.instance for r in effects.removals}
     found: list[_After] = []
@@ -70,6 +71,8 @@ def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
             found.append(_After(change.to, str(change.reason), change.message, i.revision))
         elif i.id in restarted:
             found.append(_After(P.STARTING, "", "", i.revision))
+        elif (progress := told.get(i.id)) is not None:
+            found.append(_After(i.phase, progress.reason, progress.message, i.revision))
         else:
             found.append(_After(i.phase, i.reason, i.message, i.revision))
     return found

@@ -151,7 +151,7 @@ class HolderIndex:
     def _by_gpu(self, layout: Layout, allowed: Bools) -> Ints:
         """By GPU: how few of the allowed holders have to end before it has enough for the layout."""
         gpus = self.inventory.gpus
-        rows, usable = len(gpus.total), gpus.healthy & ~gpus.mig
+        rows, usable = len(gpus.total), gpus.usable()
         if layout.exclusive:
             claims = self._gpus.count(allowed, rows)
             possible = usable & (claims == gpus.claims) & (gpus.foreign == 0) & (gpus.total >= layout.memory_mib)

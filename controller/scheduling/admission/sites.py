@@ -76,11 +76,11 @@ class SiteProblem:
         self._workers = [int(groups.worker[group]) for group in site.groups]
         self._layout, self._ask = site.candidates.layout, site.candidates.request.ask
         self._wanted = [int(site.candidates.wanted[group]) for group in site.groups]
-        capable = site.candidates.request.capable
+        capable = site.candidates.request.capable & gpus.usable()
         self._group_of: dict[int, int] = {}  # by GPU row
         for place, group in enumerate(site.groups):
             for row in groups.gpus[group].tolist():
-                if row < len(gpus.uuid) and capable[row] and gpus.healthy[row] and not gpus.mig[row]:
+                if row < len(gpus.uuid) and capable[row]:
                     self._group_of[row] = place
         self._lacks = {row: self._lack(row) for row in self._group_of}
         self._suitable = [0] * len(site.groups)

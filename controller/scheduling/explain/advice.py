@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
@@ -181,6 +183,31 @@ def _uncordoned(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
         yield f"fits after: {'; '.join(f'gpuward uncordon {name}' for name in names)}"
 
 
+def _uncordoned_gpus(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
+    """Tries all cordoned GPUs of a few; then names those that the instance would take."""
+    gpus, workers = inventory.gpus, inventory.workers
+    closed = {gpus.uuid[row]: row for row in np.flatnonzero(gpus.cordoned[:-1]).tolist()}
+    placed = _with_open(inventory, request, list(closed))
+    if placed is None:
+        return
+    used = [claim.device for claim in placed.claims if claim.device in closed]
+    if used and _with_open(inventory, request, used) is not None:
+        of = sorted((workers.facts[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
+        yield f"fits after: {'; '.join(f'gpuward uncordon {name} --gpu {uuid}' for name, uuid in of)}"
+
+
+def _with_open(inventory: Inventory, request: AdviceRequest, uuids: Sequence[str]) -> Placed | None:
+    """The place of the instance if these GPUs were not cordoned."""
+    if not uuids:
+        return None
+    closed = [inventory.device(uuid) for uuid in uuids]
+    inventory.upsert_devices([replace(device, cordoned=False) for device in closed])
+    try:
+        return request.place(inventory, request.spec)
+    finally:
+        inventory.upsert_devices(closed)
+
+
 def _all_ready(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
     if names := _workers_to_change(inventory, request, away, lambda worker: replace(worker, ready=True)):
@@ -251,6 +278,6 @@ def _names(inventory: Inventory, placed: Placed) -> list[str]:
 
 
 _TRIALS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (
-    _other_degrees, _free_choice, _uncordoned, _all_ready, _less_gpu_memory, _more_gpu_memory,
+    _other_degrees, _free_choice, _uncordoned, _uncordoned_gpus, _all_ready, _less_gpu_memory, _more_gpu_memory,
     _less_host_memory, _fewer_cpus, _more_workers, _without_holders,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.domain.placement import Ask, Layout
+from controller.domain.placement import Ask, ContainerRuntime, Layout
 from controller.scheduling.explain.worker_misses import WorkerMisses, layouts_shown, worker_misses
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
@@ -21,6 +21,7 @@ _MILLI: Final = 1000
 # Reasons of too few GPUs, and the message's word for the GPUs.
 _COUNTED: Final = {
     Reason.COUNT_MISMATCH: "GPUs",
+    Reason.GPU_CORDONED: "GPUs that are not cordoned",
     Reason.GPU_UNHEALTHY: "healthy GPUs",
     Reason.GPU_MODEL: "GPUs of that model",
     Reason.MIG_MODE: "GPUs not in MIG mode",
@@ -159,6 +160,8 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
         return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {facts.name}"
     if reason == Reason.DRIVER_TOO_OLD:
         return f"need driver {'.'.join(map(str, oldest.min_driver))}, {facts.driver or 'unknown'} on {facts.name}"
+    if reason == Reason.RUNTIME_UNSUPPORTED:
+        return f"{_runtime_problem(facts.containers)} on {facts.name}"
     if reason not in _COUNTED:
         return f"such as {facts.name}"
     what = _COUNTED[reason]
@@ -167,6 +170,13 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
     if reason == Reason.COMPUTE_CAPABILITY:
         what = f"GPUs of compute capability {_capabilities(ask)}"
     return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
+
+
+def _runtime_problem(docker: ContainerRuntime | None) -> str:
+    """Why containers do not run on a worker, or not with GPUs, in the words of its agent."""
+    if docker is None:
+        return "no Docker engine is known"
+    return docker.reason or ("containers get no GPUs" if docker.usable else "its Docker engine cannot be used")
 
 
 def _capabilities(ask: Ask) -> str:

@@ -100,6 +100,10 @@ class Inventory:
         device = self._devices.get(uuid)
         return self._row.get(uuid) if device is not None and device.kind == "host" else None
 
+    def device(self, uuid: str) -> DeviceState:
+        """The state of a known device."""
+        return self._devices[uuid]
+
     # From the ledger
 
     def upsert_workers(self, workers: Iterable[WorkerFacts]) -> None:

@@ -73,7 +73,7 @@ class EqualGroups:
         slots, hosts = self._groups.gpus[rows], self._groups.worker[rows]
         of_gpus = (
             gpus.free, gpus.whole, gpus.total, gpus.kind, gpus.capability, gpus.claimed, gpus.claims, gpus.instances,
-            gpus.mig,
+            gpus.mig, gpus.cordoned,
         )  # fmt: skip
         of_hosts = (workers.memory, workers.memory_claimed, workers.cpu, workers.cpu_claimed, workers.instances)
         width = slots.shape[1]

@@ -2,7 +2,7 @@
 
 Most workers have one group: all their GPUs, of one kind. A worker without GPUs has an empty one. A worker with several
 kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. Which GPUs are alike
-depends on these GPUs alone, never on other workers.
+depends on these GPUs alone, never on other workers. A MIG slice is a group by itself: it serves with no other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +19,8 @@ _EVERY_RANGE_UP_TO: Final = 4  # different sizes on a worker; of more, only the 
 _LOG_ROWS: Final = 8_192
 _KEPT_ROWS: Final = 4_096
 
+OF_SLICES: Final = -2  # as a number of a vendor
+
 OF_ONE_KIND: Final = 0
 ALIKE: Final = 1  # of several kinds, about equally large
 ALL: Final = 2  # all GPUs of a vendor, for instances that take GPUs one by one as a user names them
@@ -33,7 +35,7 @@ class GroupTable:
         gpus: rows of its GPUs by index, padded with the placeholder GPU.
         level: OF_ONE_KIND, ALIKE or ALL.
         kind: of its GPUs; -1 where it has none, and a number beyond all kinds where they are of several.
-        vendor: a number of its GPUs' vendor; -1 where it has none.
+        vendor: a number of its GPUs' vendor; -1 where it has none, -2 of a MIG slice.
         smallest: size (MiB) of its smallest GPU.
         largest: size (MiB) of its largest GPU.
         first: worker i has the groups first[i] : first[i + 1].
@@ -54,7 +56,8 @@ class GroupTable:
 
     def alike(self, rows: Ints) -> Iterator[Ints]:
         """Of these groups, the sets that may serve one instance together although their kinds differ."""
-        for vendor in np.unique(self.vendor[rows]).tolist():
+        vendors = np.unique(self.vendor[rows])
+        for vendor in vendors[vendors != OF_SLICES].tolist():
             of_vendor = rows[self.vendor[rows] == vendor]
             smallest, largest = self.smallest[of_vendor], self.largest[of_vendor]
             for size in np.unique(smallest).tolist():
@@ -87,7 +90,8 @@ def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
     level = np.r_[np.zeros(len(begins) + len(without), np.int64), np.array([one for one, _ in mixed], np.int64)][order]
     rows, place = rows[order], np.argsort(order, kind="stable")
     vendors = sorted({one.vendor for one in gpus.kinds})
-    vendor_of_kind = np.array([*(vendors.index(one.vendor) for one in gpus.kinds), -1], dtype=np.int64)
+    numbers = (OF_SLICES if one.slice else vendors.index(one.vendor) for one in gpus.kinds)
+    vendor_of_kind = np.array([*numbers, -1], dtype=np.int64)
     if not rows.shape[1]:  # no worker has a GPU
         rows = np.full((len(owner), 1), count, dtype=np.int64)[:, :0]
     leading = rows[:, 0] if rows.shape[1] else np.full(len(owner), count, dtype=np.int64)
@@ -123,8 +127,9 @@ def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> lis
         mine = np.flatnonzero(owner == worker)
         of_one_kind = {frozenset(range(begins[g], begins[g] + sizes[g])) for g in mine.tolist()}
         rows = np.arange(begins[mine[0]], begins[mine[-1]] + sizes[mine[-1]])
-        vendors = np.array([gpus.kinds[kind].vendor for kind in gpus.kind[rows].tolist()])
-        for vendor in sorted(set(vendors.tolist())):
+        kinds = [gpus.kinds[kind] for kind in gpus.kind[rows].tolist()]
+        vendors = np.array(["" if kind.slice else kind.vendor for kind in kinds])
+        for vendor in sorted(set(vendors.tolist()) - {""}):
             known = set(of_one_kind)
             of_vendor = rows[vendors == vendor]
             sets = [(ALIKE, found) for found in _size_ranges(gpus, of_vendor)] + [(ALL, of_vendor)]

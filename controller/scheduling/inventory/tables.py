@@ -31,13 +31,27 @@ class Platform(NamedTuple):
     driver: str | None
     simulated: bool
     engines: frozenset[str] | None = None  # installed; None: unknown
+    containers: bool = False  # of a Docker engine
+    container_gpus: bool = False  # which can give them GPUs
 
 
 class Kind(NamedTuple):
-    """GPUs of one kind are interchangeable."""
+    """GPUs of one kind are interchangeable. Each MIG slice is a kind of its own, since a process can use but one."""
 
     vendor: str
     model: str
+    slice: str = ""  # UUID; empty: whole GPUs
+
+
+def _platform_of(worker: WorkerFacts) -> Platform:
+    docker = worker.containers
+    usable = docker is not None and docker.usable
+    gpus = docker is not None and docker.usable and docker.gpus
+    return Platform(worker.os, worker.arch, worker.driver, worker.simulated, worker.engines, usable, gpus)
+
+
+def _kind_of(device: DeviceState) -> Kind:
+    return Kind(device.vendor, device.model, "" if device.parent is None else device.uuid)
 
 
 @dataclass(slots=True)
@@ -58,6 +72,7 @@ class GpuTable:
     capability: Ints
     healthy: Bools
     mig: Bools
+    cordoned: Bools
     instances: Ints
     free: Ints  # memory for a shared claim now; UNCLAIMABLE where none is possible
     whole: Ints  # memory for an exclusive claim now; UNCLAIMABLE where none is possible
@@ -66,9 +81,9 @@ class GpuTable:
         """Writes a device that keeps its row. False: at most its claims and its use changed."""
         lasting = (
             device.memory_mib, device.reserved_mib, capability_number(device.compute_capability), device.healthy,
-            device.mig_mode,
+            device.mig_mode, device.cordoned,
         )  # fmt: skip
-        arrays = (self.total, self.reserved, self.capability, self.healthy, self.mig)
+        arrays = (self.total, self.reserved, self.capability, self.healthy, self.mig, self.cordoned)
         changed = any(array[row] != value for array, value in zip(arrays, lasting, strict=True))
         for array, value in zip(arrays, lasting, strict=True):
             array[row] = value
@@ -88,11 +103,16 @@ class GpuTable:
 
     def derive(self, row: int) -> None:
         """Computes `free` and `whole` of a row. Only an exclusive claim gets the reserved memory too."""
-        usable = self.healthy[row] and not self.mig[row]
+        usable = self.healthy[row] and not self.mig[row] and not self.cordoned[row]
         free = self.total[row] - self.reserved[row] - self.claimed[row] - self.foreign[row]
         self.free[row] = max(free, UNCLAIMABLE) if usable and not self.exclusive[row] else UNCLAIMABLE
         untouched = usable and not self.claims[row] and not self.foreign[row]
         self.whole[row] = self.total[row] if untouched else UNCLAIMABLE
+
+    def usable(self) -> Bools:
+        """By GPU: whether anything new may be placed there, whatever is free."""
+        usable: Bools = self.healthy & ~self.mig & ~self.cordoned
+        return usable
 
     def derive_all(self) -> None:
         """`derive` for every row at once."""
@@ -101,7 +121,7 @@ class GpuTable:
 
     def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
         """`free` and `whole` of all GPUs as if claims of this memory and number had ended on each."""
-        usable = self.healthy & ~self.mig
+        usable = self.usable()
         free = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, UNCLAIMABLE)
         untouched = usable & (self.claims == count) & (self.foreign == 0)
         return np.where(usable & (self.exclusive == exclusive), free, UNCLAIMABLE), np.where(
@@ -158,9 +178,10 @@ def build_tables(
     row_of_worker = {w.id: row for row, w in enumerate(facts)}
     known = [d for d in devices.values() if d.worker_id in row_of_worker]
     gpus = [d for d in known if d.kind == "gpu"]
-    kinds = sorted({Kind(d.vendor, d.model) for d in gpus})
+    own = {d.uuid: _kind_of(d) for d in gpus}
+    kinds = sorted(set(own.values()))
     number = {kind: i for i, kind in enumerate(kinds)}
-    kind_of = {d.uuid: number[d.vendor, d.model] for d in gpus}  # type: ignore[index] # a Kind is such a pair
+    kind_of = {uuid: number[kind] for uuid, kind in own.items()}
     gpus.sort(key=lambda d: (row_of_worker[d.worker_id], kind_of[d.uuid], d.index, d.uuid))
     gpu_table = _gpu_table(gpus, row_of_worker, kinds, kind_of)
     worker_table = _worker_table(facts, gpu_table)
@@ -192,6 +213,7 @@ def _gpu_table(
         capability=ints((capability_number(d.compute_capability) for d in gpus), UNKNOWN_CAPABILITY),
         healthy=np.array([*(d.healthy for d in gpus), False], dtype=np.bool_),
         mig=np.array([*(d.mig_mode for d in gpus), False], dtype=np.bool_),
+        cordoned=np.array([*(d.cordoned for d in gpus), False], dtype=np.bool_),
         instances=np.zeros(len(gpus) + 1, dtype=np.int64),
         free=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
         whole=np.full(len(gpus) + 1, UNCLAIMABLE, dtype=np.int64),
@@ -204,7 +226,7 @@ def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
     def zeros() -> Ints:
         return np.zeros(len(facts), dtype=np.int64)
 
-    platform_of = [Platform(w.os, w.arch, w.driver, w.simulated, w.engines) for w in facts]
+    platform_of = [_platform_of(w) for w in facts]
     number = {platform: i for i, platform in enumerate(dict.fromkeys(platform_of))}
     return WorkerTable(
         facts=facts,

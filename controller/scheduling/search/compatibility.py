@@ -23,16 +23,22 @@ def driver_version(driver: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
+def _runs_containers(platform: Platform, *, needs_gpu: bool) -> bool:
+    return platform.container_gpus if needs_gpu else platform.containers
+
+
 def platform_reason(compatibility: Compatibility, platform: Platform, *, needs_gpu: bool) -> Reason | None:
     """Why the engine cannot run there; None if it can. The driver matters only if a GPU is needed."""
     arches = {canonical_arch(arch) for arch in compatibility.arch}
-    if compatibility.os and platform.os.lower() not in compatibility.os:
+    other_os = compatibility.os and platform.os.lower() not in compatibility.os
+    if other_os or (arches and canonical_arch(platform.arch) not in arches):
         return Reason.OS_ARCH
-    if arches and canonical_arch(platform.arch) not in arches:
-        return Reason.OS_ARCH
-    if compatibility.engine and platform.engines is not None and compatibility.engine not in platform.engines:
-        return Reason.ENGINE_UNSUPPORTED
-    if compatibility.simulated_only and needs_gpu and not platform.simulated:
+    if compatibility.runtime == "docker" and not _runs_containers(platform, needs_gpu=needs_gpu):
+        return Reason.RUNTIME_UNSUPPORTED
+    installed = platform.engines is None or not compatibility.engine or compatibility.engine in platform.engines
+    on_cpu = compatibility.without_gpu and compatibility.without_gpu in (platform.engines or ())
+    real = compatibility.simulated_only and not platform.simulated
+    if not installed or (needs_gpu and (on_cpu or real)):
         return Reason.ENGINE_UNSUPPORTED
     if needs_gpu and driver_version(platform.driver) < compatibility.min_driver:
         return Reason.DRIVER_TOO_OLD

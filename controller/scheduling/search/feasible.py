@@ -28,12 +28,14 @@ STAGES: Final = (
     Reason.NOT_SELECTED,
     Reason.LABEL_MISMATCH,
     Reason.OS_ARCH,
+    Reason.RUNTIME_UNSUPPORTED,
     Reason.ENGINE_UNSUPPORTED,
     Reason.DRIVER_TOO_OLD,
     Reason.NOT_ALL_SELECTED_READY,
     Reason.COUNT_MISMATCH,
     Reason.GPU_MODEL,
     Reason.MIG_MODE,
+    Reason.GPU_CORDONED,
     Reason.GPU_UNHEALTHY,
     Reason.COMPUTE_CAPABILITY,
     Reason.NEED_GT_CAPACITY,
@@ -44,6 +46,9 @@ STAGES: Final = (
     Reason.HOST_MEMORY,
     Reason.CPU,
 )
+_OF_PLATFORM: Final = (
+    Reason.OS_ARCH, Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD,
+)  # fmt: skip
 STAGE: Final = {reason: stage for stage, reason in enumerate(STAGES)}
 FITS: Final = len(STAGES)
 Stages = NDArray[np.int8]
@@ -184,7 +189,7 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
         yield Reason.LABEL_MISMATCH, inventory.label_mask(key, value)
     needs_gpu = any(layout.gpus for layout in ask.layouts)
     reasons = [platform_reason(ask.compatibility, p, needs_gpu=needs_gpu) for p in workers.platforms]
-    for reason in (Reason.OS_ARCH, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD):
+    for reason in _OF_PLATFORM:
         if reason in reasons:
             yield reason, np.array([r != reason for r in reasons], dtype=np.bool_)[workers.platform]
     if needs_gpu and ask.compatibility.vendors:
@@ -201,6 +206,7 @@ def gpu_checks(request: Request, layout: Layout, rows: Ints) -> Iterator[tuple[R
     yield Reason.COUNT_MISMATCH, request.chosen[rows] & request.allows(layout)
     yield Reason.GPU_MODEL, request.of_model[rows]
     yield Reason.MIG_MODE, request.claimable[rows]
+    yield Reason.GPU_CORDONED, ~gpus.cordoned[rows]
     yield Reason.GPU_UNHEALTHY, gpus.healthy[rows]
     yield Reason.COMPUTE_CAPABILITY, request.fits_version[rows]
     capacity = gpus.total[rows] if layout.exclusive else gpus.total[rows] - gpus.reserved[rows]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
-from controller.scheduling.inventory.groups import OF_ONE_KIND, GroupTable
+from controller.scheduling.inventory.groups import OF_ONE_KIND, OF_SLICES, GroupTable
 from controller.scheduling.search.candidates import Candidates
 
 
@@ -55,7 +55,8 @@ def _of_one_kind(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
 
 
 def _of_one_vendor(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
-    return (rows[groups.vendor[rows] == vendor] for vendor in np.unique(groups.vendor[rows]).tolist())
+    whole = rows[groups.vendor[rows] != OF_SLICES]
+    return (whole[groups.vendor[whole] == vendor] for vendor in np.unique(groups.vendor[whole]).tolist())
 
 
 def _best(candidates: Candidates, fitting: Ints, size: int) -> list[int] | None:

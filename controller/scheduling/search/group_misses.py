@@ -63,7 +63,7 @@ class GroupMisses:
     def _free(self, slots: Ints, wanted: Ints) -> Ints:
         request, gpus = self._request, self._request.inventory.gpus
         free = gpus.total[slots] - gpus.reserved[slots] - gpus.claimed[slots] - gpus.foreign[slots]
-        counts = request.claimable[slots] & gpus.healthy[slots]
+        counts = request.claimable[slots] & gpus.healthy[slots] & ~gpus.cordoned[slots]
         free = np.where(counts & (gpus.exclusive[slots] == 0), np.maximum(free, 0), 0)
         if not free.shape[1]:
             return np.zeros(len(free), dtype=np.int64)

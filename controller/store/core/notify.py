@@ -4,7 +4,7 @@ Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are d
 devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
 deployments), `relocation` (relocations wait or have ended), `scaling` (a user changed a deployment whose replicas
 follow the requests, or did so until then), `wake` (a request waits for a sleeping deployment, or none does any more),
-`key` (an API key is created or revoked), `lease`.
+`key` (an API key is created or revoked), `lease`, `places` (a gateway lacks places in queues; ids are gateways).
 
 One kind says more: `gone` comes before `deployment` when one is deleted. Its id is `uid@seconds`, with the tombstone's
 time. A tombstone is never undone, so the deployment's computations end without a read.
@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 CHANNEL: Final = "gpuward"
 GONE: Final = "gone"
+PLACES: Final = "places"
 Hints = Mapping[str, Collection[str]]  # ids by kind
 _MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000
 

@@ -13,7 +13,7 @@ RESEND_AFTER_S: Final = 5.0
 # whose claims are released, must never be sent (again): it would run on devices that other instances hold.
 _TAKE: Final = """
     with due as (
-        select c.id, c.sent_at as sent_before, c.verb = 'start' and (
+        select c.id, c.sent_at as sent_before, w.runtimes, c.verb = 'start' and (
                    exists (select 1 from processes p
                             where (p.instance_id, p.epoch, p.rank) = (c.instance_id, c.epoch, c.rank)
                               and p.state = 'exited')
@@ -34,7 +34,11 @@ _TAKE: Final = """
            message = case when over then 'its process has exited or its claims are released' else message end,
            answered_at = case when over then clock_timestamp() end
       from due where u.id = due.id
-    returning u.*, due.sent_before, due.over"""
+    returning u.*, due.sent_before, due.over, due.runtimes,
+              case when u.verb = 'start' then (
+                   select r.image_digest from instances i
+                     join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
+                    where i.id = u.instance_id) end as image_digest"""
 # A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
     update commands c
@@ -71,6 +75,8 @@ class DueCommand:
     verb: Literal["start", "stop"]
     payload: dict[str, Any]
     sent_before: bool  # an agent may have seen it already
+    runtimes: frozenset[str] = frozenset()  # that its worker's agent knows, usable or not
+    image_digest: str | None = None  # that all containers of its revision run; None: none has run yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
             verb=row["verb"],
             payload=row["payload"],
             sent_before=row["sent_before"] is not None,
+            runtimes=frozenset(runtime["name"] for runtime in row["runtimes"]),
+            image_digest=row["image_digest"],
         )
         for row in rows
         if not row["over"]

@@ -45,6 +45,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     await _lock(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)
+    await _tell_progress(connection, steps)
     await _release(connection, steps)
     await restart_in_place(connection, steps)
     await _create(connection, steps)
@@ -65,6 +66,7 @@ async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     for step in steps:
         effects = step.effects
         losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
+        touched |= {p.instance for p in effects.progress}
         touched |= {m.instance for m in effects.phase_changes} | {r.instance for r in effects.removals} | losing
     claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
     await lock_rows(
@@ -155,6 +157,20 @@ async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     stable = [i for s in steps for i in s.effects.forget_failures]
     if stable:
         await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
+
+
+async def _tell_progress(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    told = [p for s in steps for p in s.effects.progress]
+    if told:
+        await connection.execute(
+            """update instances i set reason = x.reason, message = x.message
+                 from unnest($1::text[], $2::int[], $3::text[], $4::text[]) as x (id, epoch, reason, message)
+                where i.id = x.id and i.epoch = x.epoch and i.phase = 'starting'""",
+            [p.instance for p in told],
+            [p.epoch for p in told],
+            [p.reason for p in told],
+            [p.message for p in told],
+        )
 
 
 async def _note_load_times(connection: Any, running: Sequence[str]) -> None:

@@ -1,10 +1,11 @@
 """One consistent read of deployments with their instances, claims, processes and commands."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from controller.domain.devices import GONE
 from controller.domain.instances import (
     ClaimFacts,
     CommandFacts,
@@ -45,7 +46,10 @@ _INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid
 _CLAIMS: Final = """
     select c.instance_id, c.device, c.epoch, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position,
            d.worker_id::text as worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
-           d.health = 'ok' and d.present as healthy
+           d.health = 'ok' and d.present as healthy,
+           case when d.kind = 'gpu' and split_part(d.health_reason, ':', 1) = any($2) then d.health_reason
+                else '' end as gone,
+           (select w.engines from workers w where w.id = d.worker_id) as worker_engines
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = """
@@ -56,12 +60,27 @@ _COMMANDS: Final = """
            c.sent_at is not null as sent, c.code, c.message
       from commands c join instances i on i.id = c.instance_id
      where c.instance_id = any($1) and c.epoch = i.epoch"""
+# Of deployments with several running replicas, of which the least busy one goes.
+_REQUESTS: Final = """
+    with told as (
+        select r.key as id, sum(r.value::int)::int as requests
+          from gateway_demand d
+          join gateways g on g.id = d.gateway_id and g.seen_at > clock_timestamp() - interval '10 s'
+         cross join lateral jsonb_each_text(d.replicas) r
+         where d.deployment_uid = any($1::uuid[]) group by 1)
+    select i.id, coalesce(t.requests, 0) as requests, coalesce(l.requests, 0) as seen
+      from instances i
+      left join told t on t.id = i.id
+      left join engine_loads l on l.instance_id = i.id and l.epoch = i.epoch
+                              and l.requests_at > clock_timestamp() - interval '45 s'
+     where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
 _HOSTS: Final = """
     select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
            confirmed_dead is not null as confirmed_dead, fence_until
       from workers
      where id = any($1::uuid[])"""
 
+_RUNNING: Final = InstancePhase.RUNNING.value
 _claim = row_mapper(ClaimFacts)
 _process = row_mapper(ProcessFacts)
 _command = row_mapper(CommandFacts)
@@ -86,15 +105,23 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     rollouts = await read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
     instances = await connection.fetch(_INSTANCES, found)
     ids = [row["id"] for row in instances]
-    claims = _group(await connection.fetch(_CLAIMS, ids), "instance_id") if ids else {}
+    claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
     processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
     commands = _group(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
+    several = [
+        uid for uid, n in Counter(r["deployment_uid"] for r in instances if r["phase"] == _RUNNING).items() if n > 1
+    ]
+    busy = {r["id"]: r for r in await connection.fetch(_REQUESTS, several)} if several else {}
     worker_ids = {row["worker_id"] for rows in claims.values() for row in rows}
     hosts = {h.id: h for h in map(_host, await connection.fetch(_HOSTS, list(worker_ids)))} if worker_ids else {}
     by_deployment: dict[Any, list[InstanceFacts]] = defaultdict(list)
     for row in instances:
         by_deployment[row["deployment_uid"]].append(
-            _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ()))
+            replace(
+                _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ())),
+                requests=busy[row["id"]]["requests"] if row["id"] in busy else 0,
+                seen_requests=busy[row["id"]]["seen"] if row["id"] in busy else 0,
+            )
         )
     return {
         str(row["uid"]): replace(

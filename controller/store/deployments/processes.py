@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.core.database import Connection
+from controller.store.deployments.image_digests import keep_digests
 from schemas.wire import ProcessReport
 
 _FENCE: Final = """
@@ -30,15 +31,16 @@ _LEDGER: Final = """
       left join processes p on (p.instance_id, p.epoch, p.rank) = (r.instance_id, r.epoch, r.rank)"""
 _UPSERT: Final = """
     insert into processes (instance_id, epoch, rank, worker_id, state, reason, exit_code, message, pid, ready, seq,
-                           session, reported_at)
+                           session, image_digest, reported_at)
     select r.*, clock_timestamp()
       from unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[], $5::text[], $6::text[], $7::integer[],
-                  $8::text[], $9::integer[], $10::boolean[], $11::bigint[], $12::bigint[]) as r
+                  $8::text[], $9::integer[], $10::boolean[], $11::bigint[], $12::bigint[], $13::text[]) as r
      order by 1, 2, 3
         on conflict (instance_id, epoch, rank) do update
        set state = excluded.state, reason = excluded.reason, exit_code = excluded.exit_code,
            message = excluded.message, pid = excluded.pid, ready = excluded.ready, seq = excluded.seq,
-           session = excluded.session, reported_at = excluded.reported_at
+           session = excluded.session, image_digest = coalesce(excluded.image_digest, processes.image_digest),
+           reported_at = excluded.reported_at
      where processes.worker_id = excluded.worker_id
        and (excluded.session, excluded.seq) > (processes.session, processes.seq)
        and (processes.state <> 'exited' or excluded.state = 'exited')
@@ -135,6 +137,7 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
     ]
     rows = _newest_of_each([s for s in reported if s.writable])
     changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
+    await keep_digests(connection, [s.report.report for s in rows if s.claimed])
     written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
     return written
 
@@ -209,4 +212,5 @@ def _columns(reported: Sequence[_Reported]) -> tuple[list[Any], ...]:
         [r.ready for r in reports],
         [r.seq for r in reports],
         [s.report.session for s in reported],
+        [r.image_digest for r in reports],
     )

@@ -23,7 +23,8 @@ _LOCK: Final = """
          order by id for share)
     select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
-           worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode as usable
+           worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode
+           and not cordoned as usable
       from devices
      where uuid = any($3) and (select count(*) from w) is not null
      order by uuid for no key update"""

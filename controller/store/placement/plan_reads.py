@@ -1,5 +1,6 @@
 """What `plan` reads beside the inventory: the number of placed instances, and known needs."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from controller.domain.need_json import need_from_json
@@ -7,16 +8,19 @@ from controller.domain.placement import Need
 from controller.store.core.database import Reader
 
 
-async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, int]:
-    """The number of each deployment's instances that hold claims and are not stopping."""
+async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, Counter[int]]:
+    """The number of each deployment's instances that hold claims and are not stopping, by revision."""
     rows = await connection.fetch(
-        """select i.deployment_uid, count(*) as n from instances i
+        """select i.deployment_uid, i.revision, count(*) as n from instances i
             where i.deployment_uid = any($1::uuid[]) and i.phase not in ('stopping', 'replaced')
               and exists (select 1 from claims c where c.instance_id = i.id)
-            group by i.deployment_uid""",
+            group by i.deployment_uid, i.revision""",
         list(uids),
     )
-    return {str(row["deployment_uid"]): row["n"] for row in rows}
+    found: dict[str, Counter[int]] = {}
+    for row in rows:
+        found.setdefault(str(row["deployment_uid"]), Counter())[row["revision"]] = row["n"]
+    return found
 
 
 async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[str, Need]:

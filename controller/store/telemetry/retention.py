@@ -27,6 +27,9 @@ async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: in
         "delete from gateways where seen_at < now() - make_interval(hours => $1)", _GATEWAYS_KEPT_HOURS
     )
     await connection.execute(
+        "delete from queue_places where at < now() - make_interval(hours => $1)", _GATEWAYS_KEPT_HOURS
+    )
+    await connection.execute(
         """delete from gateway_demand g
             where not exists (select 1 from deployments d where d.uid = g.deployment_uid)"""
     )

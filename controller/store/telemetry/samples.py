@@ -19,16 +19,28 @@ _RAISE: Final = """
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
 
 _PRESSURE_FOR_S: Final = 30.0
+# What is not said this time stays as it was, with the time at which it was said, while the epoch is the same.
 _ENGINE_LOADS: Final = """
-    insert into engine_loads as l (instance_id, epoch, queued, kv_use)
-    select x.id, x.epoch, x.queued, x.kv_use
-      from unnest($1::text[], $2::int[], $3::int[], $4::real[], $5::uuid[]) as x (id, epoch, queued, kv_use, worker_id)
+    insert into engine_loads as l (instance_id, epoch, queued, kv_use, at, requests, requests_at)
+    select x.id, x.epoch, x.queued, x.kv_use,
+           case when x.queued is null and x.kv_use is null then '-infinity' else clock_timestamp() end,
+           x.requests, case when x.requests is null then '-infinity' else clock_timestamp() end
+      from unnest($1::text[], $2::int[], $3::int[], $4::real[], $5::int[], $6::uuid[])
+           as x (id, epoch, queued, kv_use, requests, worker_id)
       join instances i on i.id = x.id and i.epoch = x.epoch
      where exists (select 1 from claims c join devices d on d.uuid = c.device
                     where c.instance_id = i.id and d.worker_id = x.worker_id)
      order by x.id
     on conflict (instance_id) do update
-       set epoch = excluded.epoch, queued = excluded.queued, kv_use = excluded.kv_use, at = clock_timestamp()"""
+       set epoch = excluded.epoch,
+           (queued, kv_use, at) = (
+               select s.queued, s.kv_use, s.at from (values (l.epoch, l.queued, l.kv_use, l.at),
+                      (excluded.epoch, excluded.queued, excluded.kv_use, excluded.at)) s (epoch, queued, kv_use, at)
+                where s.epoch = excluded.epoch order by s.at desc limit 1),
+           (requests, requests_at) = (
+               select s.requests, s.at from (values (l.epoch, l.requests, l.requests_at),
+                      (excluded.epoch, excluded.requests, excluded.requests_at)) s (epoch, requests, at)
+                where s.epoch = excluded.epoch order by s.at desc limit 1)"""
 _DROPPED: Final = """
     update workers set samples_dropped_at = clock_timestamp(), samples_dropped = $3
      where id = $1::uuid and session = $2"""
@@ -142,24 +154,41 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
 async def _write_engine_loads(
     connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
 ) -> None:
-    """Writes what engines said last of their queues and caches; what an agent had to keep back is too old."""
-    newest: dict[str, tuple[ProcessSample, str]] = {}
+    """Writes what was last said of engines' requests, queues and caches; what an agent had to keep back is too old."""
+    told: dict[str, _EngineLoad] = {}
     for sender, periods in fresh:
         for period in periods:
             if now_s - (period.sampled_s + sender.offset_s) <= _PRESSURE_FOR_S:
-                newest |= {
-                    p.instance: (p, sender.worker_id) for p in period.processes if (p.queued, p.kv_use) != (None, None)
-                }
-    told = [newest[name] for name in sorted(newest)]
-    if told:
+                for p in period.processes:
+                    if p.rank == 0 and (p.queued, p.kv_use, p.requests) != (None, None, None):
+                        told[p.instance] = _EngineLoad(p, sender.worker_id, told.get(p.instance))
+    loads = [told[name] for name in sorted(told)]
+    if loads:
         await connection.execute(
             _ENGINE_LOADS,
-            [p.instance for p, _ in told],
-            [p.epoch for p, _ in told],
-            [p.queued for p, _ in told],
-            [p.kv_use for p, _ in told],
-            [worker_id for _, worker_id in told],
+            [load.process.instance for load in loads],
+            [load.process.epoch for load in loads],
+            [load.pressure[0] for load in loads],
+            [load.pressure[1] for load in loads],
+            [load.requests for load in loads],
+            [load.worker_id for load in loads],
         )
+
+
+class _EngineLoad:
+    """What one engine says, newest last. What a sample leaves out stays as the one before it said, of one epoch."""
+
+    def __init__(self, process: ProcessSample, worker_id: str, before: "_EngineLoad | None") -> None:
+        self.process: ProcessSample = process
+        self.worker_id = worker_id
+        self.pressure: tuple[int | None, float | None] = (process.queued, process.kv_use)
+        self.requests: int | None = process.requests
+        if before is not None and before.process.epoch != process.epoch:
+            before = None
+        if before is not None and self.pressure == (None, None):
+            self.pressure = before.pressure
+        if before is not None and self.requests is None:
+            self.requests = before.requests
 
 
 def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterator[_Row]:

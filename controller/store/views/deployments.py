@@ -1,7 +1,7 @@
 """Deployments as the API shows them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from controller.domain.wanted import wanted_replicas
@@ -16,7 +16,12 @@ from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
 from schemas.api.envelopes import Condition, Page
 from schemas.api.rollouts import RolloutStatus
+from schemas.manifest.deployment import DeploymentSpec
 
+_DIGESTS: Final = """
+    select d.uid, r.image_digest
+      from deployments d join revisions r on (r.deployment_uid, r.generation) = (d.uid, d.revision)
+     where d.uid = any($1::uuid[])"""
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
 
 
@@ -86,15 +91,28 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     specs = {row["uid"]: spec_from_json(row["spec"]) for row in live}
     scaled = await scaled_of(connection, specs, intents)
     rollouts = await rollouts_of(connection, specs)
+    digests = await _digests_of(connection, specs)
     return [
-        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid))
+        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), digests.get(uid))
         for row in rows
         if (uid := row["uid"])
     ]
 
 
+async def _digests_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, str]:
+    """The digests of the images that the present revisions run, of deployments with containers."""
+    uids = [uid for uid, spec in specs.items() if spec.runtime == "docker"]
+    rows = await connection.fetch(_DIGESTS, uids) if uids else []
+    return {row["uid"]: row["image_digest"] for row in rows if row["image_digest"] is not None}
+
+
 def _view(
-    row: Any, intents: list[IntentView], watched: Watched | None, scaled: Scaled | None, rollout: RolloutStatus | None
+    row: Any,
+    intents: list[IntentView],
+    watched: Watched | None,
+    scaled: Scaled | None,
+    rollout: RolloutStatus | None,
+    image_digest: str | None,
 ) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
@@ -115,6 +133,7 @@ def _view(
             wanted=wanted,
             observed_generation=row["observed_generation"],
             revision=row["revision"],
+            image_digest=image_digest,
             conditions=[
                 *(Condition.model_validate(condition) for condition in row["conditions"]),
                 *([watched.condition] if watched else []),

@@ -22,12 +22,16 @@ from schemas.api.policies import InstanceUtilization
 from schemas.manifest.resources import Resources
 
 _INSTANCES: Final = """
-    select i.*, d.name as deployment, r.spec, r.need
+    select i.*, d.name as deployment, r.spec, r.need,
+           (select p.image_digest from processes p
+             where p.instance_id = i.id and p.epoch = i.epoch and p.image_digest is not null
+             order by p.rank limit 1) as image_digest
       from instances i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision"""
 _CLAIMS: Final = """
-    select c.device, c.instance_id, c.epoch, c.rank, c.memory_mib, c.exclusive, d.kind, w.name as worker
+    select c.device, c.instance_id, c.epoch, c.rank, c.memory_mib, c.exclusive, d.kind, w.name as worker,
+           d.health, d.health_reason
       from claims c join devices d on d.uuid = c.device join workers w on w.id = d.worker_id
      where c.instance_id = any($1)
      order by c.rank, d.kind, c.position, c.device"""
@@ -35,7 +39,7 @@ _CLAIMS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """The proxy of an instance's worker, which serves the instance's log."""
+    """The proxy of a worker's agent, which serves the logs of its instances and its cache."""
 
     worker: str
     phase: str
@@ -113,6 +117,21 @@ async def log_source(connection: Reader, instance: str) -> LogSource | None:
     return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"]) if row["name"] else None
 
 
+async def cache_source(connection: Reader, worker: str) -> LogSource:
+    """The worker of this name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    rows = await connection.fetch(
+        "select name, phase, proxy_address, proxy_secret from workers where name = $1 and deleted_at is null", worker
+    )
+    if not rows:
+        raise NotFoundError(f"no worker is named {worker!r}; `gpuward get workers` lists them")
+    row = rows[0]
+    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"])
+
+
 async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[InstanceView]:
     ids = [row["id"] for row in rows]
     claims: dict[str, list[ClaimView]] = defaultdict(list)
@@ -159,6 +178,7 @@ def _view(
             deployment_uid=str(row["deployment_uid"]),
             revision=row["revision"],
             engine=spec.engine,
+            runtime=spec.runtime,
             model=spec.model,
         ),
         status=InstanceStatus(
@@ -171,6 +191,7 @@ def _view(
             worker=workers[0] if workers else None,
             workers=workers,
             gpus=[claim.device for claim in present if claim.kind == "gpu"],
+            image_digest=row["image_digest"],
             claims=claims,
             restarts=row["restarts"],
             epoch=row["epoch"],

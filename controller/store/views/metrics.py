@@ -1,9 +1,11 @@
 """Figures that are read from rows at each scrape, all of one moment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.store.core.database import Reader
-from controller.store.views.gpus import READING_GOOD_FOR_S
+from controller.store.views.gpus import DETAILS_GOOD_FOR_S, READING_GOOD_FOR_S
 
 _MIB = 2**20
 INLINE = "(inline)"  # no policy object can have this name
@@ -19,6 +21,14 @@ class RolloutFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """A GPU's health (None: unknown), and its details as stored: by name, without unknown ones."""
+
+    healthy: bool | None
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Memory in bytes, utilization from 0 to 1; unknown readings are left out."""
 
@@ -31,6 +41,7 @@ class Figures:
     withheld: dict[str, int] = field(default_factory=dict)  # replicas of these that caps keep away, by deployment
     silent_gateways: int = 0
     rollouts: dict[tuple[str, str], RolloutFigures] = field(default_factory=dict)  # by deployment and new revision
+    gpus: dict[tuple[str, str], GpuFigures] = field(default_factory=dict)  # by worker and UUID
 
 
 async def read_figures(connection: Reader) -> Figures:
@@ -53,6 +64,15 @@ async def read_figures(connection: Reader) -> Figures:
              join workers w on w.id = d.worker_id and w.deleted_at is null
             where r.utilization is not null and r.read_at > now() - $1 * interval '1 s'""",
         READING_GOOD_FOR_S,
+    )
+    gpus = await connection.fetch(
+        """select w.name as worker, d.uuid, case d.health when 'unknown' then null else d.health = 'ok' end as healthy,
+                  case when d.present and d.health <> 'unknown' then x.details end as details
+             from devices d
+             join workers w on w.id = d.worker_id and w.deleted_at is null
+             left join device_details x on x.device = d.uuid and x.read_at > now() - $1 * interval '1 s'
+            where d.kind = 'gpu' and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))""",
+        DETAILS_GOOD_FOR_S,
     )
     freed = await connection.fetch(
         """select coalesce(nullif(policy, ''), $1) as policy, sum(gpu_s)::float8 as gpu_s
@@ -86,6 +106,7 @@ async def read_figures(connection: Reader) -> Figures:
             if not row["dry_run"]
         },
         silent_gateways=len({name for row in scaled for name in row["silent"]}),
+        gpus={(row["worker"], row["uuid"]): GpuFigures(row["healthy"], row["details"] or {}) for row in gpus},
         rollouts={
             (row["name"], str(row["revision"])): RolloutFigures(
                 row["available"], None if row["weight"] is None else row["weight"] / 100, row["stands"]

@@ -1,5 +1,6 @@
 """Workers' conditions: facts about a worker that its phase does not tell, each with a reason."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from controller.store.core.database import Connection
@@ -22,6 +23,17 @@ _CLEAR: Final = """
      where w.id = $1
        and exists (select 1 from jsonb_array_elements(w.conditions) c where c ->> 'type' = $2)
     returning 1"""
+_CLEAR_SEVERAL: Final = """
+    with had as (
+        select distinct c ->> 'type' as type from workers w, jsonb_array_elements(w.conditions) c
+         where w.id = $1 and c ->> 'type' = any($2)
+    ), cleared as (
+        update workers w
+           set conditions = (select coalesce(jsonb_agg(c), '[]') from jsonb_array_elements(w.conditions) c
+                              where c ->> 'type' <> all($2))
+         where w.id = $1 and exists (select 1 from had)
+    )
+    select type from had"""
 
 
 async def set_condition(connection: Connection, worker_id: str, type_: str, reason: str, message: str) -> bool:
@@ -34,3 +46,8 @@ async def clear_condition(connection: Connection, worker_id: str, type_: str) ->
     """Removes the condition of this type; returns whether there was one."""
     row: Any = await connection.fetchrow(_CLEAR, worker_id, type_)
     return row is not None
+
+
+async def clear_conditions(connection: Connection, worker_id: str, types: Iterable[str]) -> set[str]:
+    """Removes the conditions of these types; returns the types of those that there were."""
+    return {row["type"] for row in await connection.fetch(_CLEAR_SEVERAL, worker_id, list(types))}

@@ -38,7 +38,7 @@ _CONNECTED: Final = """
 _HOST: Final = """
     update workers
        set hostname = $2, os = $3, arch = $4, driver = $5, simulated = $6, labels = $7, gpus_known = $8, engines = $9,
-           reported_at = clock_timestamp()
+           runtimes = $10, reported_at = clock_timestamp()
      where id = $1"""
 _GPUS_KNOWN: Final = "update workers set gpus_known = $2 where id = $1 and gpus_known <> $2"
 
@@ -154,6 +154,7 @@ async def write_host(connection: Connection, worker_id: str, inventory: Inventor
     await connection.execute(
         _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,
         None if host.engines is None else list(host.engines),
+        [runtime.model_dump(mode="json") for runtime in host.runtimes],
     )  # fmt: skip
 
 

@@ -70,6 +70,7 @@ async def ask_throughout(site: Site, deployment: str, answers: list[int]) -> Non
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.cases
 async def test_a_stated_demand_and_instances_that_may_not_move(site: Site) -> None:
     await scattered(site, movable=False)
     stated = {"manifests": [{"kind": "Deployment", "engine": "simulated", **BIG}]}
@@ -80,6 +81,7 @@ async def test_a_stated_demand_and_instances_that_may_not_move(site: Site) -> No
     assert (planned["moves"], planned["left"]) == ([], ["big#0"])
 
 
+@pytest.mark.cases
 async def test_a_replacement_that_does_not_start_leaves_the_original(site: Site) -> None:
     broken = site.cluster.folder / "broken"
     serve = f"if [ -e {broken} ]; then exit 1; fi; exec {sys.executable} -m http.server --bind 127.0.0.1 $0"

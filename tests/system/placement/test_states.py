@@ -53,6 +53,19 @@ async def test_c29_a_cordoned_host_gets_nothing(site: Site) -> None:
     assert await rejected(site, by_hand) == {"cordoned": 1, "not_selected": 1}
 
 
+async def test_a_cordoned_gpu_gets_nothing_and_keeps_what_it_has(site: Site) -> None:
+    await site.hosts("w16x2")
+    await runs_on(site, "stays", "q06b", "w16x2:0")
+    (first,) = gpus_of({"w16x2": [0]})
+    await site.cluster.post(f"/gpus/{first}/cordon")
+    assert await goes_to(site, manifest("case", "q06b")) in gpus_of({"w16x2": [1]})
+    by_hand = manifest("by-hand", "q06b", placement={"gpus": ["w16x2:0"]})
+    assert await rejected(site, by_hand) == {"gpu_cordoned": 1}
+    await site.cluster.running("stays")
+    await site.cluster.post(f"/gpus/{first}/uncordon")
+    await site.cluster.running("by-hand")
+
+
 async def test_c29_a_host_that_is_not_ready_gets_nothing(site: Site) -> None:
     await site.hosts(*A80)
     await site.silence("a80-1")

@@ -121,3 +121,22 @@ def test_the_hosts_memory_is_treated_like_a_gpus() -> None:
     host = HOST.model_copy(update={"memory_mib": 500})
     (row,) = compare_inventory("w", Inventory(host=host, gpus=()), [known(HOST_ROW, claims=1)]).rows
     assert (row.memory_mib, row.reported_mib, row.health) == (1000, 500, "unhealthy")
+
+
+@pytest.mark.parametrize("before", ["missing", "gpu_lost: GPU is lost", "memory_shrunk"])
+def test_a_gpu_that_is_well_again_is_told(before: str) -> None:
+    sick = replace(ROW, health="unhealthy", health_reason=before, present=before != "missing")
+    plan = made((facts(81),), known(sick))
+    assert plan.recovered == (("GPU-a", before),)
+    assert made((facts(),), known()).recovered == (), "it was well before"
+    unread = replace(ROW, health="unknown", health_reason="nvml_hang: a call does not return")
+    assert made((facts(),), known(unread)).recovered == (), "the worker's own event tells that"
+    assert made((facts(health="unhealthy", health_reason=before),), known(sick)).recovered == ()
+
+
+def test_unreadable_gpus_say_why_and_a_slice_its_parent() -> None:
+    inventory = Inventory(host=HOST, gpus=None, gpus_error="nvml_hang: a call does not return")
+    (row,) = compare_inventory("w", inventory, [known(HOST_ROW), known()]).rows
+    assert (row.health, row.health_reason) == ("unknown", "nvml_hang: a call does not return")
+    (row,) = made((facts(uuid="MIG-1", parent="GPU-a"),)).rows
+    assert row.parent == "GPU-a"

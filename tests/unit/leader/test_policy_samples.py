@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry
-from controller.store.telemetry.sample_reads import Sample
+from controller.store.telemetry.sample_reads import ProcessReading, Sample
 from support.builders.facts import spec
 from support.builders.telemetry import NOW, PERIOD_S, policy
 
@@ -83,3 +86,42 @@ def test_below_since_of_one_gpu_is_not_that_of_another() -> None:
     effects = decide_policy(replace(facts, now=NOW + PERIOD_S), {"i": telemetry.use_of(instance)})
     assert effects.verdicts[0].verdict.low_since == NOW - 3010
     assert "h on w: below 50 % since 2026-11-21 11:39:50 UTC" in effects.verdicts[0].verdict.message
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_the_past_is_the_same_as_if_it_had_arrived(exclusive: bool) -> None:
+    """An instance on two GPUs of one host tells its requests with each of them, in samples of two agents' versions."""
+    claims = tuple(GpuClaim(gpu, "w", "w", exclusive, 500, 1000) for gpu in ("g", "h"))
+    facts = replace(FACTS, instances=(replace(INSTANCE, claims=claims),))
+    past = [
+        Sample(
+            gpu,
+            NOW - 100 + n * PERIOD_S,
+            float(n),
+            n / 2,
+            PERIOD_S,
+            None,
+            tuple(
+                ProcessReading("i", 1, rank, *((None, None) if n == rank else (n + 1.0, n + 2.0)), n % 3 or None, n)
+                for rank in (0, 1)
+            ),
+            None if n == 5 else PERIOD_S / 2,
+        )
+        for gpu in ("g", "h")
+        for n in (*range(8), 3)
+    ]
+    read, arrived = Telemetry(), Telemetry()
+    for telemetry in (read, arrived):
+        telemetry.watch(facts)
+    read.put_past(["d"], ["g", "h"], KEPT_S, past)
+    arrived.put_past(["d"], ["g", "h"], KEPT_S, [])
+    arrived.put(past)
+    for one, other in zip(*(_columns(t.use_of(facts.instances[0])) for t in (read, arrived)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _columns(use: InstanceUse) -> list[Any]:
+    series = [*(gpu.series for gpu in use.gpus), *use.requests]
+    assert len(series) == 4
+    assert all(len(one) == 8 for one in series)
+    return [column for s in series for column in (s.at, s.since, s.period, s.mean, s.high)]

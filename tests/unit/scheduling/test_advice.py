@@ -96,6 +96,17 @@ def test_a_cordoned_worker_and_one_that_is_not_ready() -> None:
     assert advice(fleet, need, **resources) == ["fits once a is ready"]
 
 
+def test_cordoned_gpus() -> None:
+    need, resources = Need(20 * GIB, parts={"weights": 20 * GIB}), {"resources": {"gpus": 1}}
+    fleet = Fleet().add("a", [24 * GIB, 24 * GIB]).add("b", [8 * GIB])
+    fleet.set("a/0", cordoned=True).set("a/1", cordoned=True)
+    assert advice(fleet, need, **resources) == ["fits after: gpuward uncordon a --gpu a/0"]
+    both = {"resources": {"gpus": 2, "gpu_memory": "20GiB"}}
+    assert advice(fleet, Need(None), **both) == [
+        "fits after: gpuward uncordon a --gpu a/0; gpuward uncordon a --gpu a/1"
+    ]
+
+
 def test_each_worker_of_a_gang_is_named() -> None:
     need, resources = Need(None), {"resources": {"gpus": 2, "gpu_memory": "20GiB", "max_workers": 2}}
     fleet = Fleet().add("a", [24 * GIB], schedulable=False).add("b", [24 * GIB], schedulable=False)

@@ -107,6 +107,34 @@ def test_g04_labels_of_the_agent_select() -> None:
     assert refused(wanted)[1] == {"label_mismatch": 4}
 
 
+def _sliced() -> Fleet:
+    """A GPU in MIG mode with two slices, and two whole GPUs as large as a slice."""
+    fleet = Fleet().add("w", [80 * GIB, 20 * GIB, 20 * GIB, 20 * GIB, 20 * GIB])
+    fleet.set("w/0", mig_mode=True)
+    for slice_ in ("w/1", "w/2"):
+        fleet.set(slice_, model="H MIG 2g.20gb", parent="w/0", index=0)
+    return fleet
+
+
+def test_g06_a_slice_is_one_gpu_of_an_instance() -> None:
+    assert placed(ask(resources={"gpus": 1, "gpu_models": ["MIG"]}), _sliced()) == ["w/1"]
+    assert placed(ask(resources={"gpus": 1}, placement={"gpus": ["w/2"]}), _sliced()) == ["w/2"]
+    whole = ask(resources={"gpus": 1, "exclusive": True}, placement={"gpus": ["w/2"]})
+    assert placed(whole, _sliced()) == ["w/2"]
+    assert refused(whole, _sliced().claim("w/2", GIB))[0] == "exclusive_conflict"
+
+
+def test_g06_slices_serve_with_no_other_gpu() -> None:
+    assert placed(ask(resources={"gpus": 2}), _sliced()) == ["w/3", "w/4"]
+    two = {"gpus": 2, "gpu_models": ["MIG"]}
+    assert refused(ask(resources=two), _sliced())[1] == {"mixed_accelerators": 1}
+    for named in (["w/1", "w/2"], ["w/1", "w/3"]):
+        assert isinstance(one(ask(resources={"gpus": 2}, placement={"gpus": named}), _sliced()), Unplaced)
+    halves = _sliced().add("v", [20 * GIB]).set("v/0", model="H MIG 2g.20gb", parent="GPU-v")
+    gang = ask(resources={"gpus": 2, "max_workers": 2, "gpu_models": ["MIG"]})
+    assert isinstance(one(gang, halves), Unplaced)
+
+
 def test_g05_mig_mode_is_told_and_never_used() -> None:
     on = Fleet().add("w", [80 * GIB] * 2).set("w/0", mig_mode=True).set("w/1", mig_mode=True)
     wanted = ask(resources={"gpus": 1})

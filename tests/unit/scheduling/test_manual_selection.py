@@ -124,6 +124,18 @@ def test_replicas_share_a_pool_of_gpus() -> None:
     assert decisions[2].explain.rejected == {"exclusive_conflict": 2, "gpu_unhealthy": 1}
 
 
+def test_a_cordoned_gpu_is_not_taken_by_hand_either() -> None:
+    fleet = three().set("b/1", cordoned=True)
+    assert chosen(fleet, ask(gpus=("b:1", "c:0"))) == ["c/0"]
+    found = explain(fleet, ask(gpus=("b/1",)))
+    assert found.rejected == {"gpu_cordoned": 1, "not_selected": 2}
+    inventory = fleet.inventory()
+    wanted = ask(gpus=("b/1",))
+    assert isinstance(place(inventory, [wanted])[0], Unplaced)
+    inventory.upsert_devices([replace(inventory.device("b/1"), cordoned=False)])
+    assert isinstance(place(inventory, [wanted])[0], Placed), "kept searches see the end of a cordon"
+
+
 def test_gpus_by_uuid_and_by_index() -> None:
     assert chosen(three(), ask(gpus=("b:1",))) == ["b/1"]
     assert chosen(three(), ask(gpus=("b/1", "b:0"), count=2, all_gpus=True)) == ["b/0", "b/1"]

@@ -63,6 +63,8 @@ def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> N
     [
         ({"healthy": False}, Layout(1, GIB, False), Reason.GPU_UNHEALTHY),
         ({"mig_mode": True}, Layout(1, GIB, False), Reason.MIG_MODE),
+        ({"cordoned": True}, Layout(1, GIB, False), Reason.GPU_CORDONED),
+        ({"cordoned": True, "healthy": False}, Layout(1, GIB, False), Reason.GPU_CORDONED),
         ({}, Layout(2, GIB, False), Reason.COUNT_MISMATCH),
         ({"compute_capability": (6, 1)}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),
         ({"compute_capability": None}, Layout(1, GIB, False), Reason.COMPUTE_CAPABILITY),

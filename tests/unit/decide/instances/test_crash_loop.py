@@ -34,6 +34,19 @@ def test_after_an_exit(restart, reason, code, expected, failures, released) -> N
     assert bool(effects.releases) == released
 
 
+@pytest.mark.parametrize(("message", "reason"), [
+    ("oom_killed: the kernel killed it", "oom_killed"), ("other: text", "crash"), ("", "crash"),
+])  # fmt: skip
+def test_an_exit_has_the_reason_that_its_message_begins_with(message, reason) -> None:
+    ended = replace(process("exited", "exit", -9), message=message)
+    effects = effects_of(instance("a", "running", processes=(ended,)), spec=spec(restart="always"))
+    (change,) = effects.phase_changes
+    assert change.reason == reason
+    assert message in change.message
+    (event,) = [one for one in effects.events if one.reason == "backoff"]
+    assert event.evidence["reason"] == reason
+
+
 @pytest.mark.parametrize(("failures", "wait_s"), [(0, 10), (1, 20), (2, 40), (4, 160), (5, 300), (20, 300)])
 def test_the_delay_doubles_up_to_five_minutes(failures, wait_s) -> None:
     effects = effects_of(instance("a", "running", failures=failures, processes=(process("exited", "exit", 1),)))
@@ -45,6 +58,45 @@ def test_on_failure_fails_after_its_retries() -> None:
     tired = instance("a", "running", failures=6, processes=(process("exited", "exit", 1),))
     assert phases_of(effects_of(tired, spec=spec(restart="on_failure"))) == ["failed"]
     assert phases_of(effects_of(tired, spec=spec(restart="always"))) == ["backoff"]
+
+
+USAGE = "vllm serve: error: unrecognized arguments: --max-modle-len 9"
+
+
+@pytest.mark.parametrize(
+    ("phase", "failures", "message", "expected"),
+    [
+        ("starting", 0, USAGE, "backoff"),
+        ("starting", 1, USAGE, "failed"),  # the same list again
+        ("starting", 5, "KeyError: 'rope'", "backoff"),
+        ("running", 1, USAGE, "backoff"),  # it has served with these arguments
+    ],
+)
+def test_arguments_that_are_refused_twice_end_the_crash_loop(phase, failures, message, expected) -> None:
+    ended = replace(process("exited", "exit", 2), message=message)
+    effects = effects_of(instance("a", phase, failures=failures, processes=(ended,)))
+    assert phases_of(effects) == [expected]
+    (change,) = effects.phase_changes
+    assert change.reason == ("engine_usage" if message is USAGE else "crash")
+    assert change.message.startswith(f"exited with code 2: {message}")
+    assert bool(effects.releases) == (expected == "failed")
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "reason", "text"),
+    [
+        (0, "", "exit", "ended unexpectedly, with exit code 0;"),
+        (None, "", "exit", "exited, exit code unknown;"),
+        (1, "OSError: [Errno 98] Address already in use", "port_taken", "exited with code 1: OSError:"),
+        (-9, "oom_killed: the kernel killed it, since memory ran out", "oom_killed", "was killed by"),
+        (-11, "", "crash", "was killed by signal 11;"),
+    ],
+)
+def test_a_server_that_ends_says_why(code, message, reason, text) -> None:
+    ended = replace(process("exited", "exit", code), message=message)
+    (change,) = effects_of(instance("a", "running", processes=(ended,))).phase_changes
+    assert change.reason == reason
+    assert change.message.startswith(text)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,15 @@ def test_a_rollout_replaces_one_at_a_time_and_stops_the_old_one_first() -> None:
     assert [s.instance for s in effects_of(arrived, two[1], **both).stops] == ["b"]
 
 
+def test_of_surplus_instances_the_next_one_stops_with_the_removal_of_the_last_one() -> None:
+    """Else a placement pass in between would see the capacity of the first one alone."""
+    ended = instance("a", "stopping", stop_reason="new_revision", processes=(process("exited", "stopped", 0),))
+    effects = effects_of(ended, running("b", age_s=20), running("c", age_s=10), spec=spec(replicas=2), revision=2)
+    assert [r.instance for r in effects.removals] == ["a"]
+    assert [s.instance for s in effects.stops] == ["b"]
+    assert effects.creates == []
+
+
 def test_a_rollout_continues_without_a_hint() -> None:
     both = {"spec": spec(replicas=2), "revision": 2}
     old = running("b")

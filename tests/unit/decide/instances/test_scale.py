@@ -1,5 +1,7 @@
 """The number of wanted replicas, and which instances stop when there are more."""
 
+import pytest
+
 from controller.domain.instances import IntentFacts
 from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, running
@@ -12,6 +14,41 @@ def test_surplus_instances_without_claims_stop_first() -> None:
     effects = effects_of(*some, spec=spec(replicas=1))
     assert [r.instance for r in effects.removals] == ["waits"]
     assert [s.instance for s in effects.stops] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "wanted", "stopped"),
+    [
+        ((0, 0, 0), 2, {"new"}),
+        ((0, 1, 2), 2, {"old"}),  # the least busy, though it is the oldest
+        ((2, 1, 1), 2, {"new"}),  # the newest of those
+        ((2, 1, 3), 2, {"middle"}),
+        ((3, 0, 0), 1, {"middle", "new"}),
+        ((0, 9, 0), 1, {"old", "new"}),  # none that has requests while another has none
+        ((1, 2, 3), 0, {"old", "middle", "new"}),
+    ],
+)
+def test_of_several_that_run_the_least_busy_stops_then_the_newest(
+    requests: tuple[int, int, int], wanted: int, stopped: set[str]
+) -> None:
+    some = [
+        running(name, age_s=age_s, requests=number)
+        for name, age_s, number in zip(("old", "middle", "new"), (90, 50, 10), requests, strict=True)
+    ]
+    assert {s.instance for s in effects_of(*some, spec=spec(replicas=wanted)).stops} == stopped
+
+
+def test_what_an_agent_has_seen_decides_between_equals() -> None:
+    """A gateway that is silent has requests that no report tells."""
+    some = (running("old", age_s=90), running("new", age_s=10, seen_requests=4))
+    assert [s.instance for s in effects_of(*some, spec=spec(replicas=1)).stops] == ["old"]
+    some = (running("old", age_s=90, requests=1), running("new", age_s=10, seen_requests=4))
+    assert [s.instance for s in effects_of(*some, spec=spec(replicas=1)).stops] == ["new"]
+
+
+def test_a_replica_that_does_not_run_goes_before_an_idle_one() -> None:
+    some = (running("idle", age_s=10), instance("starts", "starting", age_s=90))
+    assert [s.instance for s in effects_of(*some, spec=spec(replicas=1)).stops] == ["starts"]
 
 
 def test_instances_named_by_an_intent_stop_first() -> None:
