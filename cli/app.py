@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 
 from cli import daemons
+from cli.up import verb as up
 from cli.verbs import (
     access,
     apply,
     audit,
+    cache,
     defrag,
     deployments,
     describe,
+    doctor,
     events,
     get,
     logs,
@@ -33,8 +36,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    daemons, apply, plan, deployments, rollout, defrag, get, describe, top, report, usage, logs, events, workers,
-    access, audit, version,
+    up, daemons, apply, plan, deployments, rollout, defrag, get, describe, top, report, usage, logs, events, workers,
+    cache, access, audit, doctor, version,
 ):  # fmt: skip
     app.add_typer(module.app)
 

@@ -1,83 +1,30 @@
-"""The verbs that run daemons or work on their data: up, controller, gateway, agent, key reset.
+"""The verbs that run one daemon or work on its data: controller, gateway, agent, key reset.
 
-Only this file imports the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
+This file and `up` import the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
 """
 
-import asyncio
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
-from cli.connection import DEFAULT_PORT, current_default_data_dir
+from cli.daemon_options import (
+    DataDirOption,
+    GatewayProcessesOption,
+    HostOption,
+    PortOption,
+    ProxyOption,
+    SimulateOption,
+    missing_library,
+)
 from cli.daemon_settings import labels_of, validated
-from cli.errors import CliError, UsageError
+from cli.errors import CliError
 from cli.runner import complain
-from cli.verbs import access
-
-if TYPE_CHECKING:  # slow to import
-    from cli.up.startup import AgentStart, Daemons
+from cli.verbs import access, gateways
 
 app = typer.Typer()
-PortOption = Annotated[
-    int | None,
-    typer.Option("--port", min=0, max=65535, help=f"Port of the API. 0: any free port. Default: {DEFAULT_PORT}."),
-]
-HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on. Default: 127.0.0.1.")]
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        help="Folder for all state. Default: in /var/lib/gpuward for root, else in ~/.local/share/gpuward.",
-    ),
-]
-ProxyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trusted-proxy",
-        metavar="CIDR",
-        help="Network of reverse proxies whose X-Forwarded-* counts, such as 10.0.0.5/32. Can be repeated.",
-    ),
-]
-SimulateOption = Annotated[
-    Path | None, typer.Option("--simulate", metavar="FILE", help="File that describes simulated hosts.")
-]
-GatewayProcessesOption = Annotated[
-    int | None,
-    typer.Option("--gateway-processes", min=1, max=64, help="Number of processes of its gateway. Default: 1."),
-]
-_LOOPBACK: Final = "127.0.0.1"
-_LOGS: Final = "logs"
-_OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schemas")
-
-
-@app.command()
-def up(
-    simulate: SimulateOption = None,
-    agents: Annotated[int | None, typer.Option("--agents", min=1, max=256, help="Number of simulated hosts.")] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = _LOOPBACK,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")
-    ] = DEFAULT_PORT,
-    data_dir: DataDirOption = None,
-    trusted_proxy: ProxyOption = None,
-    gateway_processes: GatewayProcessesOption = None,
-    example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
-) -> None:
-    """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
-    try:
-        folder = (data_dir or current_default_data_dir()).expanduser().absolute()
-        daemons = _daemons(folder, host, port, trusted_proxy, gateway_processes)
-        code = _up(folder, daemons, host=host, port=port, simulate=simulate, agents=agents, example=example)
-    except ImportError as error:
-        complain(_missing(error, "controller,agent"))
-    except CliError as error:
-        complain(error)
-    raise typer.Exit(code)
+app.add_typer(gateways.gateway, name="gateway")
 
 
 @app.command()
@@ -100,7 +47,7 @@ def controller(
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
-        complain(_missing(error, "controller"))
+        complain(missing_library(error, "controller"))
     settings = validated(
         ControllerSettings,
         host=host,
@@ -114,8 +61,9 @@ def controller(
     raise typer.Exit(main(settings))
 
 
-@app.command()
-def gateway(
+@gateways.gateway.callback()
+def gateway(  # noqa: PLR0917 - options of a command
+    ctx: typer.Context,
     controller_at: Annotated[
         str | None,
         typer.Option("--controller", metavar="ADDRESS", help="URL of the controller's API, or the path of its socket."),
@@ -138,11 +86,13 @@ def gateway(
     listen_fds: Annotated[str, typer.Option("--listen-fds", hidden=True)] = "",
 ) -> None:
     """Run a gateway: it answers requests to models, and passes all else on to a controller."""
+    if ctx.invoked_subcommand is not None:
+        return
     try:
         from gateway.daemon import main  # noqa: PLC0415 - see the module's docstring
         from gateway.settings import GatewaySettings  # noqa: PLC0415 - as above
     except ImportError as error:
-        complain(_missing(error, "controller"))
+        complain(missing_library(error, "controller"))
     settings = validated(
         GatewaySettings,
         controller=controller_at,
@@ -180,11 +130,30 @@ def agent(
             help="Address where the controller reaches this host. Default: the address that the agent connects from.",
         ),
     ] = None,
+    proxy_port: Annotated[
+        int | None,
+        typer.Option("--proxy-port", min=0, max=65535, help="Port of the agent's proxy. Default: any free port."),
+    ] = None,
     on_exit: Annotated[
         str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop (default) or keep.")
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the worker. Can be repeated.")
+    ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache-dir",
+            help="Folder for models of the hub. Default: HF_HUB_CACHE, else in /var/cache/gpuward for root, else in "
+            "~/.cache/gpuward.",
+        ),
+    ] = None,
+    cache_limit: Annotated[
+        str | None,
+        typer.Option("--cache-limit", metavar="SIZE", help="Most that this folder may hold. Default: the disk."),
+    ] = None,
+    offline: Annotated[
+        bool | None, typer.Option("--offline", help="Take models of the hub from this folder only.")
     ] = None,
     reserve_host_memory: Annotated[
         str | None,
@@ -206,7 +175,7 @@ def agent(
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     except ImportError as error:
-        complain(_missing(error, "agent"))
+        complain(missing_library(error, "agent"))
     settings = validated(
         AgentSettings,
         controller_url=controller_url,
@@ -216,8 +185,12 @@ def agent(
         simulate=simulate,
         data_dir=data_dir,
         advertise=advertise,
+        proxy_port=proxy_port,
         on_exit=on_exit,
         labels=labels_of(label) if label else None,
+        cache_dir=cache_dir,
+        cache_limit=cache_limit,
+        offline=offline,
         reserve_host_memory=reserve_host_memory,
         reserve_gpu_memory=reserve_gpu_memory,
     )
@@ -243,99 +216,10 @@ def reset_key(
         from controller.key_reset import reset_key as reset  # noqa: PLC0415 - as above
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     except ImportError as error:
-        complain(_missing(error, "controller"))
+        complain(missing_library(error, "controller"))
     settings = validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
     try:
         file = reset(settings)
     except KeyResetError as error:
         complain(CliError(str(error)))
     print(f"key of an administrator written to {file}")
-
-
-def _up(
-    folder: Path, daemons: "Daemons", *, host: str, port: int, simulate: Path | None, agents: int | None, example: bool
-) -> int:
-    import uvloop  # noqa: PLC0415 - comes with an extra
-
-    from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
-    from cli.up.logs import log_to  # noqa: PLC0415 - as above
-    from cli.up.next_steps import program_called  # noqa: PLC0415 - see the module's docstring
-    from cli.up.progress import Progress  # noqa: PLC0415 - as above
-    from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
-    from cli.up.startup import up as run_up  # noqa: PLC0415 - as above
-
-    if simulate is not None:
-        read_host_names(simulate)  # refuses an invalid file before anything starts
-    check_port(host, port)
-    options = Options(
-        data_dir=folder,
-        host=host,
-        port=port,
-        hosts=HostChoice(simulate, agents),
-        example=example,
-        logs=_make_folder(folder) / "gpuward.log",
-        program=tuple(program_called(sys.argv[0], sys.executable)),
-    )
-    try:
-        log_to(options.logs)
-    except OSError as error:
-        raise UsageError(f"--data-dir: {options.logs} is not writable: {error}; choose another folder") from error
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_up(options, daemons, Progress()))
-
-
-def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, processes: int | None) -> "Daemons":
-    from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
-    from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
-    from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-    from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
-    from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
-
-    settings = validated(
-        ControllerSettings,
-        host=host,
-        port=port,
-        data_dir=folder,
-        trusted_proxy=proxies or None,
-        gateway_processes=processes,
-    )
-    key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
-
-    async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
-        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key, gateway_log=gateway_log)
-
-    async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
-        given = validated(
-            AgentSettings,
-            controller_url=start.controller_url,
-            join_token=start.join_token,
-            name=start.host.name,
-            simulate=start.host.simulate,
-            data_dir=start.data_dir,
-            proxy_host=_LOOPBACK,
-            advertise=_LOOPBACK,
-            on_exit="stop",
-        )
-        return await run_agent(given, stop=stop)
-
-    return Daemons(controller, agent, count_real_gpus, host_label(), key)
-
-
-def _make_folder(folder: Path) -> Path:
-    """Creates the data folder, and in it the folder for logs, for this user only. Returns the latter."""
-    logs = folder / _LOGS
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        logs.mkdir(exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise UsageError(f"--data-dir: {folder} is not usable: {error}; choose a writable folder") from error
-    if not os.access(logs, os.W_OK):
-        raise UsageError(f"--data-dir: {logs} is not writable; choose another folder")
-    return logs
-
-
-def _missing(error: ImportError, extra: str) -> CliError:
-    """The error for a missing library. If one of our own modules is missing, the installation is broken."""
-    if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
-        return CliError(f"{error}: the installation is incomplete; repeat it: pip install 'gpuward[{extra}]'")
-    return CliError(f"{error.name} is not installed; install it: pip install 'gpuward[{extra}]'")

@@ -8,9 +8,11 @@ import yaml
 
 from cli.explanations import explain_lines, layout_line, need_lines
 from cli.formatting import age, duration, gib, hours, or_dash, percent, printable, when
+from cli.gpu_text import detail_lines
 from cli.kinds import EVENTS, GPUS, INSTANCES, table_of, why
 from cli.policy_text import effective_policy, rule_of, verdict_fields
 from cli.rollout_text import rollout_fields
+from cli.runtime_text import runtime_line
 from cli.scaling_text import scaling_fields
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Condition
@@ -68,6 +70,7 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
             ("Message", or_dash(status.message)),
             ("Ready", f"{status.ready} of {status.wanted}"),
             ("Generation", f"{view.generation} (observed: {status.observed_generation}, revision {status.revision})"),
+            *([("Image digest", status.image_digest)] if status.image_digest else []),
             ("Policy", effective_policy(status.policy)),
             ("Created", when(view.created_at, now)),
             *([("Deleted", when(view.deleted_at, now))] if view.deleted_at else []),
@@ -95,6 +98,8 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
             ("Deployment", f"{view.spec.deployment} (uid {view.spec.deployment_uid}, revision {view.spec.revision})"),
             ("Engine", status.engine or view.spec.engine),
             *([("Layout", layout_line(status.layout))] if status.layout else []),
+            *([("Runtime", view.spec.runtime)] if view.spec.runtime != "process" else []),
+            *([("Image digest", status.image_digest)] if status.image_digest else []),
             ("Model", or_dash(view.spec.model)),
             ("Phase", f"{status.phase}, for {age(status.phase_since, now)}"),
             ("Reason", or_dash(status.reason)),
@@ -143,6 +148,7 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
             ("Simulated", "yes" if status.simulated else "no"),
             ("Driver", or_dash(status.driver)),
             ("Agent", _agent(status)),
+            *((one.name.capitalize(), runtime_line(one)) for one in status.runtimes),
             ("Address", or_dash(status.proxy_address)),
             ("Labels", or_dash(", ".join(f"{k}={v}" for k, v in sorted(status.labels.items())))),
             ("GPUs", str(status.gpus) if status.gpus_known else "unknown"),
@@ -171,6 +177,7 @@ def _gpu(view: GpuView) -> Iterator[str]:
             ("Model", status.model),
             ("Capability", or_dash(status.compute_capability)),
             ("Health", f"{status.health} {status.health_reason}".rstrip()),
+            ("Cordoned", "yes" if view.spec.cordoned else "no"),
             ("Present", "yes" if status.present else "no"),
             ("MIG mode", "on" if status.mig_mode else "off"),
             ("Memory", f"{gib(status.free_mib)} of {gib(status.memory_mib)} free, {gib(status.claimed_mib)} claimed"),
@@ -178,6 +185,8 @@ def _gpu(view: GpuView) -> Iterator[str]:
             *([("Foreign", f"{gib(status.foreign_mib)} in use without a claim")] if status.foreign_mib else []),
             ("In use", gib(status.used_mib)),
             ("Utilization", percent(status.utilization)),
+            *([("Slice of", status.parent)] if status.parent else []),
+            *(detail_lines(status.details) if status.details is not None else []),
         ]
     )
     claims = [

@@ -8,16 +8,21 @@ from typing import Any, Final
 from cli.errors import UsageError
 from cli.explanations import layout_line, one_line
 from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
+from cli.gpu_text import foreign, measure, throttle
 from cli.policy_text import action_of, idle_for, stops_in
+from cli.runtime_text import CONTAINERS, runtimes
 from cli.scaling_text import scale_cell
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
+from schemas.api.gateways import GatewayView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceStatus, InstanceView
+from schemas.api.model_cache import CachedModelView
 from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 from schemas.base import View
+from schemas.quantities import format_bytes
 
 Cell = Callable[[Any, datetime], str]
 
@@ -54,7 +59,9 @@ def why(status: InstanceStatus) -> str:
     """Why an instance has its phase, in one line; for a pending one why it is pending."""
     if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
         return line
-    return status.message or status.reason
+    sick = next((claim for claim in status.claims if claim.kind == "gpu" and claim.health != "ok"), None)
+    of_gpu = "" if sick is None else f"{sick.device} is {sick.health}: {sick.health_reason}"
+    return status.message or status.reason or of_gpu
 
 
 def _verdicts(view: PolicyView) -> str:
@@ -72,6 +79,22 @@ def _ready(view: DeploymentView) -> str:
 
 def _worker_memory(view: WorkerView) -> str:
     return f"{gib(view.status.free_mib)}/{gib(view.status.memory_mib)}"
+
+
+def _worker_why(view: WorkerView) -> str:
+    """The reason of its state, else the first condition that does not hold. Most hosts need no containers."""
+    false = (c for c in view.status.conditions if c.status == "false" and c.type != CONTAINERS)
+    return view.status.reason or next((f"{c.reason}: {c.message}" if c.message else c.reason for c in false), "")
+
+
+def _gpu_state(view: GpuView) -> str:
+    """Its health; `cordoned` where that alone keeps new instances away."""
+    return "cordoned" if view.spec.cordoned and view.status.health == "ok" else view.status.health
+
+
+def _gpu_why(view: GpuView) -> str:
+    cordoned = "cordoned by an operator" if view.spec.cordoned else ""
+    return "; ".join(text for text in (view.status.health_reason, cordoned) if text)
 
 
 def _gpu_holders(view: GpuView) -> str:
@@ -123,6 +146,7 @@ INSTANCES: Final = Kind(
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
         Column("VERDICT", lambda i, _: i.status.utilization.verdict if i.status.utilization else DASH, wide=True),
         Column("ENGINE", lambda i, _: i.status.engine or i.spec.engine, wide=True),
+        Column("RUNTIME", lambda i, _: i.spec.runtime, wide=True),
         Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else DASH, wide=True),
         Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True),
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True),
@@ -145,9 +169,10 @@ WORKERS: Final = Kind(
         Column("PLATFORM", lambda w, _: f"{w.status.os}/{w.status.arch}", wide=True),
         Column("DRIVER", lambda w, _: or_dash(w.status.driver), wide=True),
         Column("AGENT", lambda w, _: or_dash(w.status.agent_version), wide=True),
+        Column("RUNTIMES", lambda w, _: runtimes(w.status.runtimes), wide=True),
         Column("ADDRESS", lambda w, _: or_dash(w.status.proxy_address), wide=True),
         Column("LABELS", lambda w, _: or_dash(_labels(w.status.labels)), wide=True),
-        Column("WHY", lambda w, _: or_dash(w.status.reason)),
+        Column("WHY", lambda w, _: or_dash(_worker_why(w))),
     ),
 )
 GPUS: Final = Kind(
@@ -162,10 +187,17 @@ GPUS: Final = Kind(
         Column("FREE", lambda g, _: gib(g.status.free_mib)),
         Column("MEMORY", lambda g, _: gib(g.status.memory_mib)),
         Column("UTIL", lambda g, _: percent(g.status.utilization)),
-        Column("HEALTH", lambda g, _: g.status.health),
+        Column("HEALTH", lambda g, _: _gpu_state(g)),
         Column("IN USE", lambda g, _: gib(g.status.used_mib), wide=True),
-        Column("MIG", lambda g, _: "yes" if g.status.mig_mode else "no", wide=True),
+        Column("MIG", lambda g, _: "slice" if g.status.parent else "yes" if g.status.mig_mode else "no", wide=True),
+        Column("TEMP", lambda g, _: measure(g.status.details, "temperature_c", "C"), wide=True),
+        Column("POWER", lambda g, _: measure(g.status.details, "power_w", "W"), wide=True),
+        Column("ECC", lambda g, _: measure(g.status.details, "ecc_uncorrected"), wide=True),
+        Column("XID", lambda g, _: measure(g.status.details, "last_xid"), wide=True),
+        Column("THROTTLED", lambda g, _: throttle(g.status.details), wide=True),
+        Column("NOT OURS", lambda g, _: foreign(g.status.details), wide=True),
         Column("CAPABILITY", lambda g, _: or_dash(g.status.compute_capability), wide=True),
+        Column("WHY", lambda g, _: or_dash(_gpu_why(g))),
         Column("HELD BY", lambda g, _: or_dash(_gpu_holders(g))),
     ),
 )
@@ -249,6 +281,32 @@ TOKENS: Final = Kind(
         Column("STATE", _token_state),
         Column("AGE", lambda t, now: age(t.created_at, now)),
         Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+    ),
+    by_name=False,
+)
+GATEWAYS: Final = Kind(
+    "gateway",
+    "gateways",
+    GatewayView,
+    (
+        Column("NAME", lambda g, _: g.name),
+        Column("STATE", lambda g, _: g.state),
+        Column("IN FLIGHT", lambda g, _: str(g.in_flight)),
+        Column("WAITING", lambda g, _: str(g.waiting)),
+        Column("REPORTED", lambda g, now: age(g.seen_at, now)),
+    ),
+    by_name=False,
+)
+CACHED_MODELS: Final = Kind(
+    "cached model",
+    "cached models",
+    CachedModelView,
+    (
+        Column("MODEL", lambda m, _: m.name),
+        Column("SIZE", lambda m, _: format_bytes(m.size_bytes)),
+        Column("USED", lambda m, now: age(m.used_at, now)),
+        Column("IN USE", lambda m, _: "yes" if m.in_use else "no"),
+        Column("REVISIONS", lambda m, _: ", ".join(sorted(set(m.revisions) - set(m.revisions.values()))), wide=True),
     ),
     by_name=False,
 )

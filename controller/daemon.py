@@ -179,10 +179,12 @@ class _Controller:
             clock,
             instance_id=holder,
             secrets=lambda names: resolve_secrets(database, names),
+            images=settings.engine_images,
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
             metrics=HubMetrics(registry),
             serves=lambda request: self._connections.serve(request, agent=True) is None,
+            unreachable_after_s=settings.unreachable_after_s,
         )
         self._lag = LoopLag(clock)
         self._leading = Leading(

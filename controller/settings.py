@@ -11,7 +11,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
+from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
+from schemas.manifest.docker import image_text
 from schemas.quantities import SizeMib
 
 DEFAULT_PORT = 8420
@@ -23,6 +25,23 @@ def default_data_dir() -> Path:
         return Path("/var/lib/gpuward")
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "gpuward"
+
+
+def _images(value: object) -> object:
+    """`vllm=registry.example/vllm:v1, sglang=...` as a mapping of known engines to images.
+
+    Raises:
+        ValueError: an entry is not of that form, or its engine has no image to change.
+    """
+    if not isinstance(value, str):
+        return value
+    found: dict[str, str] = {}
+    for entry in filter(None, (one.strip() for one in value.split(","))):
+        engine, equals, image = (part.strip() for part in entry.partition("="))
+        if not equals or engine not in DEFAULT_IMAGES:
+            raise ValueError(f"{entry!r}: write ENGINE=IMAGE with one of {', '.join(DEFAULT_IMAGES)}")
+        found[engine] = image_text(image)
+    return found
 
 
 def _listed(value: object) -> object:
@@ -59,6 +78,8 @@ class ControllerSettings(BaseSettings):
     rollup_every_s: Positive = 60.0  # the delay of the history
     # What operators may write in a deployment beside what every operator may.
     operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
+    # Images that containers of an engine run by default, in place of those that come with this version.
+    engine_images: Annotated[dict[str, str], NoDecode, BeforeValidator(_images)] = {}
     bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
     bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
     gateway: bool = True  # run one as a child, which owns the port; else others reach the API through their gateways

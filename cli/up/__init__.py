@@ -1,1 +1,1 @@
-"""`gpuward up`: a controller and local agents in one process. What they are is given by `cli.daemons`."""
+"""`gpuward up`: a controller and local agents in one process. What they are is given by `cli.up.verb`."""

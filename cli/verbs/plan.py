@@ -61,6 +61,8 @@ def _print_plan(view: PlanView) -> None:
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
         print(block("\n".join((f"\n{name}:", *(f"  {line}" for line in lines)))))
+    for name, text in view.rollouts.items():
+        print(block(f"\ndeployment/{name}: {text}"))
     for line in view.warnings:
         print(block(f"warning: {line}"), file=sys.stderr)
 

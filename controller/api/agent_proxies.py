@@ -1,4 +1,4 @@
-"""The client session to the agents' proxies, for logs."""
+"""The client session to the agents' proxies, for logs and caches."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -7,6 +7,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from controller.api.errors import ApiError, unavailable
+from controller.store.views.instances import LogSource
 from http1.client import BoundedConnector
 from http1.liveness import notice_gone_hosts
 
@@ -26,6 +28,15 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
     ) as session:
         app[AGENT_PROXIES] = session
         yield
+
+
+def unreachable(source: LogSource) -> ApiError:
+    """503: the agent does not answer."""
+    return unavailable(
+        "worker_unreachable",
+        f"worker {source.worker!r} ({source.phase}) is unreachable at {source.address or 'an unknown address'}; check "
+        "that its agent runs and that its --advertise address is reachable from the controller",
+    )
 
 
 def agent_socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from controller.engines.base import EngineUnsupportedError, SpecError
+from controller.engines.base import SpecError
 from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
@@ -63,8 +63,6 @@ def as_api_error(error: Exception) -> ApiError | None:
             known = error
         case ManifestError():
             known = invalid(error.problems)
-        case EngineUnsupportedError():
-            known = invalid([_field_problem(error)], code="engine_unsupported")
         case SpecError():
             known = invalid([_field_problem(error)])
         case web.HTTPException():
@@ -93,17 +91,17 @@ def _refused(error: Exception) -> ApiError | None:
 
 
 def _field_problem(error: SpecError) -> FieldProblem:
-    """The problem in an engine's error, which begins with the field: `runtime: docker is not available ...`."""
+    """The problem in an engine's error, which begins with the field: `image: is required by ...`."""
     field, _, rest = str(error).partition(": ")
     return FieldProblem(field, rest) if rest else FieldProblem("", field)
 
 
-def invalid(problems: Sequence[FieldProblem], *, code: str = "invalid") -> ApiError:
+def invalid(problems: Sequence[FieldProblem]) -> ApiError:
     """400: the message names the fields; the details say for each what is wrong and what to write."""
     fields = ", ".join(problem.path or "body" for problem in problems)
     return ApiError(
         400,
-        code,
+        "invalid",
         f"the request is invalid: {fields}",
         details={"problems": [{"path": problem.path, "message": problem.message} for problem in problems]},
     )

@@ -63,6 +63,7 @@ async def test_the_script_makes_tokens_only_for_hosts_that_have_not_joined(clust
     assert (tmp_path / "gpu-2").read_text() != first["gpu-2"]
 
 
+@pytest.mark.cases
 async def test_the_script_makes_nothing_with_a_wrong_key(cluster: Cluster, tmp_path: Path) -> None:
     await cluster.start_controller()
     wrong = tmp_path / "client.env"

@@ -82,7 +82,7 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     assert (program, argv) == (
         "vllm",
         ["serve", str(folder), "--host", "127.0.0.1", "--port", port, "--gpu-memory-utilization", f"{fraction:.4f}",
-         "--max-model-len", "8192", "--max-num-seqs", "256"],
+         "--max-model-len", "8192", "--max-num-seqs", "256", "--served-model-name", "chat", str(folder)],
     )  # fmt: skip
     assert env == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert await ask(cluster, "chat") == 200

@@ -44,6 +44,7 @@ async def test_a_storm_leaves_nothing(cluster: Cluster) -> None:
     await cluster.audit()
 
 
+@pytest.mark.cases
 async def test_a_quick_one_is_not_held_up_by_slow_ones(cluster: Cluster) -> None:
     await cluster.start_controller()
     await cluster.start_agent("host")

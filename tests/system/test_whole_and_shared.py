@@ -1,5 +1,7 @@
 """Whole GPUs and shared memory never meet on one GPU, across a crash too."""
 
+import pytest
+
 from support.processes.cluster import Cluster
 
 
@@ -11,6 +13,7 @@ async def gpus_of(cluster: Cluster, *deployments: str) -> list[str]:
     return found
 
 
+@pytest.mark.cases
 async def test_two_whole_two_by_memory_a_crash_and_four_whole(cluster: Cluster) -> None:
     await cluster.start_controller()
     await cluster.start_agent("host", gpus=8, memory="40GiB")

@@ -30,6 +30,10 @@ FORBIDDEN = re.compile(
     r"\b(?:nobody|somebody|anybody|whom|whoever|reign(?:s|ed|ing)?|depos(?:e|es|ed|ing)|push(?:es|ed|ing)? out"
     r"|waiters?|occupants?|newcomers?|(?<!there )is no (?!longer\b|more\b|one\b)[a-z]+)\b"
 )
+# Only text with one of these can hold one of those, however its words are joined. A file without any is not parsed.
+MAYBE = re.compile(
+    r"(?i:nobody|somebody|anybody|whom|whoever|reign|depos|push|waiter|occupant|newcomer)|[iI]s[\W_]*[nN]o(?![a-z])"
+)
 # What stands, by file and words, with the reason. An entry that matches nothing any more fails the test.
 ALLOWED: dict[tuple[str, str], str] = {
     ("controller/store/embedded/accounts.py", "nobody"): "the system account of that name",
@@ -119,7 +123,9 @@ def _look_everywhere() -> Iterator[Found]:
         yield from _look(file, 0, file.replace("/", " ").replace(".", " "))
         if path != this:
             look = _look_in_python if path.suffix == ".py" else _look_in_text
-            yield from look(file, path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if MAYBE.search(text):
+                yield from look(file, text)
 
 
 def _verbs(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
@@ -160,6 +166,7 @@ def test_no_help_uses_them(verb: tuple[str, ...]) -> None:
     ],
 )
 def test_such_words_are_seen(text: str) -> None:
+    assert MAYBE.search(text)
     assert list(_look("file", 1, text))
 
 

@@ -22,6 +22,7 @@ class ManifestEffect:
     change: PlanChange
     to_place: int
     need: Need | str  # a text: why the need is unknown
+    back_to: int | None = None  # an older revision that the apply takes up again
 
     def ask(self, known: Need | None = None) -> Ask | None:
         """What one of its instances asks for, by its need or the one that is known. None while the need is unknown."""

@@ -21,6 +21,7 @@ from schemas.placement_reasons import Reason
 MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more
 _ROLLOUT_WAITS: Final = "the rollout waits for an instance before it that does not fit; the old one goes on running"
+_ROLLOUT_PAUSED: Final = "the rollout is paused; the old one goes on running until it is resumed"
 
 
 def plan_items(
@@ -44,6 +45,7 @@ def plan_items(
     rehearsal = Rehearsal(present, effects, reserve)
     rehearsal.run()
     names = {worker.id: worker.name for worker in inventory.workers.facts}
+    paused = {uid for uid, facts in present.facts.items() if facts.rollout is not None and facts.rollout.paused}
     items: list[PlanItem] = []
     advised = 0
     for one in effects:
@@ -56,7 +58,8 @@ def plan_items(
                 staying = tuple(rehearsal.staying.values()) if name_blockers and not advised else ()
                 advice = _advice(inventory, one, decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
-            items.append(_item(one, index, entry, inventory, names, advice or []))
+            unreached = _ROLLOUT_PAUSED if one.uid in paused else _ROLLOUT_WAITS
+            items.append(_item(one, index, entry, inventory, names, advice or [], unreached))
     return items
 
 
@@ -83,13 +86,14 @@ def _item(
     inventory: Inventory,
     names: Mapping[str, str],
     advice: list[str],
+    unreached: str,
 ) -> PlanItem:
     if isinstance(effect.need, str):
         explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {effect.need}")
         reason = str(Reason.METADATA_UNKNOWN)
         return PlanItem(deployment=effect.name, instance=index, fits=False, reason=reason, explain=explain)
     if entry is None or entry.answer is None:
-        explain = Explain(workers=0, rejected={}, message=_ROLLOUT_WAITS)
+        explain = Explain(workers=0, rejected={}, message=unreached)
         return PlanItem(deployment=effect.name, instance=index, fits=False, explain=explain)
     answer = entry.waited or entry.answer
     preempts = [one.instance for one in entry.victims]

@@ -1,6 +1,7 @@
 """What becomes of manifests: each one's change and need, read from the rows or analysed here."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.apply import Judge, change_between
+from controller.store.deployments.revisions import revision_under_way
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
 from schemas.api.deployments import DeploymentView
@@ -70,18 +72,25 @@ async def effects_of(
             judge(name, live[name].spec if name in live else None, spec)
         placed = await placed_counts(connection, [view.uid for view in live.values()])
         needs = await known_needs(connection, hashes.values())
+        changes = {name: _change(live.get(name), spec) for name, spec in specs.items()}
+        back = {
+            name: await revision_under_way(connection, live[name].uid, live[name].status.revision, specs[name])
+            for name, change in changes.items()
+            if change == "replace"
+        }
     effects: list[ManifestEffect] = []
     deadline_s = asyncio.get_running_loop().time() + ANALYSES_LIMIT_S
     for name, spec in specs.items():
-        view = live.get(name)
-        change = _change(view, spec)
-        to_place = _to_place(view, spec, change, placed.get(view.uid, 0) if view else 0)
+        view, change, back_to = live.get(name), changes[name], back.get(name)
+        present = placed.get(view.uid, Counter()) if view else Counter()
+        to_place = _to_place(view, spec, change, present, back_to)
         need: Need | str = ""
         if to_place:
             need = await _need(context, spec, needs.get(hashes[name]), deadline_s)
             if isinstance(need, Need):
                 needs[hashes[name]] = need
-        effects.append(ManifestEffect(name, view.uid if view else f"new {name}", spec, change, to_place, need))
+        uid = view.uid if view else f"new {name}"
+        effects.append(ManifestEffect(name, uid, spec, change, to_place, need, back_to))
     total = sum(effect.to_place for effect in effects)
     if total > MAX_INSTANCES:
         fix = f"must be at most {MAX_INSTANCES} instances in one plan, got {total}"
@@ -93,12 +102,16 @@ def _change(view: DeploymentView | None, spec: DeploymentSpec) -> PlanChange:
     return "create" if view is None else _CHANGES[change_between(view.spec, spec)]
 
 
-def _to_place(view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: int) -> int:
-    """How many instances would have to be placed."""
+def _to_place(
+    view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: Counter[int], back_to: int | None
+) -> int:
+    """How many instances would have to be placed. `placed`: those that have a place, by revision."""
     asked = asked_replicas(spec, view.status.intents if view else ())
-    if view is None or change == "replace":
+    if view is None:
         return asked
-    return max(0, (view.status.wanted if change == "unchanged" else asked) - placed)
+    if change == "replace":
+        return max(0, asked - placed[back_to]) if back_to is not None else asked
+    return max(0, (view.status.wanted if change == "unchanged" else asked) - placed.total())
 
 
 async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:

@@ -12,7 +12,7 @@ from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, valid
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
-from controller.api.dry_run.rollouts import read_deployments
+from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
@@ -63,7 +63,7 @@ async def post(request: web.Request) -> web.Response:
     changes = {effect.name: effect.change for effect in effects}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
-        policies=dict(policies.effective),
+        policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
     )  # fmt: skip
     return json_response(view)
 

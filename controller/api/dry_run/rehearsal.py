@@ -177,7 +177,8 @@ class Rehearsal:
                 else:
                     name = f"the successor of {create.replaces}"
                     born = create.born.timestamp() if create.born is not None else math.inf
-                    if effect.change == "replace":  # it is one of the new revision's instances, which the plan tells
+                    # Of the new revision's instances, and of those that this plan places, the plan tells what follows.
+                    if self._forget_planned(uid, create.replaces) or effect.change == "replace":
                         self._plan(effect, name, queued_at=born)
                     else:
                         self._succeed(
@@ -190,9 +191,20 @@ class Rehearsal:
             if uid not in self._rollouts:
                 self._ending.add(victim.instance)
                 name = f"the successor of {victim.instance}"
-                self._succeed(name, uid, victim.priority, self._successors.get(uid), victim.queued_at)
+                if self._forget_planned(uid, victim.instance):
+                    self._plan(self._effects[uid], name, queued_at=victim.queued_at)
+                else:
+                    self._succeed(name, uid, victim.priority, self._successors.get(uid), victim.queued_at)
         self._marked = []
         return changed
+
+    def _forget_planned(self, uid: str, instance: str) -> bool:
+        """Whether this plan has placed the instance; its successor is told in its stead."""
+        planned = self.planned.get(uid, [])
+        entry = next((one for one in planned if one.pending.ask.instance == instance), None)
+        if entry is not None:
+            planned.remove(entry)
+        return entry is not None
 
     def _succeed(
         self, name: str, uid: str, priority: int, ask: Ask | None, queued_at: float, *, preempt: bool = False

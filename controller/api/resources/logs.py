@@ -5,13 +5,13 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from controller.api.agent_proxies import AGENT_PROXIES
+from controller.api.agent_proxies import AGENT_PROXIES, unreachable
 from controller.api.context import CONTEXT
-from controller.api.errors import ApiError, unavailable
+from controller.api.errors import ApiError
 from controller.api.parameters import flag, known_parameters, whole_number
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
-from controller.store.views.instances import LogSource, log_source
+from controller.store.views.instances import log_source
 from schemas.wire import PROXY_LOGS_PREFIX
 
 MAX_TAIL: Final = 1_000_000
@@ -33,7 +33,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     if source is None:
         raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
     if not source.address:
-        raise _unreachable(source)
+        raise unreachable(source)
     url = f"http://{source.address}{PROXY_LOGS_PREFIX}/{instance}"
     headers = {"Authorization": f"Bearer {source.secret}"}
     session = request.app[AGENT_PROXIES]
@@ -42,10 +42,10 @@ async def get(request: web.Request) -> web.StreamResponse:
             if answer.status == _NOT_FOUND:
                 raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
             if answer.status != _OK:
-                raise _unreachable(source)
+                raise unreachable(source)
             return await _relay(request, answer)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise _unreachable(source) from error
+        raise unreachable(source) from error
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -57,14 +57,6 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     except (aiohttp.ClientError, TimeoutError, SlowClientError, ConnectionError):
         cut(request)
     return response
-
-
-def _unreachable(source: LogSource) -> ApiError:
-    return unavailable(
-        "worker_unreachable",
-        f"worker {source.worker!r} ({source.phase}) is unreachable at {source.address or 'an unknown address'}; check "
-        "that its agent runs and that its --advertise address is reachable from the controller",
-    )
 
 
 _QUERY: Final = (

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from controller.api.context import CONTEXT, DATABASE_WAITS
 from controller.api.database_waits import DatabaseWaits
+from controller.api.resources.gpu_metrics import gpu_families
 from controller.api.route import Access, Route
 from controller.domain.phases import InstancePhase, WorkerPhase
 from controller.runtime.database import is_database_trouble
@@ -90,6 +91,7 @@ def _read_from_rows(figures: Figures) -> list[Metric]:
             ["worker", "gpu_uuid"],
             figures.utilization.items(),
         ),
+        *gpu_families(figures.gpus),
         _freed(figures.freed_gpu_s),
         *_autoscaler(figures),
         *_rollouts(figures),

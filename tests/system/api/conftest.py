@@ -6,21 +6,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.store.core.database import Database
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import PostgresServer
 from support.leading.models_floor import Floor
 from support.leading.served_api import ServedApi, served
 
 
-@pytest.fixture(scope="session")
-def template(postgres: PostgresServer) -> str:
-    return migrated_template(postgres)
-
-
 @pytest.fixture
-async def db(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
-    async with migrated_database(postgres, template) as database:
-        yield database
+def db(migrated: Database) -> Database:
+    return migrated
 
 
 @pytest.fixture

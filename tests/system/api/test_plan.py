@@ -125,7 +125,7 @@ async def test_a_named_worker_is_checked_like_any_other(api: ServedApi, db: Data
 async def test_a_plan_refuses_the_manifests_that_an_apply_refuses(api: ServedApi) -> None:
     assert "did you mean 'replicas'" in (await plan_problems(api, deployment("a", replcas=1)))["replcas"]
     found = await plan_problems(api, deployment("a", runtime="docker"), deployment("b", runtime="docker"))
-    assert found.keys() == {"[0].runtime", "[1].runtime"}
+    assert found.keys() == {"[0].image", "[1].image"}
     assert (await plan_problems(api, deployment("a", update="rolling", restart="never"))).keys() == {"update"}
     assert "manifests" in await plan_problems(api)
     assert "at most 10000" in (await plan_problems(api, deployment("a", replicas=20_000)))["replicas"]

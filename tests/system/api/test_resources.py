@@ -40,7 +40,7 @@ async def test_invalid_specs_name_field_and_fix(api: ServedApi) -> None:
         (spec(resources={"gpus": "x"}), "invalid", "resources.gpus", "a whole number"),
         (spec(name="b"), "invalid", "name", "in the path"),
         (spec(utilization_policy={}), "invalid", "utilization_policy.time_window", "is required"),
-        (spec(runtime="docker"), "engine_unsupported", "runtime", "not available in this version"),
+        (spec(runtime="docker"), "invalid", "image", "is required by engine simulated"),
         (spec(args={"load_second": 1}), "invalid", "args", "load_seconds"),
         ([], "invalid", "", "one JSON object"),
     ):

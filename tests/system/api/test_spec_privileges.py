@@ -16,6 +16,8 @@ PRIVILEGED = [
     ({"command": ["sleep", "60"]}, "command"),
     (TRUSTING, "args.trust-remote-code"),
     ({**SERVER, "env": {"LD_PRELOAD": "/x.so"}}, "env.LD_PRELOAD"),
+    ({**SERVER, "runtime": "docker", "image": "vllm/vllm-openai:latest"}, "image"),
+    ({**SERVER, "runtime": "docker", "docker": {"volumes": {"/etc": "/etc"}}}, "docker.volumes./etc"),
     ({**SERVER, "args": {"allowed_local_media_path": "/"}}, "args.allowed_local_media_path"),
 ]
 
@@ -63,6 +65,8 @@ async def test_an_operator_works_with_what_an_administrator_applied(api: ServedA
     # Without the flag it needs no grant; to bring it back does.
     assert (await put(api, "a", SERVER, "operator"))[0] == 200
     assert (await put(api, "a", TRUSTING, "operator"))[0] == 403
+    # A container of the engine's default image needs none.
+    assert (await put(api, "c", {**SERVER, "runtime": "docker", "docker": {"pull": "always"}}, "operator"))[0] == 201
     # A deleted name is not a stored spec.
     await put(api, "b", TRUSTING, "admin")
     assert (await api.call("DELETE", "/api/v1/deployments/b", role="operator"))[0] == 202

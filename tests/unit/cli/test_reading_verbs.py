@@ -163,6 +163,19 @@ def test_describe_worker_and_gpu(gpuward):
 
 
 @pytest.mark.usefixtures("hello")
+def test_a_cordoned_gpu_shows_that(gpuward, api):
+    api.objects["gpus"][GPU_A]["spec"] = {"cordoned": True}
+    api.objects["gpus"][GPU_B]["spec"] = {"cordoned": True}
+    api.objects["gpus"][GPU_B]["status"] |= {"health": "unhealthy", "health_reason": "xid_48: x"}
+    first, second = gpuward("get", "gpus").stdout.splitlines()[1:]
+    assert " cordoned " in first
+    assert "cordoned by an operator" in first
+    assert " unhealthy " in second
+    assert "xid_48: x; cordoned by an operator" in second
+    assert "Cordoned:" in gpuward("describe", "gpu", GPU_A).stdout
+
+
+@pytest.mark.usefixtures("hello")
 def test_describe_as_json_is_the_object(gpuward, api):
     found = gpuward("describe", "worker", "gpu-1", "-o", "json").stdout
     assert json.loads(found) == api.objects["workers"]["gpu-1"]

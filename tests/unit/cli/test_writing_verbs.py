@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from support.standins.api import ApiDouble, deployment, instance, now_text, worker
+from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, worker
 
 MANIFEST = "kind: Deployment\nname: hello\nengine: simulated\nresources: {gpus: 1, gpu_memory: 8GiB}\n"
 SPEC = {"engine": "simulated", "resources": {"gpus": 1, "gpu_memory": "8192MiB"}}
@@ -154,6 +154,22 @@ def test_workers_are_cordoned_and_drained(gpuward, api, verb):
     api.add(worker("gpu-1"))
     assert gpuward(verb, "gpu-1").exit_code == 0
     assert api.asked[-1][:2] == ("POST", f"/api/v1/workers/gpu-1/{verb}")
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon"])
+def test_one_gpu_is_cordoned_by_index_or_uuid(gpuward, api, verb):
+    assert gpuward(verb, "none-such", "--gpu", "0").exit_code == 3
+    api.add(worker("gpu-1"))
+    assert "has no GPUs" in gpuward(verb, "gpu-1", "--gpu", "0").stderr
+    api.add(gpu("GPU-a", "gpu-1", index=0))
+    api.add(gpu("GPU-b", "gpu-1", index=1))
+    for named in ("1", "GPU-b"):
+        result = gpuward(verb, "gpu-1", "--gpu", named)
+        assert (result.exit_code, result.stdout) == (0, f"gpu/GPU-b {verb}ed\n")
+        assert api.asked[-1][:2] == ("POST", f"/api/v1/gpus/GPU-b/{verb}")
+    result = gpuward(verb, "gpu-1", "--gpu", "7")
+    assert result.exit_code == 3
+    assert "'7' is unknown on gpu-1; it has 0 (GPU-a), 1 (GPU-b)" in result.stderr
 
 
 def test_only_the_token_is_printed(gpuward, api):
