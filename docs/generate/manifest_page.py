@@ -7,6 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from fields import default_of, described, limits_of, type_of
 from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
+from schemas.manifest.docker import DockerOptions
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
@@ -33,6 +34,7 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Deployment", DeploymentManifest),
     ("SecretRef", SecretRef),
     ("Probe", Probe),
+    ("DockerOptions", DockerOptions),
     ("Resources", Resources),
     ("Parallel", Parallel),
     ("Placement", Placement),

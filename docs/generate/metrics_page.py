@@ -9,10 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
-from controller.store.views.metrics import Figures, RolloutFigures
+from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
 from gateway.metrics import GatewayMetrics
 from gateway.queue_metrics import QueueMetrics
 from gateway.request_metrics import RequestMetrics
+from schemas.wire import GpuDetails
 from tables import code, sentence, table, words
 
 HEAD: Final = """\
@@ -58,6 +59,7 @@ LABELS: Final[Mapping[str, str]] = {
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
     "worker": "name of the worker",
+    "xid": "code of the event, see [GPUs](gpus.md)",
 }
 OUTCOMES: Final[Mapping[str, tuple[str, ...]]] = {
     "gpuward_reconcile_seconds": ("done", "again", "retry", "terminal", "stale"),
@@ -110,6 +112,9 @@ class _Listing(CollectorRegistry):
 
 def _read_from_rows() -> Iterator[MetricFacts]:
     figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0}, {("d", "false"): 2}, {"d": 1}, 0)
+    details = {**GpuDetails(power_w=1).model_dump(), "xids": {"13": 1}}
+    details |= {name: 1 for name, value in details.items() if value is None}
+    figures = replace(figures, gpus={("w", "g"): GpuFigures(healthy=True, details=details)})
     figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, stands=False)})
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):

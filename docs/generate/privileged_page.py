@@ -6,7 +6,9 @@ from typing import Final
 
 from controller.engines.environment import HARMLESS, NAMES, PREFIXES, SUFFIXES
 from controller.engines.options import Limit, Privilege
-from controller.engines.privileges import OPTIONS
+from controller.engines.privileges import OPTIONS, powers
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.docker import DockerOptions
 from tables import code, table
 
 HEAD: Final = """\
@@ -25,6 +27,7 @@ def page() -> str:
     lines = [HEAD, "## Flags that need a grant", ""]
     lines.append("Administrators may set them. Operators need the grant in `GPUWARD_OPERATORS_MAY`.")
     lines.append("")
+    lines += ["### containers", "", *table(("field", "grant", "what it does"), _of_containers()), ""]
     for engine, options in OPTIONS.items():
         lines += [f"### {engine}", "", *table(("flag", "grant", "what it does"), _privileged(options.privileged)), ""]
     lines += ["## Variables that need the grant `environment`", ""]
@@ -40,6 +43,13 @@ def page() -> str:
         rows = _limits(options.limits, other)
         lines += [f"### {engine}", "", *table(("flag", "what to do instead"), rows), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_containers() -> Iterable[list[str]]:
+    container = DockerOptions(volumes={"/": "/host"})
+    spec = DeploymentSpec(model="hf:org/name", engine="vllm", runtime="docker", image="own", docker=container)
+    for power in powers(spec):
+        yield [code(power.path.removesuffix("./")), code(power.grant), power.why]
 
 
 def _privileged(privileged: Mapping[str, Privilege]) -> Iterable[list[str]]:

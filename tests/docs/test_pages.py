@@ -98,7 +98,9 @@ def verbs() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", {})
-        found |= {f"{name} {verb}": one for verb, one in inner.items()} if inner else {name: command}
+        found |= {f"{name} {verb}": one for verb, one in inner.items()}
+        if not inner or command.invoke_without_command:
+            found[name] = command
     return found
 
 

@@ -18,7 +18,10 @@ from support.database.postgres import reachable_folder
 from support.pages import DOCS, ROOT, Fence, fences
 from support.processes.up_process import Up, clean_env
 
-TUTORIALS = (DOCS / "getting-started.md", ROOT / "README.md")
+TUTORIALS = (
+    pytest.param(DOCS / "getting-started.md", id="getting-started", marks=pytest.mark.cases),
+    pytest.param(ROOT / "README.md", id="README"),
+)
 BLOCK_LIMIT_S = 100
 
 
@@ -64,7 +67,7 @@ def run_in_order(blocks: list[Fence], folder: Path, env: dict[str, str]) -> None
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the pages use curl")
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", TUTORIALS)
 def test_the_commands_of_a_page_work_in_order(page: Path, up: Up, tmp_path: Path) -> None:
     blocks = [block for block in fences(page, "sh") if block.note is None]
     assert blocks
