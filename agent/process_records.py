@@ -42,6 +42,7 @@ class ProcessRecord(Wire):
     pid: int | None = None
     pid_start_ticks: int | None = None
     image_digest: str | None = None  # of the image that its container runs
+    image_repository: str | None = None  # that the digest is of
     boot_id: str
     port: int | None = None
     ready: bool = False

@@ -9,6 +9,7 @@ from typing import Final
 from schemas.placement_reasons import PLACEMENT, ReasonText
 from schemas.xids import CONDEMNING
 
+IMAGE_DIFFERS: Final = "image_differs"
 _NONE: Final = "Nothing to do."
 _RESET: Final = "Drain its worker, then reset the GPU or restart the host."
 _SEE_LOGS: Final = "See the log: `gpuward logs NAME --previous`."
@@ -245,6 +246,10 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    IMAGE_DIFFERS: ReasonText(
+        "Two replicas of a revision run different images, because a tag moved between their first starts.",
+        "Stop and start the deployment: later starts all run the digest that the revision keeps.",
+    ),
     "relocation_planned": ReasonText("`gpuward defrag` will move the instance.", _NONE),
     "relocating": ReasonText("The instance is being moved: its replacement starts first.", _NONE),
     "relocation_abandoned": ReasonText("The move was given up; the instance stays where it is.", "Read the message."),

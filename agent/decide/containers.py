@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agent.process_records import ProcessKey
 from schemas.exit_causes import Cause
+from schemas.image_names import short_repository
 from schemas.wire import ContainerOrder, StartOrder
 
 AGENT_LABEL: Final = "gpuward.agent"
@@ -190,21 +191,14 @@ def exit_code(code: int) -> int:
 
 
 def digest_of(reference: str, repo_digests: list[str]) -> str | None:
-    """The digest by which an image can be pulled again from where the reference points; None: it has none."""
-    repository = repository_of(reference)
-    for one in repo_digests:
-        name, _, digest = one.partition("@")
-        if digest and _familiar(name) == _familiar(repository):
-            return digest
-    return None
+    """The digest by which an image can be pulled again from where the reference points; None: it has none.
 
-
-def repository_of(reference: str) -> str:
-    """The reference without tag and digest."""
-    name = reference.partition("@")[0]
-    before, _, last = name.rpartition("/")
-    last = last.partition(":")[0]
-    return f"{before}/{last}" if before else last
+    One image may have several in a repository. Then the one counts that the reference names.
+    """
+    found = [digest for name, _, digest in (one.partition("@") for one in repo_digests)
+             if digest and short_repository(name) == short_repository(reference)]  # fmt: skip
+    named = reference.partition("@")[2]
+    return named if named in found else next(iter(found), None)
 
 
 def has_tag(reference: str) -> bool:
@@ -216,10 +210,6 @@ def registry_of(reference: str) -> str:
     """The host of the registry."""
     first, slash, _ = reference.partition("/")
     return first if slash and (set(".:") & set(first) or first == "localhost") else "docker.io"
-
-
-def _familiar(repository: str) -> str:
-    return repository.removeprefix("docker.io/").removeprefix("library/")
 
 
 _MISSING: Final = re.compile(

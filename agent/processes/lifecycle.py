@@ -31,6 +31,7 @@ from agent.processes.running import Running
 from agent.processes.spawn import engine_argv, engine_env, spawn
 from agent.wait_first import wait_first
 from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
+from schemas.image_names import repository_of
 from schemas.wire import ProbeOrder, StartOrder
 
 _ALIVE_AFTER_S: Final = 0.2  # without a port, a process is running after this time
@@ -135,6 +136,8 @@ class EngineProcess:
 
     def adopt_container(self) -> None:
         """Takes over the container that an earlier agent started, or was about to start."""
+        if self._record.image_digest is not None and self._record.image_repository is None:  # by an earlier version
+            self._amend(image_repository=_repository(self._order))
         self._group = self._context.containers.adopt(self._record, self._note_pid, self._context.boot_id)
 
     async def _fetch(self) -> None:
@@ -179,7 +182,7 @@ class EngineProcess:
         container, digest = await self._context.containers.start(
             self._record, self._order, self._note_pid, offline=self._hub_is_away
         )
-        self._amend(image_digest=digest)
+        self._amend(image_digest=digest, image_repository=_repository(self._order))
         log.info("container started", instance=record.instance, epoch=record.epoch, port=self._record.port)
         return container
 
@@ -333,3 +336,8 @@ class EngineProcess:
                 exit_code=record.exit_code,
             )
         self._context.report(record)
+
+
+def _repository(order: StartOrder) -> str | None:
+    """Where the image of its container is from; None: it has none."""
+    return None if order.container is None else repository_of(order.container.image)

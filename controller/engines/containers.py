@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from controller.engines.base import Engine, Launch, SpecError, adapter_places, model_reference
+from schemas.image_names import repository_of, short_repository
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.docker import target_of
 from schemas.wire import ContainerOrder
@@ -84,12 +85,20 @@ def container_env(spec: DeploymentSpec, engine: str) -> dict[str, str]:
     return {}
 
 
-def pinned(image: str, digest: str) -> str:
-    """The image with this digest, without its tag. An image that names a digest stays as it is."""
-    if _DIGEST.search(image):
+def pinned(image: str, digests: Mapping[str, str], *, of_settings: bool) -> str:
+    """The image by the digest that its revision keeps of this repository; without one, or with its own, as it is.
+
+    Args:
+        image: the reference that would run.
+        digests: that the revision keeps, by repository; under an empty name one whose repository is not known.
+        of_settings: whether the image is an engine's default. Then it may be of another repository than before.
+    """
+    digest = digests.get(short_repository(image))
+    if not of_settings:  # all that a revision with an image of its own runs is of one repository
+        digest = digests.get("", digest)
+    if digest is None or _DIGEST.search(image):
         return image
-    folder, slash, name = image.rpartition("/")
-    return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+    return f"{repository_of(image)}@{digest}"
 
 
 def _shm_mib(spec: DeploymentSpec, engine: str, gpus: int) -> int | None:

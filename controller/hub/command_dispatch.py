@@ -217,7 +217,7 @@ def compose(
 
 
 def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, str]) -> StartOrder:
-    """The order with the image of this controller's settings, by the digest that the revision has run.
+    """The order with the image of this controller's settings, by the digest that the revision keeps.
 
     Raises:
         CommandNotSendableError: the agent would start it as a process of the host, since it knows no containers.
@@ -230,7 +230,6 @@ def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, s
             "runtime_unsupported: the agent of this worker reports no Docker engine; see GPUWARD_AGENT_DOCKER there, "
             "or install a newer gpuward"
         )
-    image = images.get(command.payload.get("default_image", ""), container.image)
-    if command.image_digest is not None:
-        image = pinned(image, command.image_digest)
+    engine = command.payload.get("default_image", "")
+    image = pinned(images.get(engine, container.image), command.image_digests, of_settings=bool(engine))
     return start.model_copy(update={"container": container.model_copy(update={"image": image})})

@@ -229,6 +229,7 @@ def _report(report: ProcessReport) -> None:
     _number("pid", report.pid or 0, _MAX_INT)
     _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
     _text("image_digest", report.image_digest or "", MAX_NAME)
+    _text("image_repository", report.image_repository or "", MAX_NAME)
 
 
 def _sent(sent_s: float | None) -> None:

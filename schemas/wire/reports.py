@@ -33,6 +33,7 @@ class ProcessReport(Wire):
     pid: int | None = None
     ready: bool = False  # the probe was answered at least once
     image_digest: Annotated[str | None, Since(4)] = None  # of the image that its container runs, such as sha256:1f2e
+    image_repository: Annotated[str | None, Since(4)] = None  # that the digest is of
 
 
 class ReportAck(Wire):

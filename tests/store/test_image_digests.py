@@ -34,6 +34,15 @@ async def kept(db: Database) -> object:
     return (await rows(db, "select image_digest from revisions"))[0]["image_digest"]
 
 
+async def told(db: Database) -> list[str]:
+    """The messages of events of differing images."""
+    return [row["message"] for row in await rows(db, "select message from events where reason = 'image_differs'")]
+
+
+def ran(instance: str, seq: int, digest: str, repository: str | None = "own/one") -> ProcessReport:
+    return process(instance, "running", seq=seq, ready=True, image_digest=digest, image_repository=repository)
+
+
 async def test_the_first_digest_that_runs_is_kept(migrated: Database) -> None:
     host = await set_up(migrated, "i", "j")
     await write(migrated, host, process("i", "starting", seq=1, image_digest=OLD))
@@ -81,3 +90,36 @@ async def test_a_later_report_without_a_digest_takes_none_away(migrated: Databas
     await write(migrated, host, process("i", "running", seq=1, image_digest=OLD))
     await write(migrated, host, process("i", "unhealthy", seq=2))
     assert (await rows(migrated, "select image_digest from processes"))[0]["image_digest"] == OLD
+
+
+async def test_each_repository_has_a_digest_of_its_own(migrated: Database) -> None:
+    host = await set_up(migrated, "i", "j")
+    await write(migrated, host, ran("i", 1, OLD, "docker.io/library/one"))
+    await write(migrated, host, ran("j", 2, NEW, "mirror:5000/one"))
+    found = (await rows(migrated, "select image_digest, image_digests from revisions"))[0]
+    assert found["image_digests"] == {"one": OLD, "mirror:5000/one": NEW}
+    assert found["image_digest"] == NEW, "the one that was kept last"
+    assert await told(migrated) == []
+
+
+async def test_a_replica_on_another_digest_is_told_once(migrated: Database) -> None:
+    host = await set_up(migrated, "i", "j")
+    await write(migrated, host, *(process(n, "starting", seq=1, image_digest=OLD) for n in ("i", "j")))
+    await write(migrated, host, ran("i", 2, OLD), ran("j", 3, NEW))
+    message = f"j runs {NEW} of own/one, but revision 1 keeps {OLD}, which later starts use"
+    assert await told(migrated) == [message]
+    await write(migrated, host, process("j", "unhealthy", seq=4, ready=True, image_digest=NEW), ran("j", 5, NEW))
+    assert await told(migrated) == [message], "each start once"
+    event = (await rows(migrated, "select objects, evidence from events where reason = 'image_differs'"))[0]
+    assert [one.partition(":")[0] for one in event["objects"]] == ["deployment", "instance"]
+    assert (event["evidence"]["digest"], event["evidence"]["kept"]) == (NEW, OLD)
+
+
+async def test_a_digest_of_an_earlier_version_stays_beside_those_of_this_one(migrated: Database) -> None:
+    host = await set_up(migrated, "i", "j")
+    await write(migrated, host, ran("i", 1, OLD, None))
+    await write(migrated, host, ran("j", 2, NEW))
+    assert (await rows(migrated, "select image_digests from revisions"))[0]["image_digests"] == {
+        "": OLD,
+        "own/one": NEW,
+    }

@@ -1,7 +1,7 @@
 """The hub's side of commands: which are due for dispatch, and the agents' answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -36,9 +36,9 @@ _TAKE: Final = """
       from due where u.id = due.id
     returning u.*, due.sent_before, due.over, due.runtimes,
               case when u.verb = 'start' then (
-                   select r.image_digest from instances i
+                   select r.image_digests from instances i
                      join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
-                    where i.id = u.instance_id) end as image_digest"""
+                    where i.id = u.instance_id) end as image_digests"""
 # A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
     update commands c
@@ -76,7 +76,7 @@ class DueCommand:
     payload: dict[str, Any]
     sent_before: bool  # an agent may have seen it already
     runtimes: frozenset[str] = frozenset()  # that its worker's agent knows, usable or not
-    image_digest: str | None = None  # that all containers of its revision run; None: none has run yet
+    image_digests: Mapping[str, str] = field(default_factory=dict)  # that its revision keeps, by repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
             payload=row["payload"],
             sent_before=row["sent_before"] is not None,
             runtimes=frozenset(runtime["name"] for runtime in row["runtimes"]),
-            image_digest=row["image_digest"],
+            image_digests=row["image_digests"] or {},
         )
         for row in rows
         if not row["over"]

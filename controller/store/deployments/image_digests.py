@@ -1,48 +1,119 @@
-"""The image of a revision: all of its containers run the bytes that the first one ran, whatever its tag becomes."""
+"""The images of a revision: all of its containers run the bytes that the first one ran, whatever its tag becomes.
+
+A digest is of one repository. Where the controller's settings move an engine to another one, the revision keeps a
+digest of that one too.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from controller.domain.events import NewEvent
 from controller.store.core.database import Connection
+from controller.store.core.events import write_events
+from schemas.image_names import short_repository
+from schemas.status_reasons import IMAGE_DIFFERS
 from schemas.wire import ProcessReport
 
-# The first digest stays. Rows are locked in one order, so that the writers of two hubs never deadlock.
+# The first digest of a repository stays. Rows are locked in one order, so that the writers of two hubs never deadlock.
 _KEEP: Final = """
     with seen as (
-        select distinct on (i.deployment_uid, i.revision) i.deployment_uid, i.revision, x.digest
-          from unnest($1::text[], $2::integer[], $3::text[]) with ordinality as x (id, rank, digest, n)
+        select distinct on (i.deployment_uid, i.revision, x.repository)
+               i.deployment_uid, i.revision, x.repository, x.digest
+          from unnest($1::text[], $2::integer[], $3::text[], $4::text[])
+               with ordinality as x (id, rank, repository, digest, n)
           join instances i on i.id = x.id
-         order by i.deployment_uid, i.revision, x.rank, x.n),
+         order by i.deployment_uid, i.revision, x.repository, x.rank, x.n),
     open as materialized (
         select r.deployment_uid, r.generation from revisions r
-          join seen s on (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation)
-         where r.image_digest is null
+         where exists (select 1 from seen s where (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation)
+                          and not r.image_digests ? s.repository)
          order by r.deployment_uid, r.generation for no key update of r)
-    update revisions r set image_digest = s.digest
-      from seen s, open o
-     where (r.deployment_uid, r.generation) = (s.deployment_uid, s.revision)
-       and (o.deployment_uid, o.generation) = (r.deployment_uid, r.generation) and r.image_digest is null"""
-
-
+    update revisions r
+       set image_digests = (select jsonb_object_agg(s.repository, s.digest) from seen s
+                             where (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation))
+                           || r.image_digests,
+           image_digest = coalesce((select min(s.digest) from seen s
+                                     where (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation)
+                                       and not r.image_digests ? s.repository), r.image_digest)
+      from open o where (o.deployment_uid, o.generation) = (r.deployment_uid, r.generation)"""
+_OTHERS: Final = """
+    select x.n, i.deployment_uid, i.revision, r.image_digests ->> x.repository as kept
+      from unnest($1::text[], $2::text[], $3::text[]) with ordinality as x (id, repository, digest, n)
+      join instances i on i.id = x.id
+      join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
+     where r.image_digests ->> x.repository <> x.digest
+     order by x.n"""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-async def keep_digests(connection: Connection, written: Iterable[ProcessReport]) -> None:
-    """Keeps the digests of images that run, for revisions that have none yet.
+@dataclass(frozen=True, slots=True)
+class RanImage:
+    """A report of a process with claims.
+
+    Attributes:
+        ran_before: an earlier report has shown already that its image works.
+    """
+
+    report: ProcessReport
+    ran_before: bool
+
+    @property
+    def repository(self) -> str:
+        """Empty: an agent of an earlier version does not tell it."""
+        return short_repository(self.report.image_repository or "")
+
+
+async def keep_digests(connection: Connection, written: Iterable[RanImage]) -> None:
+    """Keeps the digests of images that run, for revisions that have none of their repository yet.
+
+    A process that starts to run another one than its revision has kept is told by an event.
 
     Args:
         connection: in the transaction that wrote the reports.
         written: reports of processes that have claims.
     """
-    running = [report for report in written if _DIGEST.fullmatch(report.image_digest or "") and _ran(report)]
-    if running:
-        await connection.execute(
-            _KEEP, [r.instance for r in running], [r.rank for r in running], [r.image_digest for r in running]
-        )
+    running = [one for one in written if _DIGEST.fullmatch(one.report.image_digest or "") and ran(one.report)]
+    if not running:
+        return
+    await connection.execute(
+        _KEEP,
+        [one.report.instance for one in running],
+        [one.report.rank for one in running],
+        [one.repository for one in running],
+        [one.report.image_digest for one in running],
+    )
+    new = [one for one in running if not one.ran_before]
+    if new:
+        await write_events(connection, await _differing(connection, new))
 
 
-def _ran(report: ProcessReport) -> bool:
+async def _differing(connection: Connection, new: Sequence[RanImage]) -> list[NewEvent]:
+    rows = await connection.fetch(
+        _OTHERS,
+        [one.report.instance for one in new],
+        [one.repository for one in new],
+        [one.report.image_digest for one in new],
+    )
+    return [_event(new[row["n"] - 1], str(row["deployment_uid"]), row["revision"], row["kept"]) for row in rows]
+
+
+def _event(one: RanImage, deployment: str, revision: int, kept: str) -> NewEvent:
+    report = one.report
+    image = one.repository or "its image"
+    message = (
+        f"{report.instance} runs {report.image_digest} of {image}, but revision {revision} keeps {kept}, which later "
+        "starts use"
+    )
+    evidence = {
+        "revision": revision, "epoch": report.epoch, "rank": report.rank, "repository": one.repository,
+        "digest": report.image_digest, "kept": kept,
+    }  # fmt: skip
+    return NewEvent(IMAGE_DIFFERS, message, (f"deployment:{deployment}", f"instance:{report.instance}"), evidence)
+
+
+def ran(report: ProcessReport) -> bool:
     """Whether the image worked: its process serves, or has done what it should."""
     if report.state == "exited":
         return report.ready or (report.reason == "exit" and report.exit_code == 0)

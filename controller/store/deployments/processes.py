@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.core.database import Connection
-from controller.store.deployments.image_digests import keep_digests
+from controller.store.deployments.image_digests import RanImage, keep_digests
 from schemas.wire import ProcessReport
 
 _FENCE: Final = """
@@ -17,7 +17,7 @@ _FENCE: Final = """
      order by w.id for share of w"""
 _LOCK_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
 _LEDGER: Final = """
-    select r.n, i.deployment_uid, p.state, p.session, p.seq,
+    select r.n, i.deployment_uid, p.state, p.ready, p.session, p.seq,
            p.worker_id = r.worker_id as recorded,
            exists (select 1 from claims c join devices d on d.uuid = c.device
                     where (c.instance_id, c.epoch, c.rank) = (r.instance_id, r.epoch, r.rank)
@@ -94,6 +94,7 @@ class _Reported:
     recorded: bool
     ordered: bool
     ended_before: bool  # an earlier report said that it exited
+    ran_before: bool  # an earlier report said that it ran
 
     @property
     def alive(self) -> bool:
@@ -137,7 +138,7 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
     ]
     rows = _newest_of_each([s for s in reported if s.writable])
     changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
-    await keep_digests(connection, [s.report.report for s in rows if s.claimed])
+    await keep_digests(connection, [RanImage(s.report.report, s.ran_before) for s in rows if s.claimed])
     written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
     return written
 
@@ -186,6 +187,7 @@ def _reported(report: SessionReport, row: Any) -> _Reported:
         recorded=bool(row["recorded"]),
         ordered=row["ordered"],
         ended_before=row["state"] == "exited" and newer,
+        ran_before=bool(row["ready"]) or row["state"] in ("running", "unhealthy", "exited"),
     )
 
 

@@ -72,6 +72,26 @@ async def test_settings_change_default_images_alone(hub: HubUnderTest) -> None:
 async def test_later_replicas_run_the_digest_of_the_first(hub: HubUnderTest) -> None:
     worker, agent = await set_up(hub, DOCKER)
     assert await ordered(hub, agent, worker, "i") == "own/one:1"
-    await agent.send(process("i", "running", seq=1, ready=True, image_digest=DIGEST))
+    await agent.send(process("i", "running", seq=1, ready=True, image_digest=DIGEST, image_repository="own/one"))
     await agent.ack(1)
     assert await ordered(hub, agent, worker, "j") == f"own/one@{DIGEST}"
+
+
+async def test_a_digest_is_not_asked_of_another_repository(hub: HubUnderTest) -> None:
+    hub.images["vllm"] = "old.example/vllm:2"
+    worker, agent = await set_up(hub, DOCKER)
+    await ordered(hub, agent, worker, "i", default_image="vllm")
+    await agent.send(
+        process("i", "running", seq=1, ready=True, image_digest=DIGEST, image_repository="old.example/vllm")
+    )
+    await agent.ack(1)
+    hub.images["vllm"] = "new.example/vllm:2"
+    assert await ordered(hub, agent, worker, "j", default_image="vllm") == "new.example/vllm:2"
+
+
+async def test_a_digest_of_an_earlier_version_is_used_where_the_spec_names_the_image(hub: HubUnderTest) -> None:
+    worker, agent = await set_up(hub, DOCKER)
+    await agent.send(process("i", "running", seq=1, ready=True, image_digest=DIGEST))
+    await agent.ack(1)
+    assert await ordered(hub, agent, worker, "i") == f"own/one@{DIGEST}"
+    assert await ordered(hub, agent, worker, "j", default_image="vllm") == "own/one:1"

@@ -29,7 +29,9 @@ START = Command(
 )  # fmt: skip
 RUNTIME = RuntimeFacts(name="docker", usable=True, reason="no NVIDIA container toolkit on this host", version="28.2.2")
 HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1, cpu_milli=1000, runtimes=(RUNTIME,))
-REPORT = ProcessReport(instance="d-1", epoch=1, seq=1, state="running", image_digest="sha256:1f2e")
+REPORT = ProcessReport(
+    instance="d-1", epoch=1, seq=1, state="running", image_digest="sha256:1f2e", image_repository="vllm/vllm-openai"
+)
 
 
 def test_all_of_a_container_passes_between_newer_peers() -> None:
@@ -43,7 +45,7 @@ def test_an_older_peer_is_told_nothing_of_containers() -> None:
     assert "container" not in orjson.loads(encode(START, 3))["start"]
     changed = InventoryChanged(inventory=Inventory(host=HOST, gpus=()))
     assert "runtimes" not in orjson.loads(encode(changed, 3))["inventory"]["host"]
-    assert "image_digest" not in orjson.loads(encode(REPORT, 3))
+    assert not {"image_digest", "image_repository"} & orjson.loads(encode(REPORT, 3)).keys()
 
 
 def test_an_order_and_a_host_of_an_earlier_version_have_no_container() -> None:

@@ -16,7 +16,6 @@ from agent.decide.containers import (
     labels,
     pull_error,
     registry_of,
-    repository_of,
     start_error,
     visible_gpus,
 )
@@ -24,6 +23,7 @@ from agent.decide.doctor.gpus import DockerFacts, docker_runtime
 from agent.decide.pulls import PullWords
 from agent.process_records import ProcessKey
 from schemas.exit_causes import cause_of_failed_start
+from schemas.image_names import repository_of
 from schemas.wire import ContainerOrder
 from support.standins.controller import start_order
 
@@ -134,6 +134,12 @@ def test_the_digest_is_of_the_repository_that_was_asked() -> None:
     assert digest_of("mirror/python:3", digests) == "sha256:aa"
     assert digest_of("other/python:3", digests) is None
     assert digest_of("python", []) is None
+
+
+def test_of_several_digests_the_one_that_was_asked_counts() -> None:
+    digests = ["a/b@sha256:aa", "a/b@sha256:bb"]
+    assert digest_of("a/b@sha256:bb", digests) == "sha256:bb"
+    assert digest_of("a/b:1", digests) == "sha256:aa"
 
 
 @pytest.mark.parametrize(

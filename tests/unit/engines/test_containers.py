@@ -12,6 +12,7 @@ from controller.engines.base import SpecError
 from controller.engines.containers import DEFAULT_IMAGES, SHM_PER_GPU_MIB, pinned
 from controller.engines.registry import engine_for, validate
 from controller.settings import ControllerSettings
+from schemas.image_names import repository_of, short_repository
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import StartOrder
 from support.builders.engine_specs import GIB, LLAMA
@@ -184,7 +185,27 @@ def test_auto_takes_engines_that_have_an_image() -> None:
     ],
 )
 def test_the_digest_takes_the_place_of_the_tag(image: str, expected: str) -> None:
-    assert pinned(image, DIGEST) == expected
+    assert pinned(image, {short_repository(image): DIGEST}, of_settings=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "digests", "of_settings", "is_pinned"),
+    [
+        ("a/b:1", {}, True, False),
+        ("a/b:1", {"a/b": DIGEST}, True, True),
+        ("docker.io/a/b:2", {"a/b": DIGEST}, True, True),
+        ("index.docker.io/library/b", {"b": DIGEST}, False, True),
+        ("mirror:5000/a/b:1", {"a/b": DIGEST}, True, False),
+        ("mirror:5000/a/b:1", {"a/b": "sha256:0", "mirror:5000/a/b": DIGEST}, True, True),
+        ("a/b:1", {"": DIGEST}, True, False),  # kept by an earlier version, perhaps of another repository
+        ("a/b:1", {"": DIGEST, "a/b": "sha256:0"}, False, True),  # which the image of a spec cannot be
+    ],
+)
+def test_a_digest_counts_for_its_repository_alone(
+    image: str, digests: dict[str, str], of_settings: bool, is_pinned: bool
+) -> None:
+    expected = f"{repository_of(image)}@{DIGEST}" if is_pinned else image
+    assert pinned(image, digests, of_settings=of_settings) == expected
 
 
 def test_the_settings_name_images_by_engine() -> None:
