@@ -4,44 +4,38 @@ import asyncio
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from agent.clock import boot_clock
 from agent.containers.container import Container
+from agent.containers.container_start import ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
 from agent.containers.model_folders import linked_folders, refused_model
-from agent.containers.registry_login import stored_login
 from agent.decide.containers import (
     Place,
     container_name,
     create_config,
     digest_of,
     key_of,
-    lacks_init,
-    pull_error,
-    registry_of,
     start_error,
     visible_gpus,
 )
-from agent.decide.pulls import PullWords
 from agent.errors import SpawnError
 from agent.journal import Journal
 from agent.model_cache.cache_folder import folder_name
-from agent.model_cache.progress import Progress
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.folders import InstanceFolders
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
-from agent.rare_log import RareLog
+from agent.wait_first import wait_first
 from schemas.exit_causes import Cause
 from schemas.hub import OWN_CACHE
-from schemas.wire import PULLING, ContainerOrder, StartOrder
+from schemas.wire import ContainerOrder, StartOrder
 
 SWEEP_S: Final = 30.0
 _RETRY_S: Final = 1.0
@@ -75,32 +69,10 @@ class ContainerRuntime:
         self._folders = folders
         self._cache_dir = cache_dir
         self._index_of = index_of
-        self._rare = RareLog(log, boot_clock)
 
     async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
-        """Returns once the image is on this host. Cancelling it ends the pull; layers that are whole stay.
-
-        Args:
-            container: names the image.
-            stall_s: how long the pull may make no progress.
-            tell: is told of progress, in words.
-
-        Raises:
-            SpawnError: it cannot be had.
-        """
-        engine, reference = self._usable(), container.image
-        try:
-            if container.pull != "always" and await engine.image(reference) is not None:
-                return
-            if container.pull == "never":
-                raise SpawnError(f"{Cause.IMAGE_NOT_FOUND}: {reference} is not on this host, and `pull` is `never`")
-            await self._pull(engine, reference, stall_s, tell)
-            if await engine.image(reference) is None:
-                raise SpawnError(pull_error(reference, "the pull ended before the image was whole"))
-        except DockerAwayError as error:
-            raise SpawnError(f"{Cause.IMAGE_PULL_FAILED}: {reference}: Docker does not answer: {error}") from error
-        except DockerRefusalError as error:
-            raise SpawnError(pull_error(reference, str(error))) from error
+        """As `provide_image`."""
+        await provide_image(self._usable(), container, stall_s, tell)
 
     async def start(
         self,
@@ -108,22 +80,45 @@ class ContainerRuntime:
         order: StartOrder,
         on_pid: Callable[[int, int | None], None],
         *,
+        given_up: asyncio.Event,
+        tell: Callable[[str], None],
         offline: bool = False,
-    ) -> tuple[Container, str | None]:
+    ) -> tuple[Container, str | None] | None:
         """Creates and starts the container of a process; returns it with the digest of its image.
 
         Args:
             record: names the process and its port.
             order: what to run.
             on_pid: as of `Container`.
+            given_up: the process shall be stopped. Docker is not waited for, unless the container may run.
+            tell: is told why giving it up takes time.
             offline: the hub is away, and the model is here.
 
         Returns:
-            The container, and the digest by which its image can be pulled again; None: it has none.
+            The container, and the digest by which its image can be pulled again, if it has one. None: the start was
+            given up, and nothing of it can run.
 
         Raises:
             SpawnError: it did not start, and nothing of it is left.
         """
+        prepared: list[_Prepared] = []
+
+        async def begin() -> None:
+            prepared.append(await self._prepare(record, order, offline=offline))
+            await _run(prepared[0].start, order)
+
+        await wait_first(begin(), given_up.wait())
+        if not prepared:
+            return None
+        found = prepared[0]
+        if not found.start.done:
+            await found.start.give_up(tell)
+            return None
+        container = Container(self._usable(), found.name, found.copy, on_pid, bridge=found.bridge, known=True)
+        container.open()
+        return container, found.digest
+
+    async def _prepare(self, record: ProcessRecord, order: StartOrder, *, offline: bool) -> "_Prepared":
         engine, container = self._usable(), order.container
         if container is None:
             raise AssertionError("the order has a container")
@@ -148,18 +143,12 @@ class ContainerRuntime:
         place = self._place(record, order, str(image.get("Id") or container.image), bridge=bridge, offline=offline)
         linked = await asyncio.to_thread(linked_folders, container.models)
         place = replace(place, read=(*place.read, *linked))
-        try:
-            await self._create_and_start(engine, name, order, record.key, place)
-        except DockerRefusalError as error:
-            await self._remove_for_certain(engine, name)
-            program = (order.argv or ("",))[0]
-            raise SpawnError(start_error(program, container.image, str(error))) from error
-        except DockerAwayError as error:  # whether it runs is unknown
-            await self._remove_for_certain(engine, name)
-            raise SpawnError(f"Docker did not answer while the container was started: {error}") from error
-        started = Container(engine, name, copy, on_pid, bridge=bridge, known=True)
-        started.open()
-        return started, digest_of(container.image, list(image.get("RepoDigests") or ()))
+
+        def config(init: bool) -> dict[str, Any]:
+            return create_config(order, record.key, replace(place, init=init))
+
+        digest = digest_of(container.image, list(image.get("RepoDigests") or ()))
+        return _Prepared(ContainerStart(engine, name, config), name, copy, digest, bridge=bridge)
 
     def adopt(self, record: ProcessRecord, on_pid: Callable[[int, int | None], None], boot_id: str) -> Container:
         """The container of a process that an earlier agent started; whether it still is, it tells itself."""
@@ -199,28 +188,6 @@ class ContainerRuntime:
             )
         return self._engine
 
-    async def _pull(self, engine: DockerEngine, reference: str, stall_s: float, tell: Callable[[str], None]) -> None:
-        words, progress = PullWords(), Progress(reference, stall_s, time.monotonic(), PULLING.strip())
-        login = await asyncio.to_thread(stored_login, registry_of(reference))
-        tell(f"{PULLING}{reference}")
-        moved_s, before = time.monotonic(), (0, "")
-        async with contextlib.aclosing(engine.pull(reference, login, stall_s)) as said:
-            while True:
-                try:
-                    async with asyncio.timeout(max(0.0, moved_s + stall_s - time.monotonic())):
-                        word = await anext(said)
-                except StopAsyncIteration:
-                    return
-                except TimeoutError as error:
-                    text = f"{Cause.IMAGE_PULL_FAILED}: {reference}: no progress for {stall_s:g} s"
-                    raise SpawnError(text) from error
-                now = (words.there, f"{word.get('status')}{word.get('progressDetail')}{word.get('id')}")
-                if words.take(word) and now != before:
-                    moved_s, before = time.monotonic(), now
-                progress.expect(words.total)
-                if told := progress.told(words.there, time.monotonic()):
-                    tell(told)
-
     def _place(self, record: ProcessRecord, order: StartOrder, image: str, *, bridge: bool, offline: bool) -> Place:
         key = record.key
         try:
@@ -252,46 +219,6 @@ class ContainerRuntime:
             read=read,
         )
 
-    async def _create_and_start(
-        self,
-        engine: DockerEngine,
-        name: str,
-        order: StartOrder,
-        key: ProcessKey,
-        place: Place,
-    ) -> None:
-        for init in (True, False):
-            config = create_config(order, key, replace(place, init=init))
-            try:
-                await self._create(engine, name, config)
-                await engine.start(name)
-            except DockerRefusalError as error:
-                if not (init and lacks_init(str(error))):
-                    raise
-                await self._remove_for_certain(engine, name)
-            else:
-                return
-
-    async def _create(self, engine: DockerEngine, name: str, config: dict[str, Any]) -> None:
-        try:
-            await engine.create(name, config)
-        except DockerRefusalError as error:
-            if error.status != _CONFLICT:
-                raise
-            await self._remove_for_certain(engine, name)  # of this very process, from an agent that was killed
-            await engine.create(name, config)
-
-    async def _remove_for_certain(self, engine: DockerEngine, name: str) -> None:
-        """Returns only once Docker says that there is no such container: until then it may hold GPUs."""
-        while True:
-            try:
-                await engine.remove(name)
-                if await engine.inspect(name) is None:
-                    return
-            except (DockerAwayError, DockerRefusalError) as error:
-                self._rare.warning("container not removed", cause=name, container=name, error=str(error))
-            await asyncio.sleep(_RETRY_S)
-
     async def _remove_strays(self, engine: DockerEngine) -> None:
         found = await engine.list_of(self.owner())
         live = {record.key for record in self._journal.live()}  # read after the list: what is new is not in it
@@ -303,3 +230,29 @@ class ContainerRuntime:
 
     def _log_copy(self, key: ProcessKey) -> LogCopy:
         return LogCopy(self._folders.log(key))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A start that Docker knows nothing of yet."""
+
+    start: ContainerStart
+    name: str
+    copy: LogCopy
+    digest: str | None
+    bridge: bool
+
+
+async def _run(start: ContainerStart, order: StartOrder) -> None:
+    """Runs the start.
+
+    Raises:
+        SpawnError: it failed; the message says why in words of ours.
+    """
+    image = order.container.image if order.container else ""
+    try:
+        await start.run()
+    except DockerRefusalError as error:
+        raise SpawnError(start_error((order.argv or ("",))[0], image, str(error))) from error
+    except DockerAwayError as error:
+        raise SpawnError(f"Docker did not answer while the container was started: {error}") from error

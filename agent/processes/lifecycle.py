@@ -173,15 +173,23 @@ class EngineProcess:
             return self._record.message
         return telling_line(tail) or self._record.message
 
-    async def _start(self) -> Running:
-        """Starts it on this host, or in a container."""
+    async def _start(self) -> Running | None:
+        """Starts it on this host, or in a container; None: it was stopped before it ran."""
         if self._order.container is None:
             return self._spawn()
         record = self._record
         self._amend(port=self._context.ports.allocate() if self._order.needs_port else None)
-        container, digest = await self._context.containers.start(
-            self._record, self._order, self._note_pid, offline=self._hub_is_away
+        started = await self._context.containers.start(
+            self._record,
+            self._order,
+            self._note_pid,
+            given_up=self._stop_changed,
+            tell=lambda message: self._write(message=message),
+            offline=self._hub_is_away,
         )
+        if started is None:
+            return None
+        container, digest = started
         self._amend(image_digest=digest, image_repository=_repository(self._order))
         log.info("container started", instance=record.instance, epoch=record.epoch, port=self._record.port)
         return container

@@ -1,0 +1,112 @@
+"""The start of one container: made, started, and given up so that nothing of it can run."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from agent.clock import boot_clock
+from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.decide.containers import lacks_init
+from agent.rare_log import RareLog
+
+_RETRY_S: Final = 1.0
+_REMOVE_LIMIT_S: Final = 2.0  # for what cannot run: if it stays, it is removed later, as a stray
+_TELL_AFTER_S: Final = 3.0
+_CONFLICT: Final = 409
+
+log = structlog.get_logger()
+_rare: Final = RareLog(log, boot_clock)
+
+
+class ContainerStart:
+    """One attempt.
+
+    Args:
+        engine: the Docker engine.
+        name: of the container.
+        config: what Docker is asked to create, with an init process before it or without.
+    """
+
+    def __init__(self, engine: DockerEngine, name: str, config: Callable[[bool], dict[str, Any]]) -> None:
+        self.done = False
+        self._engine = engine
+        self._name = name
+        self._config = config
+        self._made = False  # Docker was asked to create it
+        self._asked = False  # Docker was asked to start it: from now on it may run
+
+    async def run(self) -> None:
+        """Creates and starts it.
+
+        Raises:
+            DockerRefusalError: Docker does not do it; nothing is left.
+            DockerAwayError: Docker did not answer; nothing is left.
+        """
+        try:
+            for init in (True, False):
+                try:
+                    await self._create(self._config(init))
+                    self._asked = True
+                    await self._engine.start(self._name)
+                except DockerRefusalError as error:
+                    if not (init and lacks_init(str(error))):
+                        raise
+                    await self._remove_for_certain()
+                else:
+                    self.done = True
+                    return
+        except (DockerAwayError, DockerRefusalError):  # if it is away, whether it runs is unknown
+            await self._remove_for_certain()
+            raise
+
+    async def give_up(self, tell: Callable[[str], None]) -> None:
+        """Returns once nothing of it can run. `run` was cancelled before.
+
+        Docker goes on with what it was asked. A container that it was only asked to create runs never; one that it was
+        asked to start may run until Docker says that it is gone.
+
+        Args:
+            tell: is told why this takes time.
+        """
+        if not self._made:
+            return
+        if not self._asked:
+            with contextlib.suppress(TimeoutError, DockerAwayError, DockerRefusalError):
+                async with asyncio.timeout(_REMOVE_LIMIT_S):
+                    await self._engine.remove(self._name)
+            return
+        removing = asyncio.create_task(self._remove_for_certain(), name=f"remove {self._name}")
+        try:
+            done, _ = await asyncio.wait([removing], timeout=_TELL_AFTER_S)
+            if not done:
+                tell(f"Docker hangs in the start of container {self._name}: it may run until Docker has removed it")
+            await removing
+        finally:
+            removing.cancel()
+            await asyncio.gather(removing, return_exceptions=True)
+
+    async def _create(self, config: dict[str, Any]) -> None:
+        self._made = True
+        try:
+            await self._engine.create(self._name, config)
+        except DockerRefusalError as error:
+            if error.status != _CONFLICT:
+                raise
+            self._asked = True  # of this very process, from an agent that was killed
+            await self._remove_for_certain()
+            await self._engine.create(self._name, config)
+
+    async def _remove_for_certain(self) -> None:
+        """Returns only once Docker says that there is no such container: until then it may hold GPUs."""
+        while True:
+            try:
+                await self._engine.remove(self._name)
+                if await self._engine.inspect(self._name) is None:
+                    self._asked = False
+                    return
+            except (DockerAwayError, DockerRefusalError) as error:
+                _rare.warning("container not removed", cause=self._name, container=self._name, error=str(error))
+            await asyncio.sleep(_RETRY_S)

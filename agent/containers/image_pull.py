@@ -1,0 +1,86 @@
+"""Fetches the image of a container, with progress in words and a deadline since the last of it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.registry_login import stored_login
+from agent.decide.containers import pull_error, registry_of
+from agent.decide.pulls import PullWords
+from agent.errors import SpawnError
+from agent.model_cache.progress import Progress
+from agent.wait_first import wait_first
+from schemas.exit_causes import Cause
+from schemas.wire import PULLING, ContainerOrder
+
+_LOOK_S: Final = 1.0  # Docker says nothing while a registry is silent; what is there is told all the same
+
+
+async def provide_image(
+    engine: DockerEngine, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]
+) -> None:
+    """Returns once the image is on this host. Cancelling it ends the pull; layers that are whole stay.
+
+    Args:
+        engine: the Docker engine.
+        container: names the image.
+        stall_s: how long the pull may make no progress, in seconds.
+        tell: is told of progress, in words.
+
+    Raises:
+        SpawnError: it cannot be had.
+    """
+    reference = container.image
+    try:
+        if container.pull != "always" and await engine.image(reference) is not None:
+            return
+        if container.pull == "never":
+            raise SpawnError(f"{Cause.IMAGE_NOT_FOUND}: {reference} is not on this host, and `pull` is `never`")
+        await _pull(engine, reference, stall_s, tell)
+        if await engine.image(reference) is None:
+            raise SpawnError(pull_error(reference, "the pull ended before the image was whole"))
+    except DockerAwayError as error:
+        raise SpawnError(f"{Cause.IMAGE_PULL_FAILED}: {reference}: Docker does not answer: {error}") from error
+    except DockerRefusalError as error:
+        raise SpawnError(pull_error(reference, str(error))) from error
+
+
+async def _pull(engine: DockerEngine, reference: str, stall_s: float, tell: Callable[[str], None]) -> None:
+    login = await asyncio.to_thread(stored_login, registry_of(reference))
+    tell(f"{PULLING}{reference}")
+    words, progress = PullWords(), Progress(reference, stall_s, time.monotonic(), PULLING.strip())
+    async with contextlib.aclosing(engine.pull(reference, login, stall_s)) as said:
+        await wait_first(_take(said, words, reference, stall_s), _tell_on(words, progress, tell))
+
+
+async def _take(said: AsyncGenerator[dict[str, Any], None], words: PullWords, reference: str, stall_s: float) -> None:
+    """Takes Docker's words until the last one.
+
+    Raises:
+        SpawnError: none has told of progress for `stall_s`.
+    """
+    moved_s, before = time.monotonic(), (0, "")
+    while True:
+        try:
+            async with asyncio.timeout(max(0.0, moved_s + stall_s - time.monotonic())):
+                word = await anext(said)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            text = f"{Cause.IMAGE_PULL_FAILED}: {reference}: no progress for {stall_s:g} s"
+            raise SpawnError(text) from error
+        now = (words.there, f"{word.get('status')}{word.get('progressDetail')}{word.get('id')}")
+        if words.take(word) and now != before:
+            moved_s, before = time.monotonic(), now
+
+
+async def _tell_on(words: PullWords, progress: Progress, tell: Callable[[str], None]) -> None:
+    """Tells what is there, as often as `progress` allows. Never returns."""
+    while True:
+        progress.expect(words.total)
+        if words.total and (told := progress.told(words.there, time.monotonic())):
+            tell(told)
+        await asyncio.sleep(_LOOK_S)

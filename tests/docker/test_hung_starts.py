@@ -1,0 +1,30 @@
+"""A stop does not wait until a start that hangs is over, and nothing runs without a claim."""
+
+import asyncio
+from pathlib import Path
+
+from support.docker.dockerd import Dockerd
+from support.docker.images import contained_engine
+from support.processes.agents import GPU0, running_agent
+from support.standins.controller import ControllerDouble
+
+
+async def test_a_stop_while_the_start_hangs_is_told_and_ends_with_the_container(
+    controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    async with running_agent(controller, tmp_path, docker=dockerd.address):
+        with dockerd.hanging_starts():
+            await controller.start_order("i-1", contained_engine(gpus=(GPU0,)))
+            await dockerd.until_containers(1)
+            await asyncio.sleep(1.0)  # it is in the hook
+            await controller.stop_order("i-1", drain_s=0.5)
+            await controller.state("i-1", "stopping")
+            await controller.until(
+                lambda: "Docker hangs in the start" in (controller.latest("i-1") or controller.reports[0]).message
+            )
+            latest = controller.latest("i-1")
+            assert latest is not None
+            assert latest.state == "stopping", "whether it runs is unknown, so its claim stays"
+        ended = await controller.state("i-1", "exited")
+        assert (ended.reason, ended.exit_code) == ("stopped", None)
+        assert await dockerd.containers() == []

@@ -1,0 +1,40 @@
+"""Progress of a pull: what is there is told also when Docker falls silent afterwards."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from agent.containers import image_pull
+from agent.containers.image_pull import provide_image
+from agent.errors import SpawnError
+from agent.model_cache import progress
+from schemas.wire import PULLING, ContainerOrder
+
+MIB = 2**20
+
+
+class SilentEngine:
+    """Says how much is there twice in a moment, and then nothing."""
+
+    async def image(self, _reference: str) -> None: ...
+
+    async def pull(self, _reference: str, _auth: Any, _stall_s: float) -> AsyncGenerator[dict[str, Any], None]:
+        for current in (1, 7):
+            yield {
+                "status": "Downloading",
+                "id": "a",
+                "progressDetail": {"current": current * MIB, "total": 9 * MIB},
+            }
+        await asyncio.Event().wait()
+
+
+async def test_the_last_word_before_a_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(image_pull, "_LOOK_S", 0.02)
+    told: list[str] = []
+    with pytest.raises(SpawnError, match="no progress for 0"):
+        await provide_image(SilentEngine(), ContainerOrder(image="a/b", pull="missing"), 0.5, told.append)  # type: ignore[arg-type]
+    assert told[0] == f"{PULLING}a/b"
+    assert told[-1].startswith(f"{PULLING}a/b: 7 MiB of 9 MiB"), told
