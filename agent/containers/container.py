@@ -15,6 +15,8 @@ import structlog
 from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.log_copy import LogCopy
+from agent.containers.log_follow import LogFollow
+from agent.decide.container_end import FirstProcess, NoWord, has_ended
 from agent.decide.containers import exit_code
 from agent.processes.cgroups import OOM_KILLED
 from agent.processes.procfs import read_process, start_ticks
@@ -24,10 +26,6 @@ from schemas.wire import ExitReason
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
 _LOG_END_S: Final = 5.0  # for the last lines, once it has ended
 _KILL_POLL_S: Final = 0.5
-_MOST_PIECES: Final = 500
-_FLUSH_S: Final = 0.1
-_LOG_RETRY_S: Final = (0.2, 1.0, 5.0, 30.0)
-_AWAY_S: Final = 10.0  # a Docker that starts again may still tell how it ended
 
 log = structlog.get_logger()
 
@@ -64,30 +62,37 @@ class Container:
         self._on_pid = on_pid
         self._bridge = bridge
         self._away = not known
-        self._away_since_s: float | None = None
+        self._gone_since_s: float | None = None  # when its first process was found gone, without a word of Docker's
+        self._end_note = ""
         self._earlier_boot = earlier_boot
         self._answered = False
         self._elsewhere = False  # Docker knows no such container, and yet its first process runs
         self._noted_pid: int | None = None
         self._pid: tuple[int, int | None] | None = None
         self._signalled_by_pid = False
-        self._over = asyncio.Event()
         self._state: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._log_wanted = asyncio.Event()
+        self._log = LogFollow(engine, name, copy)
         self._rare = RareLog(log, boot_clock)
 
     def open(self, pid: int | None = None, ticks: int | None = None) -> None:
         """Starts to watch. `pid` and its start: as an earlier agent knew them."""
         self._pid = None if pid is None or self._earlier_boot else (pid, ticks)
         self._noted_pid = self._pid[0] if self._pid else None
-        copying = asyncio.create_task(self._copy_log(), name=f"log {self._name}")
+        copying = asyncio.create_task(self._log.run(), name=f"log {self._name}")
         self._tasks = [copying, asyncio.create_task(self._watch(copying), name=f"container {self._name}")]
 
     @property
     def end(self) -> ExitReason:
-        """`gone` if it was never started, or was removed."""
-        return "exit" if self._state.get("Status") in ("exited", "dead") else "gone"
+        """`gone` if it was never started, was removed, or if Docker does not say."""
+        return "exit" if not self._end_note and self._state.get("Status") in ("exited", "dead") else "gone"
+
+    @property
+    def end_note(self) -> str:
+        """That Docker did not say how it ended, and by what its end is certain; empty: Docker said it."""
+        if self._end_note or self.end == "exit":
+            return self._end_note
+        return "its container is gone, and Docker does not say how it ended"
 
     @property
     def is_unknown(self) -> bool:
@@ -151,7 +156,7 @@ class Container:
             try:
                 if await self._has_ended():
                     break
-                self._away, self._away_since_s, delays = False, None, iter(_RETRY_S)
+                self._away, self._gone_since_s, delays = False, None, iter(_RETRY_S)
                 await self._engine.wait(self._name)
             except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
                 self._away = True
@@ -159,8 +164,7 @@ class Container:
                 if self._is_dead(error):
                     break
                 await asyncio.sleep(next(delays, _RETRY_S[-1]))
-        self._over.set()
-        self._log_wanted.set()
+        self._log.end()
         await asyncio.wait([copying], timeout=_LOG_END_S)
         copying.cancel()
         self.exited.set()
@@ -184,7 +188,7 @@ class Container:
         if state.get("Running"):
             self._state = state
             self._note_pid(int(state.get("Pid") or 0))
-            self._log_wanted.set()
+            self._log.begin()
             return False
         status = state.get("Status")
         if status in ("exited", "dead"):
@@ -216,25 +220,37 @@ class Container:
         return process is not None and not process.zombie and process.start_ticks == self._pid[1]
 
     def _is_dead(self, error: Exception) -> bool:
-        """Whether it has certainly ended, while Docker does not answer.
+        """Whether it has certainly ended, while Docker does not say how it is."""
+        process, now_s = self._first_process(), boot_clock()
+        earlier_boot = self._earlier_boot and self._pid is None  # else it was started by hand since
+        if process != "gone" and not earlier_boot:
+            self._gone_since_s = None
+            return False
+        if self._gone_since_s is None:
+            self._gone_since_s = now_s
+        known = NoWord(
+            answers=self._answered or not isinstance(error, DockerAwayError),
+            process=process,
+            signalled_by_pid=self._signalled_by_pid,
+            earlier_boot=earlier_boot,
+            for_s=now_s - self._gone_since_s,
+        )
+        if not has_ended(known):
+            return False
+        pid = self._pid[0] if self._pid else ""
+        which = "the host was started again" if earlier_boot else f"its first process {pid} is gone"
+        says = f"answers: {error}" if known.answers else "does not answer"
+        self._end_note = f"{which}, and Docker {says}; how it ended is unknown"
+        return True
 
-        Its first process waits for all others before it becomes a zombie. Docker starts none again: we set no restart
-        policy. Where Docker answers at all, its word is awaited.
-        """
-        if self._answered or not isinstance(error, DockerAwayError):
-            return False
-        if self._earlier_boot:
-            return self._pid is None  # else it was started by hand since
-        if self._pid is None or self._pid[1] is None or self._first_process_runs():
-            return False
-        if self._signalled_by_pid:
-            return True
-        now_s = boot_clock()
-        if self._away_since_s is None:
-            self._away_since_s = now_s
+    def _first_process(self) -> FirstProcess:
+        if self._pid is None or self._pid[1] is None:
+            return "unknown"
+        if self._first_process_runs():
+            return "runs"
         # A process of another machine has a pid there, and pids may be hidden: then even the first one is not seen.
         seen = self._engine.address.startswith("unix:") and read_process(1) is not None
-        return seen and now_s - self._away_since_s >= _AWAY_S
+        return "gone" if seen or self._signalled_by_pid else "unknown"
 
     async def _signal(self, number: signal.Signals) -> None:
         try:
@@ -251,50 +267,3 @@ class Container:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self._pid[0], number)
             self._signalled_by_pid = True
-
-    async def _copy_log(self) -> None:
-        """Copies the log until the container has ended; goes on after Docker was away."""
-        delays = iter(_LOG_RETRY_S)
-        while True:
-            await self._log_wanted.wait()
-            over = self._over.is_set()  # read before the copy, which then includes the last words
-            try:
-                await self._copy_pieces()
-            except (DockerAwayError, DockerRefusalError) as error:
-                if over and isinstance(error, DockerRefusalError):
-                    return
-                delays = iter(_LOG_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
-                self._rare.warning("log not copied", cause="log", container=self._name, error=str(error))
-            else:
-                if over:
-                    return
-                delays = iter(_LOG_RETRY_S)
-            delay_s = next(delays, _LOG_RETRY_S[-1])
-            if over:
-                await asyncio.sleep(_RETRY_S[0])
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._over.wait()
-
-    async def _copy_pieces(self) -> None:
-        self._copy.begin()
-        pieces: asyncio.Queue[bytes] = asyncio.Queue(_MOST_PIECES)
-        reading = asyncio.create_task(self._read_pieces(pieces), name=f"log of {self._name}")
-        try:
-            while not (reading.done() and pieces.empty()):
-                taken = [pieces.get_nowait() for _ in range(pieces.qsize())]
-                if taken:
-                    await asyncio.to_thread(self._copy.write, taken)
-                else:
-                    await asyncio.wait([reading], timeout=_FLUSH_S)
-            await reading
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-
-    async def _read_pieces(self, pieces: asyncio.Queue[bytes]) -> None:
-        async with contextlib.aclosing(self._engine.log(self._name, self._copy.since)) as read:
-            async for piece in read:
-                await pieces.put(piece)

@@ -160,12 +160,15 @@ class DockerEngine:
                         raise DockerRefusalError(0, str(word["error"]))
                     yield word
 
-    async def log(self, name: str, since: str) -> AsyncGenerator[bytes, None]:
-        """What a container prints, each piece with the time before it; ends when the container has ended.
+    async def log(self, name: str, since: str, silent_s: float) -> AsyncGenerator[bytes, None]:
+        """What a container prints, each piece with the time before it; of a huge piece only the beginning.
+
+        It ends when the container has ended, or when nothing has come for `silent_s`: then the connection may be dead.
 
         Args:
             name: of the container.
             since: seconds since 1970; pieces from then on come.
+            silent_s: seconds.
 
         Raises:
             DockerAwayError, DockerRefusalError.
@@ -174,15 +177,16 @@ class DockerEngine:
             # aiodocker's own reading of logs cannot tell where a piece ends.
             url = await self._url(docker, f"containers/{name}/logs")
             params = {"stdout": "1", "stderr": "1", "follow": "1", "timestamps": "1", "since": since}
-            async with docker.session.get(url, params=params, timeout=_STREAM) as response:
-                await _check(response)
-                while True:
-                    try:
-                        header = await response.content.readexactly(_HEADER_BYTES)
-                        length = int.from_bytes(header[4:], "big")
-                        yield await response.content.readexactly(min(length, _MOST_LINE_BYTES))
-                    except asyncio.IncompleteReadError:
-                        return
+            with contextlib.suppress(asyncio.IncompleteReadError, _StalledError):
+                # Docker may send the head of its answer only with the first piece.
+                async with _within(silent_s):
+                    response = await docker.session.get(url, params=params, timeout=_STREAM)
+                async with response:
+                    await _check(response)
+                    while True:
+                        async with _within(silent_s):
+                            piece = await _piece(response.content)
+                        yield piece
 
     def _connected(self, docker: "type[Docker]") -> "Docker":
         """A client without a bound of connections: each container has two calls that last, and others must not wait."""
@@ -234,6 +238,25 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 class _StalledError(Exception):
     """Nothing was said for too long."""
+
+
+@asynccontextmanager
+async def _within(limit_s: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError as error:
+        raise _StalledError from error
+
+
+async def _piece(content: aiohttp.StreamReader) -> bytes:
+    header = await content.readexactly(_HEADER_BYTES)
+    length = int.from_bytes(header[4:], "big")
+    piece = await content.readexactly(min(length, _MOST_LINE_BYTES))
+    left = length - len(piece)
+    while left:
+        left -= len(await content.readexactly(min(left, _MOST_LINE_BYTES)))
+    return piece
 
 
 async def _unless_missing(asked: Any) -> dict[str, Any] | None:

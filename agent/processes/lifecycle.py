@@ -128,7 +128,7 @@ class EngineProcess:
             plan = self._record.stop
             message = self._record.message if plan else await self._why(group)
             held = await memory_back(self.key, self._context.gpus_listing, self._context.clock)
-            told = "; ".join(filter(None, (message, held)))
+            told = "; ".join(filter(None, (message, group.end_note, held)))
             self._finish(plan.reason if plan else group.end, group.exit_code, told)
             await group.forget()
         finally:
@@ -160,7 +160,7 @@ class EngineProcess:
         if killed := group.oom_message(self._order.host_memory_mib):
             return killed
         if group.end == "gone":
-            return "its container is gone, and Docker does not say how it ended"
+            return ""
         if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > self._oom_kills[0]:
             return KILLED_FOR_MEMORY
         if group.exit_code == 0 and not self._order.needs_port:

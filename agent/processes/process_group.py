@@ -58,6 +58,11 @@ class ProcessGroup:
         return "exit"
 
     @property
+    def end_note(self) -> str:
+        """Empty: the kernel tells all."""
+        return ""
+
+    @property
     def is_unknown(self) -> bool:
         """Never: the kernel always answers."""
         return False

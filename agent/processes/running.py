@@ -17,6 +17,10 @@ class Running(Protocol):
         """Why it is over, if nothing has asked for that."""
 
     @property
+    def end_note(self) -> str:
+        """What is not known of its end, and why it is certain all the same; empty: all is known."""
+
+    @property
     def is_unknown(self) -> bool:
         """Whether it cannot be told now that it runs and answers. What a probe finds then says nothing of it."""
 

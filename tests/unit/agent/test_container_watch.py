@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from agent.containers import container as watched
+from agent.containers import log_follow
 from agent.containers.container import Container
-from agent.containers.docker_engine import DockerAwayError
+from agent.containers.docker_engine import DockerAwayError, DockerRefusalError
 from agent.containers.log_copy import LogCopy
+from agent.decide import container_end
 from agent.processes.procfs import start_ticks
 
 PID = os.getpid()
@@ -46,15 +48,23 @@ class FakeEngine:
     async def remove(self, _name: str) -> None:
         self.removed = True
 
-    async def log(self, _name: str, _since: str) -> AsyncGenerator[bytes, None]:
+    async def log(self, _name: str, _since: str, _silent_s: float) -> AsyncGenerator[bytes, None]:
         self.opened += 1
         yield b"2026-11-22T21:40:00Z said\n"
+
+
+class BrokenEngine(FakeEngine):
+    """Answers all with errors."""
+
+    async def signal(self, _name: str, _signal: str) -> None:
+        raise DockerRefusalError(500, "broken")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "_RETRY_S", (0.001,))
-    monkeypatch.setattr(watched, "_AWAY_S", 0.0)
+    monkeypatch.setattr(container_end, "AWAY_S", 0.0)
+    monkeypatch.setattr(container_end, "ERRORS_S", 0.05)
 
 
 def _watch(
@@ -77,7 +87,14 @@ async def _asked(engine: FakeEngine, container: Container, times: int = 5) -> No
 
 @pytest.mark.parametrize(
     "answer",
-    [{}, {"State": {}}, {"State": {"Status": "odd"}}, {"State": {"Running": True, "Pid": "x"}}, ValueError("odd")],
+    [
+        DockerRefusalError(500, "broken"),
+        {},
+        {"State": {}},
+        {"State": {"Status": "odd"}},
+        {"State": {"Running": True, "Pid": "x"}},
+        ValueError("odd"),
+    ],
 )
 async def test_an_unknown_state_keeps_the_watch_going(tmp_path: Path, answer: Any) -> None:
     engine = FakeEngine(answer)
@@ -111,6 +128,10 @@ async def test_one_whose_process_runs_is_not_gone_where_docker_does_not_know_it(
     await container.aclose()
 
 
+BROKEN = DockerRefusalError(500, "layer does not exist")
+
+
+@pytest.mark.parametrize("error", [DockerAwayError("away"), BROKEN])
 @pytest.mark.parametrize(
     ("pid", "earlier_boot", "ended"),
     [
@@ -121,16 +142,28 @@ async def test_one_whose_process_runs_is_not_gone_where_docker_does_not_know_it(
         ((PID, start_ticks(PID)), True, True),
     ],
 )
-async def test_an_end_while_docker_is_away(
-    tmp_path: Path, pid: tuple[int, int | None] | None, *, earlier_boot: bool, ended: bool
+async def test_an_end_while_docker_does_not_say_it(
+    tmp_path: Path, error: Exception, pid: tuple[int, int | None] | None, *, earlier_boot: bool, ended: bool
 ) -> None:
-    engine = FakeEngine(DockerAwayError("away"))
+    engine = FakeEngine(error)
     container = _watch(engine, tmp_path, pid, earlier_boot=earlier_boot)
-    await _asked(engine, container)
+    await _asked(engine, container, 80)
     if ended:
         async with asyncio.timeout(20):
             await container.exited.wait()
+        assert (container.end, container.exit_code) == ("gone", None)
+        says = "does not answer" if isinstance(error, DockerAwayError) else "answers: layer does not exist"
+        assert container.end_note.endswith(f"and Docker {says}; how it ended is unknown")
     assert container.exited.is_set() == ended
+    await container.aclose()
+
+
+async def test_one_that_was_killed_by_its_pid_has_ended_though_docker_answers_with_errors(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    container = _watch(BrokenEngine(BROKEN), tmp_path, (process.pid, start_ticks(process.pid)))
+    assert await container.kill(20.0) == ""
+    assert f"its first process {process.pid} is gone" in container.end_note
+    assert await process.wait() == -9
     await container.aclose()
 
 
@@ -163,7 +196,7 @@ async def test_one_that_docker_does_not_know_is_killed_by_its_pid(tmp_path: Path
 async def test_a_log_that_cannot_be_written_is_read_again_ever_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "_LOG_RETRY_S", (60.0,))
+    monkeypatch.setattr(log_follow, "_RETRY_S", (60.0,))
     (tmp_path / "1-0.log").mkdir()  # no file can be opened there
     engine = FakeEngine(RUNNING)
     container = _watch(engine, tmp_path)

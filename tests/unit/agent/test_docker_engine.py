@@ -2,37 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from agent.containers.docker_engine import DockerAwayError, DockerEngine
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def engine_that(folder: Path, answer: Answer) -> AsyncIterator[DockerEngine]:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/version"):
-            return web.json_response({"ApiVersion": "1.41"})
-        return await answer(request)
-
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.UnixSite(runner, str(folder / "d.sock")).start()
-    engine = DockerEngine(f"unix://{folder}/d.sock")
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-        await runner.cleanup()
+from agent.containers.docker_engine import DockerAwayError
+from support.docker.fake_engine import engine_that
 
 
 @pytest.mark.parametrize("listed", [[{}], [{"Id": "c"}], [5], 5, None, {"a": 1}])
