@@ -53,9 +53,13 @@ async def test_a_gang_has_claims_and_a_start_order_on_each_of_its_workers(db: Da
         *[(device, 0) for device in (*leader.gpus[:2], f"host-{leader.id}")],
         *[(device, 1) for device in (*second.gpus[:2], f"host-{second.id}")],
     ]
-    (event,) = await rows(db, "select reason, objects from events")
+    (event,) = await rows(
+        db, "select reason, objects, subjects, event_subjects(objects, evidence) as looked_up from events"
+    )
     assert event["reason"] == "scheduled"
     assert {f"worker:{leader.id}", f"worker:{second.id}"} <= set(event["objects"])
+    assert event["subjects"] == event["looked_up"]
+    assert [s["name"] for s in event["subjects"][:4]] == ["g", "g-1", "w2", "w1"]
     async with db.snapshot() as connection:
         assert (await audit(connection)).ok
 

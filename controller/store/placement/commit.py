@@ -17,17 +17,17 @@ _LOCK: Final = """
     with i as materialized (
         select id from instances where id = any($1) order by id for no key update),
     w as materialized (
-        select id from workers
+        select id, name from workers
          where id = any($2::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
            and not cordoned and not draining and (select count(*) from i) is not null
          order by id for share)
     select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
-           worker_id = any(array(select id from w)) and health = 'ok' and present and not mig_mode
-           and not cordoned as usable
-      from devices
+           w.id::text as worker_id, w.name as worker,
+           w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable
+      from devices left join w on w.id = worker_id
      where uuid = any($3) and (select count(*) from w) is not null
-     order by uuid for no key update"""
+     order by uuid for no key update of devices"""
 # Only instances that are still pending, of a live deployment, become `scheduled`. Everything else depends on them.
 _WRITE: Final = """
     with taken as (
@@ -53,8 +53,9 @@ _WRITE: Final = """
          where instance_id in (select id from taken)),
     noted as (
         insert into events (reason, message, evidence, objects, actor, request_id, subjects)
-        select 'scheduled', message, evidence, objects, $7, $8, event_subjects(objects, evidence)
-          from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[])
+        select 'scheduled', message, evidence, objects, $7, $8, subjects
+          from jsonb_to_recordset($4) as x (instance_id text, message text, evidence jsonb, objects text[],
+                                            subjects jsonb)
          where instance_id in (select id from taken)),
     woken as materialized (
         select count(pg_notify($5, payload)) as n from unnest($6::text[]) payload)
@@ -87,7 +88,7 @@ async def commit_placements(
     Returns:
         The starts that were written.
     """
-    devices = await _lock(connection, starts) if starts else {}
+    devices, workers = await _lock(connection, starts) if starts else ({}, {})
     kept = [s for s in starts if _fits(s, devices)]
     notified = {kind: set(ids) for kind, ids in (hints or {}).items()}
     if not kept:
@@ -100,7 +101,7 @@ async def commit_placements(
         [_instance(s) for s in kept],
         [claim for s in kept for claim in _claims(s)],
         [command for s in kept for command in _commands(s)],
-        [_event(s) for s in kept],
+        [_event(s, workers) for s in kept],
         CHANNEL,
         payloads(notified),
         *current_actor(),
@@ -137,15 +138,16 @@ class _Capacity:
         self.exclusive = self.exclusive or claim.exclusive
 
 
-async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Capacity]:
-    """Locks all rows of the starts; returns the free capacity of the usable devices."""
+async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> tuple[dict[str, _Capacity], dict[str, str]]:
+    """Locks all rows of the starts; returns the free capacity of the usable devices, and their workers' names by id."""
     rows = await connection.fetch(
         _LOCK,
         [s.waiting.id for s in starts],
         list({worker for s in starts for worker in s.placed.workers}),
         list({c.device for s in starts for c in s.placed.claims}),
     )
-    return {
+    usable = [row for row in rows if row["usable"]]
+    capacity = {
         row["uuid"]: _Capacity(
             whole_mib=row["whole_mib"],
             reserved_mib=row["reserved_mib"],
@@ -154,9 +156,9 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> dict[str, _Ca
             claims=row["claims"],
             exclusive=row["exclusive_claims"] > 0,
         )
-        for row in rows
-        if row["usable"]
+        for row in usable
     }
+    return capacity, {row["worker_id"]: row["worker"] for row in usable}
 
 
 def _fits(start: PlacedStart, devices: dict[str, _Capacity]) -> bool:
@@ -198,19 +200,22 @@ def _commands(start: PlacedStart) -> list[dict[str, Any]]:
     ]
 
 
-def _event(start: PlacedStart) -> dict[str, Any]:
+def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
+    """With its subjects, whose names are at hand: looking them up for each event took longer than writing it."""
     waiting, placed = start.waiting, start.placed
     gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
     hosts = f" of {len(placed.workers)} workers" if len(placed.workers) > 1 else ""
+    subjects = [
+        ("deployment", waiting.deployment_uid, waiting.deployment),
+        ("instance", waiting.id, waiting.id),
+        *(("worker", worker, workers[worker]) for worker in placed.workers),
+        *(("gpu", uuid, uuid) for uuid in gpus),
+    ]
     return {
         "instance_id": waiting.id,
         "message": f"{waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}{hosts}",
-        "objects": [
-            f"deployment:{waiting.deployment_uid}",
-            f"instance:{waiting.id}",
-            *(f"worker:{worker}" for worker in placed.workers),
-            *(f"gpu:{uuid}" for uuid in gpus),
-        ],
+        "objects": [f"{kind}:{uid}" for kind, uid, _ in subjects],
+        "subjects": [{"kind": kind, "uid": uid, "name": name} for kind, uid, name in subjects],
         "evidence": {"gpus": gpus, "epoch": start.epoch, "waited_s": round(waiting.waited_s, 3)},
     }
 
