@@ -80,10 +80,15 @@ class DockerEngine:
                 {"name": (one["Names"] or [one["Id"]])[0].lstrip("/"), "labels": one["Labels"] or {}} for one in found
             ]
 
-    async def has_bridge(self) -> bool:
-        """Whether containers can have a network of their own. Raises as `inspect`."""
+    async def networks(self) -> list[dict[str, Any]]:
+        """All networks. Raises as `inspect`."""
         async with self._call(CALL_LIMIT_S) as docker:
-            return any(one.get("Name") == "bridge" for one in await docker.networks.list())
+            return [dict(one) for one in await docker.networks.list()]
+
+    async def create_network(self, config: Mapping[str, Any]) -> None:
+        """Makes a network. Raises as `inspect`."""
+        async with self._call(CALL_LIMIT_S) as docker:
+            await docker.networks.create(dict(config))
 
     async def create(self, name: str, config: Mapping[str, Any]) -> None:
         """Creates a container. Raises as `inspect`."""

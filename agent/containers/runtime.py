@@ -14,6 +14,7 @@ import structlog
 from agent.containers.container import Container
 from agent.containers.container_start import ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
 from agent.containers.model_folders import linked_folders, refused_model
@@ -40,7 +41,6 @@ from schemas.wire import ContainerOrder, StartOrder
 SWEEP_S: Final = 30.0
 _RETRY_S: Final = 1.0
 _CONFLICT: Final = 409
-_NO_BRIDGE: Final = "Docker has no bridge network here: the container uses the host's, where it listens on 127.0.0.1"
 
 log = structlog.get_logger()
 
@@ -131,16 +131,16 @@ class ContainerRuntime:
             raise SpawnError(f"cannot prepare the log of {record.instance}: {error}") from error
         try:
             image = await engine.image(container.image)
-            bridge = not container.host_network and await engine.has_bridge()
+            network = EngineNetwork(None) if container.host_network else await engine_network(engine)
         except (DockerAwayError, DockerRefusalError) as error:
             raise SpawnError(f"Docker does not answer: {error}") from error
         if image is None:
             raise SpawnError(f"{Cause.IMAGE_NOT_FOUND}: {container.image} is no longer on this host")
-        if not bridge and not container.host_network:
-            log.warning("container on the host's network", instance=record.instance, why=_NO_BRIDGE)
+        if network.why:
+            log.warning("container on the host's network", instance=record.instance, why=network.why)
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(copy.say, _NO_BRIDGE)
-        place = self._place(record, order, str(image.get("Id") or container.image), bridge=bridge, offline=offline)
+                await asyncio.to_thread(copy.say, network.why)
+        place = self._place(record, order, str(image.get("Id") or container.image), network=network.id, offline=offline)
         linked = await asyncio.to_thread(linked_folders, container.models)
         place = replace(place, read=(*place.read, *linked))
 
@@ -148,7 +148,7 @@ class ContainerRuntime:
             return create_config(order, record.key, replace(place, init=init))
 
         digest = digest_of(container.image, list(image.get("RepoDigests") or ()))
-        return _Prepared(ContainerStart(engine, name, config), name, copy, digest, bridge=bridge)
+        return _Prepared(ContainerStart(engine, name, config), name, copy, digest, bridge=network.id is not None)
 
     def adopt(self, record: ProcessRecord, on_pid: Callable[[int, int | None], None], boot_id: str) -> Container:
         """The container of a process that an earlier agent started; whether it still is, it tells itself."""
@@ -188,7 +188,9 @@ class ContainerRuntime:
             )
         return self._engine
 
-    def _place(self, record: ProcessRecord, order: StartOrder, image: str, *, bridge: bool, offline: bool) -> Place:
+    def _place(
+        self, record: ProcessRecord, order: StartOrder, image: str, *, network: str | None, offline: bool
+    ) -> Place:
         key = record.key
         try:
             work = self._folders.work(key.instance)
@@ -214,7 +216,7 @@ class ContainerRuntime:
             groups=tuple(str(group) for group in os.getgroups() if group != os.getegid()),
             work=work,
             port=record.port,
-            bridge=bridge,
+            network=network,
             env=env,
             read=read,
         )

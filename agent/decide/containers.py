@@ -37,7 +37,7 @@ class Place:
         groups: its other groups.
         work: working folder of the instance, on the host and in the container.
         port: the port of the host, and in the container; None: it needs none.
-        bridge: whether it has a network of its own; else it uses the host's.
+        network: id of the network that it is in; None: it uses the host's.
         env: its whole environment.
         read: files and folders of the host that it reads at the same path.
         init: whether Docker puts a small init before it, which passes signals on and reaps.
@@ -49,10 +49,15 @@ class Place:
     groups: tuple[str, ...]
     work: PurePath
     port: int | None
-    bridge: bool
+    network: str | None
     env: Mapping[str, str]
     read: tuple[str, ...] = ()
     init: bool = True
+
+    @property
+    def on_bridge(self) -> bool:
+        """Whether Docker passes connections to its port on."""
+        return self.network is not None
 
 
 def container_name(owner: str, key: ProcessKey) -> str:
@@ -128,10 +133,10 @@ def create_config(order: StartOrder, key: ProcessKey, place: Place) -> dict[str,
     container = order.container
     if container is None:
         raise ValueError("the order has no container")
-    ports: dict[str, object] = {} if place.port is None or not place.bridge else {f"{place.port}/tcp": {}}
+    ports: dict[str, object] = {} if place.port is None or not place.on_bridge else {f"{place.port}/tcp": {}}
     return {
         "Image": place.image,
-        "Entrypoint": container_argv(order, place.port, bridge=place.bridge),  # in place of the image's own
+        "Entrypoint": container_argv(order, place.port, bridge=place.on_bridge),  # in place of the image's own
         "Cmd": [],
         "Healthcheck": {"Test": ["NONE"]},  # the agent probes
         "Env": [f"{name}={value}" for name, value in sorted(place.env.items())],
@@ -148,7 +153,7 @@ def _host_config(
     order: StartOrder, container: ContainerOrder, place: Place, ports: Mapping[str, object]
 ) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "NetworkMode": "bridge" if place.bridge else "host",
+        "NetworkMode": place.network or "host",
         "PortBindings": {name: [{"HostIp": "127.0.0.1", "HostPort": str(place.port)}] for name in ports},
         "RestartPolicy": {"Name": "no"},
         "Init": place.init,

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiodocker
@@ -17,6 +16,7 @@ from agent.journal import Journal
 from schemas.wire import PROXY_ENGINE_PREFIX, ProcessReport
 from support.docker.dockerd import Dockerd
 from support.docker.images import IMAGE, contained_engine, contained_script
+from support.docker.observed import logged, until
 from support.processes.agents import GPU0, running_agent
 from support.standins.controller import SECRET, ControllerDouble, controller_double
 
@@ -26,17 +26,6 @@ for number in range(10**6):
     print(number, flush=True)
     time.sleep(0.05)
 """
-
-
-async def until(condition: Callable[[], Awaitable[bool]], limit_s: float = 40.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not await condition():  # noqa: ASYNC110 - it is asked
-            await asyncio.sleep(0.1)
-
-
-def logged(folder: Path, instance: str = "i-1") -> list[str]:
-    log = folder / f"data/instances/{instance}/logs/1-0.log"
-    return log.read_text().splitlines() if log.exists() else []
 
 
 async def started(controller: ControllerDouble, instance: str = "i-1", *extra: str) -> ProcessReport:

@@ -1,9 +1,7 @@
 """Engines in containers of a real Docker engine: started, logged, stopped, and reported as processes are."""
 
-import asyncio
 from pathlib import Path
 
-import aiohttp
 import psutil
 import pytest
 
@@ -13,31 +11,14 @@ from schemas.exit_causes import cause_of, cause_of_failed_start
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 from support.docker.dockerd import Dockerd
 from support.docker.images import contained, contained_engine, contained_script
+from support.docker.observed import said, until_logged
 from support.processes.agents import GPU0, GPU1, running_agent
-from support.standins.controller import SECRET, WAIT_S, ControllerDouble, start_order
-
-
-async def said(controller: ControllerDouble, path: str) -> str:
-    """What the agent's proxy answers."""
-    url = f"http://127.0.0.1:{controller.hellos[-1].proxy_port}{path}"
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(url, headers={"Authorization": f"Bearer {SECRET}"}) as got,
-    ):
-        return await got.text()
+from support.standins.controller import ControllerDouble, start_order
 
 
 def all_of(pid: int) -> list[int]:
     """The pids of a container, as the driver would list them."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-
-async def until_logged(folder: Path, words: str, instance: str = "i-1") -> None:
-    """Waits until the log of the first start has these words."""
-    log = folder / f"data/instances/{instance}/logs/1-0.log"
-    async with asyncio.timeout(WAIT_S):
-        while not log.exists() or words not in log.read_text():  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.05)
 
 
 async def test_an_engine_serves_and_stops(controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path) -> None:

@@ -156,6 +156,17 @@ class Dockerd:
             for one in await docker.containers.list(all=True):
                 await one.delete(force=True, v=True)
 
+    async def networks(self, label: str) -> list[dict[str, object]]:
+        """All networks with this label."""
+        async with asyncio.timeout(20), aiodocker.Docker(self.address) as docker:
+            return await docker.networks.list(filters={"label": [label]})
+
+    async def remove_network(self, name: str) -> None:
+        """Removes a network, if there is one of this name."""
+        async with asyncio.timeout(20), aiodocker.Docker(self.address) as docker:
+            for one in await docker.networks.list(filters={"name": [name]}):
+                await aiodocker.networks.DockerNetwork(docker, one["Id"]).delete()
+
     async def containers(self) -> list[str]:
         """The names of all containers."""
         async with asyncio.timeout(20), aiodocker.Docker(self.address) as docker:

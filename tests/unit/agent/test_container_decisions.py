@@ -4,6 +4,7 @@ from pathlib import PurePath
 
 import pytest
 
+from agent.decide.container_network import engines_network, network_config
 from agent.decide.containers import (
     Place,
     container_argv,
@@ -31,7 +32,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - within a container
 KEY = ProcessKey("demo-1", 3, 1)
 PLACE = Place(
     owner="a" * 32, image="sha256:1f", user="1000:1000", groups=("44",), work=PurePath("/data/work"), port=18001,
-    bridge=True, env={"B": "2", "A": "1"}, read=("/cache/models--a--b",),
+    network="n1", env={"B": "2", "A": "1"}, read=("/cache/models--a--b",),
 )  # fmt: skip
 SERVE = ("vllm", "serve", "--host", "{host}", "--port", "{port}")
 
@@ -197,3 +198,25 @@ def test_the_controller_is_told_what_the_host_can_run(facts, usable, gpus, says)
     told = docker_runtime(facts)
     assert (told.usable, told.gpus) == (usable, gpus)
     assert says in told.reason
+
+
+def network(**fields: object) -> dict[str, object]:
+    return {"Id": "n1", "Driver": "bridge", **network_config(), **fields}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([], None),
+        ([{"Name": "bridge", "Id": "n0", "Driver": "bridge", "Labels": {}, "Options": {}}], None),
+        ([network()], "n1"),
+        ([network(Name="renamed")], "n1"),
+        ([network(Id="n2"), network(Id="n1")], "n1"),
+        ([network(Labels=None)], None),
+        ([network(Labels={"gpuward.network": "other"})], None),
+        ([network(Options={"com.docker.network.bridge.enable_icc": "true"})], None),
+        ([network(Driver="macvlan")], None),
+    ],
+)
+def test_the_network_of_engines_is_found_by_its_label_and_separates_them(found, expected) -> None:
+    assert engines_network(found) == expected

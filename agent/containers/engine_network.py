@@ -1,0 +1,47 @@
+"""Finds the network of engines on this host, and makes it where it is missing."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.containers.docker_engine import DockerEngine, DockerRefusalError
+from agent.decide.container_network import NETWORK, engines_network, has_bridges, network_config
+
+_NO_BRIDGE: Final = "Docker has no bridge network here"
+_INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNetwork:
+    """Where a container listens.
+
+    Attributes:
+        id: of the network; None: it uses the host's.
+        why: it does that; empty with an id.
+    """
+
+    id: str | None
+    why: str = ""
+
+
+async def engine_network(engine: DockerEngine) -> EngineNetwork:
+    """The network for a container. Docker's own bridge is none: there engines would reach one another.
+
+    The caller asks for one at a time.
+
+    Raises:
+        DockerAwayError, DockerRefusalError: what networks there are is unknown.
+    """
+    found = await engine.networks()
+    if not has_bridges(found):
+        return EngineNetwork(None, f"{_NO_BRIDGE}: {_INSTEAD}")
+    known = engines_network(found)
+    if known is None:
+        try:
+            await engine.create_network(network_config())
+        except DockerRefusalError as error:  # another agent may have made it in this moment
+            known = engines_network(await engine.networks())
+            if known is None:
+                return EngineNetwork(None, f"Docker makes no network {NETWORK} ({error}): {_INSTEAD}")
+        else:
+            known = engines_network(await engine.networks())
+    return EngineNetwork(known, "" if known else f"Docker has made no network {NETWORK}: {_INSTEAD}")
