@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.containers.docker_engine import DockerEngine, DockerRefusalError
-from agent.decide.container_network import NETWORK, engines_network, has_bridges, network_config
+from agent.decide.container_network import engines_network, has_bridges, network_config
 
 _NO_BRIDGE: Final = "Docker has no bridge network here"
 _INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
@@ -23,7 +23,7 @@ class EngineNetwork:
     why: str = ""
 
 
-async def engine_network(engine: DockerEngine) -> EngineNetwork:
+async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
     """The network for a container. Docker's own bridge is none: there engines would reach one another.
 
     The caller asks for one at a time.
@@ -37,11 +37,8 @@ async def engine_network(engine: DockerEngine) -> EngineNetwork:
     known = engines_network(found)
     if known is None:
         try:
-            await engine.create_network(network_config())
-        except DockerRefusalError as error:  # another agent may have made it in this moment
-            known = engines_network(await engine.networks())
-            if known is None:
-                return EngineNetwork(None, f"Docker makes no network {NETWORK} ({error}): {_INSTEAD}")
-        else:
-            known = engines_network(await engine.networks())
-    return EngineNetwork(known, "" if known else f"Docker has made no network {NETWORK}: {_INSTEAD}")
+            await engine.create_network(network_config(owner))
+        except DockerRefusalError as error:
+            return EngineNetwork(None, f"Docker makes no network for engines ({error}): {_INSTEAD}")
+        known = engines_network(await engine.networks())
+    return EngineNetwork(known, "" if known else f"Docker has made no network for engines: {_INSTEAD}")

@@ -69,6 +69,7 @@ class ContainerRuntime:
         self._folders = folders
         self._cache_dir = cache_dir
         self._index_of = index_of
+        self._finding_network = asyncio.Lock()  # each call within has a deadline
 
     async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
         """As `provide_image`."""
@@ -131,7 +132,7 @@ class ContainerRuntime:
             raise SpawnError(f"cannot prepare the log of {record.instance}: {error}") from error
         try:
             image = await engine.image(container.image)
-            network = EngineNetwork(None) if container.host_network else await engine_network(engine)
+            network = await self._network(engine, container)
         except (DockerAwayError, DockerRefusalError) as error:
             raise SpawnError(f"Docker does not answer: {error}") from error
         if image is None:
@@ -180,6 +181,12 @@ class ContainerRuntime:
             known = secrets.token_hex(16)
             self._journal.remember(container_owner=known)
         return known
+
+    async def _network(self, engine: DockerEngine, container: ContainerOrder) -> EngineNetwork:
+        if container.host_network:
+            return EngineNetwork(None)
+        async with self._finding_network:
+            return await engine_network(engine, self.owner())
 
     def _usable(self) -> DockerEngine:
         if self._engine is None:

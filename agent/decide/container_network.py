@@ -1,23 +1,24 @@
-"""The network of engines in containers: each reaches the world and the host's loopback reaches it; they not one another.
+"""The network of engines in containers. The host's loopback reaches each of them; they do not reach one another.
 
 All agents of a host share it. It is found by its label; Docker removes no network in use, and a missing one is made
-again at the next start. Pure.
+again at the next start. Its name is of the agent that made it, since Docker lets two have the same name, and then
+starts nothing in either. Two agents may make one each at the same moment. That does no harm: networks do not reach one
+another, either. Pure.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-NETWORK: Final = "gpuward-engines"
 NETWORK_LABEL: Final = "gpuward.network"
 _LABELS: Final = {NETWORK_LABEL: "engines"}
 _OPTIONS: Final = {"com.docker.network.bridge.enable_icc": "false"}
 _OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
 
 
-def network_config() -> dict[str, Any]:
-    """What Docker is asked to create."""
+def network_config(owner: str) -> dict[str, Any]:
+    """What Docker is asked to create for an agent with this id."""
     return {
-        "Name": NETWORK,
+        "Name": f"gpuward-{owner[:12]}",
         "Driver": "bridge",
         "CheckDuplicate": True,
         "Labels": dict(_LABELS),
@@ -34,7 +35,7 @@ def engines_network(found: Iterable[Mapping[str, Any]]) -> str | None:
         and _LABELS.items() <= (one.get("Labels") or {}).items()
         and _OPTIONS.items() <= (one.get("Options") or {}).items()
     ]
-    return min(ids, default=None)  # two agents may have made one each at the same moment
+    return min(ids, default=None)
 
 
 def has_bridges(found: Iterable[Mapping[str, Any]]) -> bool:

@@ -1,10 +1,10 @@
-"""Engines in containers have a network of their own: the host's loopback reaches them, they do not reach one another."""
+"""Engines in containers have a network of their own, in which they do not reach one another."""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
-from agent.decide.container_network import NETWORK, NETWORK_LABEL
+from agent.decide.container_network import NETWORK_LABEL
 from schemas.wire import PROXY_ENGINE_PREFIX
 from support.docker.dockerd import Dockerd
 from support.docker.images import contained_engine, contained_script
@@ -50,26 +50,47 @@ async def test_engines_do_not_reach_one_another(controller: ControllerDouble, do
     assert logged(tmp_path, "i-2") == ["other not reached: TimeoutError", "world reached", "done"]
 
 
+async def networks_of(dockerd: Dockerd) -> list[str]:
+    """The networks of all containers."""
+    found = [await dockerd.inspect(name) for name in await dockerd.containers()]
+    return [name for one in found for name in one["NetworkSettings"]["Networks"]]  # type: ignore[index]
+
+
 async def test_agents_of_a_host_share_one_network(
     controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    await dockerd.clear()
-    await dockerd.remove_network(NETWORK)
+    await dockerd.remove_networks(NETWORK_LABEL)
     (tmp_path / "other").mkdir()
     async with (
         controller_double() as other,
         running_agent(other, tmp_path / "other", docker=dockerd.address),
         running_agent(controller, tmp_path, docker=dockerd.address),
     ):
-        await asyncio.gather(
-            *(one.start_order(f"i-{n}", contained_engine()) for n in (1, 2) for one in (controller, other))
-        )
-        for one in (controller, other):
+        for agent in (controller, other):
+            await agent.start_order("i-1", contained_engine())
+            await agent.state("i-1", "running")
+        (made,) = await dockerd.networks(NETWORK_LABEL)
+        assert await networks_of(dockerd) == [made["Name"]] * 2
+
+
+async def test_agents_that_make_the_network_at_the_same_moment_do_no_harm(
+    controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    """Docker starts nothing in networks of the same name."""
+    await dockerd.remove_networks(NETWORK_LABEL)
+    (tmp_path / "other").mkdir()
+    async with (
+        controller_double() as other,
+        running_agent(other, tmp_path / "other", docker=dockerd.address),
+        running_agent(controller, tmp_path, docker=dockerd.address),
+    ):
+        agents = (controller, other)
+        await asyncio.gather(*(one.start_order(f"i-{n}", contained_engine()) for n in (1, 2) for one in agents))
+        for one in agents:
             for n in (1, 2):
                 running = await one.state(f"i-{n}", "running", "exited")
                 assert running.state == "running", running.message
-        found = [await dockerd.inspect(name) for name in await dockerd.containers()]
-        networks = {tuple(one["NetworkSettings"]["Networks"]) for one in found}  # type: ignore[index]
-        assert (len(found), networks) == (4, {(NETWORK,)})
-        (made,) = await dockerd.networks(NETWORK_LABEL)
-        assert made["Name"] == NETWORK
+        made = {one["Name"] for one in await dockerd.networks(NETWORK_LABEL)}
+        used = await networks_of(dockerd)
+        assert len(used) == 4
+        assert set(used) <= made

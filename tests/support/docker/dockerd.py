@@ -161,10 +161,10 @@ class Dockerd:
         async with asyncio.timeout(20), aiodocker.Docker(self.address) as docker:
             return await docker.networks.list(filters={"label": [label]})
 
-    async def remove_network(self, name: str) -> None:
-        """Removes a network, if there is one of this name."""
+    async def remove_networks(self, label: str) -> None:
+        """Removes all networks with this label."""
         async with asyncio.timeout(20), aiodocker.Docker(self.address) as docker:
-            for one in await docker.networks.list(filters={"name": [name]}):
+            for one in await docker.networks.list(filters={"label": [label]}):
                 await aiodocker.networks.DockerNetwork(docker, one["Id"]).delete()
 
     async def containers(self) -> list[str]:

@@ -201,7 +201,7 @@ def test_the_controller_is_told_what_the_host_can_run(facts, usable, gpus, says)
 
 
 def network(**fields: object) -> dict[str, object]:
-    return {"Id": "n1", "Driver": "bridge", **network_config(), **fields}
+    return {"Id": "n1", "Driver": "bridge", **network_config("a" * 32), **fields}
 
 
 @pytest.mark.parametrize(
