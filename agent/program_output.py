@@ -5,10 +5,20 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping
+from typing import Final
+
+_END_LIMIT_S: Final = 1.0
+_DROP_BYTES: Final = 65_536
 
 
 async def output_of(
-    argv: list[str], limit_s: float, *, env: Mapping[str, str] | None = None, most_bytes: int = 65_536
+    argv: list[str],
+    limit_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    stderr: bool = True,
+    most_bytes: int = 65_536,
 ) -> tuple[str, str]:
     """What a program prints, up to a bound, and why it failed, or nothing. Its group is killed at the limit.
 
@@ -16,14 +26,16 @@ async def output_of(
         argv: program and arguments.
         limit_s: seconds after which it is killed.
         env: its environment; None: the agent's own.
+        given: what it reads; at most a few KiB.
+        stderr: whether what it prints there counts too. Otherwise nothing of its text stands in the reason.
         most_bytes: of its text; what follows is not read.
     """
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stderr=asyncio.subprocess.STDOUT if stderr else asyncio.subprocess.DEVNULL,
             start_new_session=True,
             env=env,
         )
@@ -33,6 +45,9 @@ async def output_of(
         raise AssertionError("the program was started with a pipe")
     try:
         async with asyncio.timeout(limit_s):
+            if process.stdin is not None:
+                process.stdin.write(given)
+                process.stdin.close()
             text = (await _read(process.stdout, most_bytes)).decode(errors="replace")
             code = await process.wait()
     except TimeoutError:
@@ -41,8 +56,18 @@ async def output_of(
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        await _end(process, process.stdout)
+    last = f": {(text.strip().splitlines() or [''])[-1][:200]}" if stderr else ""
+    return text, "" if code == 0 else f"it exits with code {code}{last}"
+
+
+async def _end(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> None:
+    """Reads what is left and reaps it. asyncio waits for the end of the pipe, which another process may keep open."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_LIMIT_S):
+            while await stream.read(_DROP_BYTES):
+                pass
             await process.wait()
-    return text, "" if code == 0 else f"it exits with code {code}: {(text.strip().splitlines() or [''])[-1][:200]}"
 
 
 async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:

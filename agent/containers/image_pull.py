@@ -49,11 +49,14 @@ async def provide_image(
 
 
 async def _pull(engine: DockerEngine, reference: str, stall_s: float, tell: Callable[[str], None]) -> None:
-    login = await asyncio.to_thread(stored_login, registry_of(reference))
     tell(f"{PULLING}{reference}")
+    login = await stored_login(registry_of(reference))
     words, progress = PullWords(), Progress(reference, stall_s, time.monotonic(), PULLING.strip())
-    async with contextlib.aclosing(engine.pull(reference, login, stall_s)) as said:
-        await wait_first(_take(said, words, reference, stall_s), _tell_on(words, progress, tell))
+    try:
+        async with contextlib.aclosing(engine.pull(reference, login.auth, stall_s)) as said:
+            await wait_first(_take(said, words, reference, stall_s), _tell_on(words, progress, tell))
+    except DockerRefusalError as error:
+        raise DockerRefusalError(error.status, "; ".join(filter(None, (str(error), login.trouble)))) from error
 
 
 async def _take(said: AsyncGenerator[dict[str, Any], None], words: PullWords, reference: str, stall_s: float) -> None:

@@ -1,25 +1,64 @@
 """The login that Docker's own command line has stored for a registry: `docker login`, run as the agent's user."""
 
-import base64
-import binascii
+import asyncio
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
-_HUB: Final = "https://index.docker.io/v1/"
+from agent.decide.registry_logins import file_login, has_none, helper_for, helper_login, server_of
+from agent.program_output import output_of
+
+_HELPER_LIMIT_S: Final = 10.0
+_ANSWER_BYTES: Final = 65_536
+_CONFIG_BYTES: Final = 2**20
 
 
-def stored_login(registry: str) -> dict[str, str] | None:
-    """User and password, or a token; None: there is none. Blocks for one small file."""
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What is known for a registry.
+
+    Attributes:
+        auth: user and password, or a token; None: there is none.
+        trouble: why a stored one cannot be had, without any secret. Public images can be pulled all the same.
+    """
+
+    auth: dict[str, str] | None
+    trouble: str = ""
+
+
+async def stored_login(registry: str) -> Login:
+    """The stored login. It asks the credential helper that the configuration names, if any."""
+    config = await asyncio.to_thread(_read_config)
+    try:
+        helper = helper_for(config, registry)
+    except ValueError as error:
+        return Login(None, f"Docker's configuration: {error}")
+    return Login(file_login(config, registry)) if helper is None else await _ask(helper, registry)
+
+
+def _read_config() -> dict[str, Any]:
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
-        stored = orjson.loads((folder / "config.json").read_bytes()).get("auths", {})
-        found = stored.get(_HUB if registry == "docker.io" else registry) or stored.get(f"https://{registry}") or {}
-        if token := found.get("identitytoken"):
-            return {"identitytoken": token}
-        user, _, password = base64.b64decode(found["auth"]).decode().partition(":")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, binascii.Error):
-        return None
-    return {"username": user, "password": password}
+        with (folder / "config.json").open("rb") as file:
+            config = orjson.loads(file.read(_CONFIG_BYTES))
+    except (OSError, RuntimeError, ValueError):  # Path.home() raises RuntimeError for a user without a home
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+async def _ask(helper: str, registry: str) -> Login:
+    program = f"docker-credential-{helper}"
+    text, failed = await output_of(
+        [program, "get"], _HELPER_LIMIT_S, given=server_of(registry).encode(), stderr=False, most_bytes=_ANSWER_BYTES
+    )
+    if failed:
+        return Login(None, "" if has_none(text) else f"{program}: {failed}")
+    try:
+        return Login(helper_login(orjson.loads(text)))
+    except orjson.JSONDecodeError:
+        return Login(None, f"{program}: its answer is not valid JSON")
+    except ValueError as error:
+        return Login(None, f"{program}: {error}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 from pathlib import Path
 
 import orjson
@@ -111,3 +112,25 @@ async def test_a_stored_login_is_used(
         running = await controller.state("i-1", "running", "exited")
         assert running.state == "running", running.message
         assert f"Basic {base64.b64encode(b'me:secret').decode()}" in registry.users
+
+
+async def test_a_credential_helper_is_asked(
+    controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_registry(filler=2) as registry, running_agent(controller, tmp_path, docker=dockerd.address):
+        registry.asks_login = True
+        helper = tmp_path / "docker-credential-kept"
+        helper.write_text("""#!/bin/sh\nexit 3\n""")
+        helper.chmod(0o755)
+        (tmp_path / "config.json").write_bytes(orjson.dumps({"credHelpers": {registry.address: "kept"}}))
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        await controller.start_order("i-1", order_of(registry))
+        ended = await controller.state("i-1", "exited")
+        assert ended.message.endswith("; docker-credential-kept: it exits with code 3"), ended.message
+        helper.write_text("""#!/bin/sh\nread server; echo '{"Username": "me", "Secret": "'"$server"'"}'\n""")
+        await controller.start_order("i-1", order_of(registry), epoch=2)
+        running = await controller.state("i-1", "running", "exited", epoch=2)
+        assert running.state == "running", running.message
+        given = base64.b64encode(f"me:{registry.address}".encode()).decode()
+        assert f"Basic {given}" in registry.users

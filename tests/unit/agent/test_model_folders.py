@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.containers.model_folders import linked_folders, refused_model
-from agent.containers.registry_login import stored_login
 
 
 def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
@@ -36,14 +35,3 @@ def test_no_container_gets_a_folder_of_the_host_itself(model: str) -> None:
         pytest.skip("no usual /var/run here")
     assert refused_model(("/models/m", model)) == model
     assert refused_model(("/models/m", "/srv/etc")) == ""
-
-
-@pytest.mark.parametrize(
-    "stored", ['{"auths": {"r": {"auth": null}}}', '{"auths": {"r": null}}', "[]", '{"auths": 5}', "no"]
-)
-def test_a_stored_login_that_makes_no_sense_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str
-) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "config.json").write_text(stored)
-    assert stored_login("r") is None
