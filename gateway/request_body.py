@@ -19,8 +19,8 @@ _VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', 
 _PLACE: Final = f"model-{token_hex(16)}"
 _PLACED: Final = orjson.dumps(_PLACE)
 _ENDS: Final = 4096
-_STREAMING: Final = ("stream", "stream_options")
-_NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+STREAMING: Final = ("stream", "stream_options")
+NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOST_PIECES: Final = 64  # that a body stays in
 _MOST_KEYS: Final = 10_000  # named `model` at any depth
 
@@ -42,13 +42,17 @@ class Asked(NamedTuple):
         span: where that value stands in its piece, the quotes included.
         options: of streaming.
         piece: the number of the piece with that value.
+        long: the body was read in steps; none is to be read again.
+        options_piece: of a long body, the piece that is the value of `stream_options` alone; None: it has none.
     """
 
     model: str
     body: tuple[bytes, ...]
     span: tuple[int, int]
-    options: Mapping[str, Any] = _NO_OPTIONS
+    options: Mapping[str, Any] = NO_OPTIONS
     piece: int = 0
+    long: bool = False
+    options_piece: int | None = None
 
     @property
     def stream(self) -> bool:
@@ -81,24 +85,50 @@ def read_asked(*pieces: bytes) -> Asked:
     Raises:
         BadRequestError: the body is not a JSON object with exactly one `model`, a string.
     """
-    asked = _asked_once(pieces) if 0 < len(pieces) <= _MOST_PIECES else None
+    body = b"".join(pieces) if len(pieces) > _MOST_PIECES else b""
+    asked = _asked_once((body,) if body else pieces) if pieces else None
     if asked is not None:
         return asked
-    body = b"".join(pieces)
-    if body.startswith(_BOM):
-        raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
-    if len(pieces) > 1:
-        return read_asked(body)
+    body = body or b"".join(pieces)
+    check_mark(body)
     content = _parsed(body)
     if not isinstance(content, dict):
         raise BadRequestError("body: must be a JSON object")
-    model = content.get("model")
+    model = check_model(content.get("model"))
+    spans = model_spans(body)
+    check_once(len(spans))
+    return Asked(model, (body,), spans[0], _options(content))
+
+
+def check_mark(body: bytes) -> None:
+    """Refuses a byte order mark.
+
+    Raises:
+        BadRequestError: the body begins with one.
+    """
+    if body.startswith(_BOM):
+        raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
+
+
+def check_model(model: object) -> str:
+    """The model's name.
+
+    Raises:
+        BadRequestError: it is none.
+    """
     if not isinstance(model, str) or not model:
         raise BadRequestError("model: is required; write the name of a deployment", "model")
-    spans = _model_spans(body)
-    if len(spans) != 1:
-        raise BadRequestError(f"model: must be given once, got it {len(spans)} times", "model")
-    return Asked(model, (body,), spans[0], _options(content))
+    return model
+
+
+def check_once(times: int) -> None:
+    """Refuses a body that names `model` more than once.
+
+    Raises:
+        BadRequestError: it does.
+    """
+    if times != 1:
+        raise BadRequestError(f"model: must be given once, got it {times} times", "model")
 
 
 def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
@@ -133,8 +163,8 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
 
 def _options(content: Mapping[str, Any]) -> Mapping[str, Any]:
     if "stream" not in content and "stream_options" not in content:
-        return _NO_OPTIONS
-    return {name: content[name] for name in _STREAMING if name in content}
+        return NO_OPTIONS
+    return {name: content[name] for name in STREAMING if name in content}
 
 
 def _parsed(body: bytes) -> Any:
@@ -144,7 +174,7 @@ def _parsed(body: bytes) -> Any:
         raise BadRequestError(f"body: not valid JSON: {error}") from error
 
 
-def _model_spans(body: bytes) -> list[tuple[int, int]]:
+def model_spans(body: bytes) -> list[tuple[int, int]]:
     """Where the values of top-level `model` keys stand, in a valid JSON object."""
     keys = [key.span() for key, _ in zip(_KEY.finditer(body), range(_MOST_KEYS + 1), strict=False)]
     if len(keys) > _MOST_KEYS:

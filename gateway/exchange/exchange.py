@@ -12,8 +12,9 @@ from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.heads import address_of, forwarded
 from gateway.exchange.holding import Models
-from gateway.exchange.states import ADMITTED, CONNECTING, SENT, UPLOAD_LIMIT_S, WAITING, State
+from gateway.exchange.states import ADMITTED, CONNECTING, LONG_READ_LIMIT_S, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
+from gateway.long_request import LONG_BYTES
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
@@ -49,12 +50,27 @@ class Exchange(Waiting):
 
     def _route(self) -> None:
         pieces, self._pieces = self._pieces, []
+        if self._size > LONG_BYTES:
+            self.deadline = self._loop.time() + LONG_READ_LIMIT_S
+            self._work(self._read_long, pieces)
+            return
         try:
             self._asked = read_asked(*pieces)
         except BadRequestError as error:
-            self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
+            self._refuse(error)
             return
         self._ask_for(self._asked, self._size)
+
+    async def _read_long(self, pieces: list[bytes]) -> None:
+        try:
+            self._asked = await self._models.long_requests.read(pieces)
+        except BadRequestError as error:
+            self._refuse(error)
+            return
+        self._ask_for(self._asked, self._size)
+
+    def _refuse(self, error: BadRequestError) -> None:
+        self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
 
     def _ask_for(self, asked: Asked, size: int) -> None:
         """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
@@ -152,7 +168,7 @@ class Exchange(Waiting):
         asked = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))
         if asked.options and asks_for_usage(self._path, asked.options):
-            with_usage = with_usage_asked(body, asked.options)
+            with_usage = with_usage_asked(body, asked)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
@@ -166,6 +182,9 @@ class Exchange(Waiting):
         return endpoint.request_model or (self._model if self._model != asked else None)
 
     def _body_late(self) -> None:
+        if self._complete:
+            self.fail(unavailable("the body was not read in time; try again in a moment"))
+            return
         message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
         self.fail(GatewayError(408, "body_timed_out", message))
 

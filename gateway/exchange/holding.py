@@ -16,6 +16,7 @@ from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import path_of
 from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
+from gateway.long_request import LongRequests
 from gateway.meter import Meter
 from gateway.queues import Queues
 from gateway.request_metrics import CLIENT_GONE, RequestMetrics, count_tokens
@@ -50,6 +51,7 @@ class Models:
         meter: keys' limits and usage.
         metrics: of requests.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
+        long_requests: reads long bodies in turns.
         outcomes: of revisions while one is rolled out.
         loop: in which they run. To ask for the running one is a system call each time.
     """
@@ -63,6 +65,7 @@ class Models:
     metrics: RequestMetrics
     failed: Callable[[GatewayError, bytes, str], None]
     under_way: "set[Holding]" = field(default_factory=set)
+    long_requests: LongRequests = field(default_factory=LongRequests)
     outcomes: RevisionOutcomes = field(default_factory=RevisionOutcomes)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 

@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Final
 
 UPLOAD_LIMIT_S: Final = 300.0
+LONG_READ_LIMIT_S: Final = 120.0  # until a long body is read, with those that are read in turns with it
 CLIENT_STALL_S: Final = 60.0  # a client that reads nothing for so long counts as gone
 HELD_LIMIT_S: Final = 5.0  # to read a 503 that is kept
 WAIT_LIMIT_S: Final = 5.0  # the routes' own limit is shorter

@@ -3,14 +3,19 @@
 import json
 import re
 from collections.abc import Mapping
+from secrets import token_hex
 from typing import Any, Final
 
 import orjson
+
+from gateway.request_body import Asked
 
 _PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _ADDED: Final = b'"stream_options":{"include_usage":true}'
 _KEY: Final = re.compile(rb'"stream_options"[ \t\r\n]*:[ \t\r\n]*')
 _MOST_OPTIONS: Final = 4096
+_CHANGED_TO: Final = token_hex(16)
+_CHANGED: Final = orjson.dumps(_CHANGED_TO)
 _MARK: Final = b'"usage"'
 _BLANK: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -23,21 +28,35 @@ def asks_for_usage(path: str, content: Mapping[str, Any]) -> bool:
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
 
 
-def with_usage_asked(pieces: tuple[bytes, ...], content: Mapping[str, Any]) -> tuple[bytes, ...] | None:
+def with_usage_asked(pieces: tuple[bytes, ...], asked: Asked) -> tuple[bytes, ...] | None:
     """The body with `include_usage`, all other bytes as they were; None where it cannot be added without doubt.
 
     Args:
-        pieces: of the body, a JSON object.
-        content: what it says of streaming; it says something.
+        pieces: of the body, as `asked` has it but for the model.
+        asked: what it asks for; it says something of streaming.
     """
+    content = asked.options
     if "stream_options" not in content:
-        last = pieces[-1]
-        end = last.rfind(b"}")
-        before = last[: max(end, 0)].rstrip(b" \t\r\n")
-        if not before:  # the object's last value is in another piece
-            return with_usage_asked((b"".join(pieces),), content)
-        return (*pieces[:-1], before, b",%b%b" % (_ADDED, last[end:]))
+        return with_options_added(pieces)
+    if asked.long:
+        number = asked.options_piece
+        return None if number is None else (*pieces[:number], options_with_usage(content), *pieces[number + 1 :])
     body = b"".join(pieces)
+    span = options_span(body)
+    return None if span is None else (body[: span[0]], options_with_usage(content), body[span[1] :])
+
+
+def with_options_added(pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The body with `include_usage` behind all else. `pieces`: of a JSON object with values, but without options."""
+    last = len(pieces) - 1
+    while (end := pieces[last].rfind(b"}")) < 0:
+        last -= 1
+    piece = pieces[last]
+    return (*pieces[:last], piece[:end], b",%b%b" % (_ADDED, piece[end:]), *pieces[last + 1 :])
+
+
+def options_span(body: bytes) -> tuple[int, int] | None:
+    """Where the value of the top-level `stream_options` stands in a JSON object; None: that is in doubt."""
     keys = list(_KEY.finditer(body))
     if len(keys) != 1:  # also in a message's text or in a tool's schema
         return None
@@ -47,11 +66,15 @@ def with_usage_asked(pieces: tuple[bytes, ...], content: Mapping[str, Any]) -> t
         _, length = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return None
-    options = dict(content["stream_options"] or {}) | {"include_usage": True}
     end = start + len(text[:length].encode())
-    changed = (body[:start], orjson.dumps(options), body[end:])
     # The text that was found may be another object's, where the key is written with escapes.
-    return changed if orjson.loads(b"".join(changed)).get("stream_options") == options else None
+    changed = orjson.loads(b"".join((body[:start], _CHANGED, body[end:])))
+    return (start, end) if changed.get("stream_options") == _CHANGED_TO else None
+
+
+def options_with_usage(content: Mapping[str, Any]) -> bytes:
+    """The value of `stream_options` that asks for usage as well. `content`: what the body says of streaming."""
+    return orjson.dumps(dict(content["stream_options"] or {}) | {"include_usage": True})
 
 
 def without_usage_chunk(events: bytes) -> bytes:

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from controller.live.key_use import Counts
+from gateway.request_body import Asked
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
 
@@ -156,7 +157,7 @@ def test_when_counts_are_asked_for(path: str, content: dict[str, Any], asks: boo
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (b'{"model": "m",  "stream":true }', b'{"model": "m",  "stream":true,"stream_options":{"include_usage":true}}'),
+        (b'{"model": "m", "stream":true }', b'{"model": "m", "stream":true ,"stream_options":{"include_usage":true}}'),
         (
             '{"s": "}", "ü": 0.10, "stream_options": {"x": 1} , "stream":true}\n'.encode(),
             '{"s": "}", "ü": 0.10, "stream_options": {"x":1,"include_usage":true} , "stream":true}\n'.encode(),
@@ -168,7 +169,8 @@ def test_when_counts_are_asked_for(path: str, content: dict[str, Any], asks: boo
 )
 def test_counts_are_asked_for_and_no_other_byte_changes(before: bytes, after: bytes | None) -> None:
     for at in range(len(before)):
-        pieces = with_usage_asked((before[:at], before[at:]), orjson.loads(before))
+        body = (before[:at], before[at:])
+        pieces = with_usage_asked(body, Asked("m", body, (0, 0), orjson.loads(before)))
         assert (None if pieces is None else b"".join(pieces)) == after
 
 

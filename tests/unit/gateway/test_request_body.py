@@ -4,9 +4,11 @@ import json
 import random
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
+from gateway import request_body
 from gateway.request_body import BadRequestError, check_charset, read_asked
 
 DEEP = '"messages": [{"model": "inner", "content": "say \\"model\\": \\"x\\""}], "tool": {"model": {"model": 1}}'
@@ -103,6 +105,27 @@ def cut(body: bytes) -> list[tuple[bytes, ...]]:
     )
     every = tuple(body[start : start + 100] for start in range(0, len(body), 100))
     return [(body,), every, *((body[:place], body[place:]) for place in at), (body[:9], body[9:-9], body[-9:])]
+
+
+@pytest.mark.parametrize("body", [b'{"model": "m", "x": [1,]}', b'{"x": {"model": "m"}}', b"[]", b'{"model": 7}'])
+def test_a_refused_body_that_came_in_pieces_is_parsed_as_often_as_a_whole_one(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+
+    def loads(text: bytes) -> object:
+        parsed.append(text)
+        return json.loads(text)
+
+    monkeypatch.setattr(request_body, "orjson", SimpleNamespace(loads=loads, JSONDecodeError=json.JSONDecodeError))
+    times = []
+    many = tuple(bytes([one]) for one in body * 4)
+    for pieces in ((body,), (body[:9], body[9:]), (body[:3], body[3:7], body[7:]), many):
+        parsed.clear()
+        with pytest.raises(BadRequestError):
+            read_asked(*pieces)
+        times.append(len(parsed))
+    assert max(times) <= times[0] <= 2
 
 
 @pytest.mark.parametrize("pieces", [(), (b"",), (b"", b""), (b" ", b"\n")])

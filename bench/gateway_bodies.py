@@ -1,0 +1,110 @@
+"""Bodies of 64 MiB of tiny values, one and eight at once: how late the gateway's loop is, and what memory that takes.
+
+    make bench-bodies
+
+Each line is a process of its own: it reads bodies as the gateway does, in steps, and for comparison at once. Aims: in
+steps the loop is late by no more than 20 ms, and reading takes no more than 64 MiB beside the bodies.
+"""
+
+import argparse
+import asyncio
+import gc
+import resource
+import subprocess
+import sys
+import time
+from typing import Final
+
+import uvloop
+
+from gateway.long_request import LongRequests
+from gateway.request_body import Asked, read_asked
+
+SIZE: Final = 64 * 2**20
+PIECE: Final = 256 * 1024
+TICK_S: Final = 0.01
+GC_THRESHOLDS: Final = (20_000, 20, 20)
+LATE_S: Final = 0.02
+MIB: Final = 64
+LIMIT_S: Final = 600.0
+BODIES: Final = {
+    "zeros": (b'{"model": "m", "x": [0', b",0", b"]}"),
+    "objects": (b'{"model": "m", "x": [{}', b",{}", b"]}"),
+    "nested": (b'{"model": "m", "x": [0', b',{"a":{"a":{"a":[[[]]]}}}', b"]}"),
+    "strings": (b'{"model": "m", "x": [0', b',"\\n"', b"]}"),
+    "one string": (b'{"model": "m", "x": "', b"a", b'"}'),
+    "one string of escapes": (b'{"model": "m", "x": "', b"\\ud83d\\ude00", b'"}'),
+    "late key": (b'{"x": [0', b",0", b'], "model": "m"}'),
+}
+
+
+def pieces_of(name: str) -> list[bytes]:
+    """One body as it comes from a socket."""
+    begin, middle, end = BODIES[name]
+    body = begin + middle * ((SIZE - len(begin) - len(end)) // len(middle)) + end
+    return [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+
+
+def rss_mib() -> float:
+    """The most that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def measure(name: str, count: int, *, at_once: bool) -> None:
+    """Reads bodies and prints one line."""
+    pieces, requests = pieces_of(name), LongRequests()
+    worst, loop = 0.0, asyncio.get_running_loop()
+
+    async def tick() -> None:
+        nonlocal worst
+        due = loop.time()
+        while True:
+            due = max(due, loop.time()) + TICK_S
+            await asyncio.sleep(due - loop.time())
+            worst = max(worst, loop.time() - due)
+
+    async def read() -> Asked:
+        await asyncio.sleep(0)
+        return read_asked(*pieces) if at_once else await requests.read(pieces)
+
+    gc.collect()
+    gc.freeze()  # as the gateway does
+    gc.set_threshold(*GC_THRESHOLDS)
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(5 * TICK_S)
+    before, began, cpu = rss_mib(), time.perf_counter(), time.process_time()
+    async with asyncio.timeout(LIMIT_S):
+        found = await asyncio.gather(*(read() for _ in range(count)))
+    spent, cpu = time.perf_counter() - began, time.process_time() - cpu
+    await asyncio.sleep(2 * TICK_S)
+    ticking.cancel()
+    more = rss_mib() - before
+    good = all(one.model == "m" for one in found) and (at_once or (worst <= LATE_S and more <= MIB))
+    verdict = "    " if at_once else "pass" if good else "FAIL"
+    way = "at once" if at_once else "in steps"
+    figures = f"late by {worst * 1e3:7.1f} ms, {more:6.0f} MiB more, {spent:5.1f} s, CPU {cpu:5.1f} s"
+    print(f"{verdict}  {count} x {name:22}{way:9}{figures}", flush=True)
+    if not good:
+        sys.exit(1)
+
+
+def main() -> None:
+    """Measures each case in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", nargs=3, metavar=("NAME", "COUNT", "WAY"), help="one case, in this process")
+    options = parser.parse_args()
+    if options.case:
+        name, count, way = options.case
+        uvloop.run(measure(name, int(count), at_once=way == "once"))
+        return
+    failed = False
+    for name in BODIES:
+        for count in (1, 8):
+            for way in ("once", "steps"):
+                case = [sys.executable, sys.argv[0], "--case", name, str(count), way]
+                failed |= subprocess.run(case, check=False, timeout=LIMIT_S).returncode != 0
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What the gateway reads of a long request: as of a short one, but in steps between which the loop serves others."""
+
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway import long_body
+from gateway.long_body import LongBody, NotJsonError, Part
+from gateway.request_body import STREAMING, Asked, BadRequestError, check_mark, check_model, check_once, model_spans
+from gateway.usage.include_usage import options_span
+
+LONG_BYTES: Final = 512 * 1024  # a shorter one is read at once, within about ten milliseconds whatever is in it
+_OPTIONS: Final = "stream_options"
+
+
+class LongRequests:
+    """Reads the long bodies of one process in turns: one step of one of them in each turn of the loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def read(self, pieces: Sequence[bytes]) -> Asked:
+        """The model that a body asks for.
+
+        Raises:
+            BadRequestError: as `read_asked`.
+        """
+        steps = steps_to_asked(pieces)
+        while True:
+            async with self._turn:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    asked: Asked = done.value
+                    return asked
+                await asyncio.sleep(0)
+
+
+def steps_to_asked(pieces: Sequence[bytes]) -> Generator[None, None, Asked]:
+    """Steps of about a millisecond, and what `read_asked` returns or raises."""
+    check_mark(b"".join(pieces[:3]) if pieces and len(pieces[0]) < 3 else pieces[0] if pieces else b"")  # noqa: PLR2004
+    top = _TopLevel()
+    try:
+        for part in LongBody(pieces, (_OPTIONS,)).parts():
+            if part is not None:
+                top.note(part)
+            yield
+    except NotJsonError as error:
+        raise BadRequestError(f"body: not valid JSON: {error}") from error
+    return top.asked(pieces)
+
+
+class _TopLevel:
+    """What the top level of a body says, gathered from its parts. Of keys that come twice the last one counts."""
+
+    def __init__(self) -> None:
+        self._is_object = True
+        self._model: Any = None
+        self._models: list[tuple[int, int]] = []  # where values of `model` stand
+        self._streaming: dict[str, Any] = {}
+        self._options: tuple[int, int] | None = None  # where they stand
+        self._cut = False  # the options go on
+
+    def note(self, part: Part) -> None:
+        content = part.content
+        if not isinstance(content, dict):
+            self._is_object = False
+            return
+        if self._cut and isinstance(part.under, dict):
+            self._streaming[_OPTIONS].update(part.under)
+        if "model" in content:
+            self._model = content["model"]
+            self._models += [_placed(part, span) for span in model_spans(part.text)]
+        said = {name: content[name] for name in STREAMING if name in content}
+        if _OPTIONS in said:
+            whole = said[_OPTIONS] is None or (isinstance(said[_OPTIONS], dict) and not part.cut)
+            span = options_span(part.text) if whole and _OPTIONS not in self._streaming else None
+            self._options = _placed(part, span) if span is not None else None
+        self._streaming |= said
+        self._cut = part.cut
+
+    def asked(self, pieces: Sequence[bytes]) -> Asked:
+        """All that it says together."""
+        if not self._is_object:
+            raise BadRequestError("body: must be a JSON object")
+        model = check_model(self._model)
+        check_once(len(self._models))
+        span = self._models[0]
+        body, numbers = _carved(pieces, (span,) if self._options is None else (span, self._options))
+        if span[1] - span[0] > long_body.BLOCK_BYTES:  # some of it was left out
+            model = orjson.loads(body[numbers[0]])
+        options_piece = numbers[1] if self._options is not None else None
+        return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece)
+
+
+def _placed(part: Part, span: tuple[int, int]) -> tuple[int, int]:
+    start, end = span
+    return part.place(start), part.place(end - 1) + 1
+
+
+def _carved(pieces: Iterable[bytes], spans: Sequence[tuple[int, int]]) -> tuple[tuple[bytes, ...], list[int]]:
+    """The same bytes, with a piece of its own for each span; the numbers of these pieces, in the order of `spans`."""
+    numbers = [0] * len(spans)
+    carved: list[bytes] = []
+    left = sorted((span, number) for number, span in enumerate(spans))
+    value: list[bytes] = []  # of the first span that is left
+    at = 0
+    for piece in pieces:
+        start = 0
+        while left and left[0][0][0] < at + len(piece):
+            (begin, end), number = left[0]
+            if begin > at + start:
+                carved.append(piece[start : begin - at])
+                start = begin - at
+            value.append(piece[start : end - at])
+            start += len(value[-1])
+            if at + start < end:
+                break
+            numbers[number] = len(carved)
+            carved.append(b"".join(value))
+            value.clear()
+            left.pop(0)
+        if start < len(piece):
+            carved.append(piece[start:] if start else piece)
+        at += len(piece)
+    return tuple(carved), numbers
