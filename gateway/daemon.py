@@ -16,6 +16,7 @@ import uvloop
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
+from gateway.ending import Stop, Watch, end_at_last
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
 from gateway.prefork import serve_forked
@@ -37,12 +38,6 @@ _DEFECT_DRAIN_S: Final = 0.5  # connections wait for its successor
 _CONTROLLERS: Final = 0  # the lifeline that a controller holds is the standard input
 
 log = structlog.get_logger(__name__)
-
-
-class Stop(asyncio.Event):
-    """Set when a process shall end; `replaced`: another one serves its socket already."""
-
-    replaced = False
 
 
 def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
@@ -71,8 +66,9 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         for other in (one for one in listening if one is not listening[number]):
             other.close()
         place = Place(listening[number], number, sockets)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
+        # Never closed: that would wait for tasks and threads that do not end, and the process ends at once.
+        runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
 
     gc.collect()
     gc.freeze()  # what is loaded now stays; collections need not look at it, nor copy its pages after a fork
@@ -151,12 +147,15 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
         tell(READY)
-        defects = await _until_stopped(stop, {feed, *gateway.tasks})
-        if not defects:
+        watch = Watch({feed, *gateway.tasks})
+        await watch.until_stopped(stop)
+        if not watch.failed:
             tell(STOPPING)
         log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
-        drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if defects else settings.drain
-        await gateway.close(drain_s, replaced=stop.replaced)
+        drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if watch.failed else settings.drain
+        with end_at_last(drain_s):
+            await watch.while_it_drains(gateway.drain(drain_s, replaced=stop.replaced), drain_s)
+            await watch.in_time("stop", gateway.stop())
     finally:
         feed.cancel()
         await asyncio.wait([feed], timeout=_END_LIMIT_S)
@@ -164,21 +163,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             async with asyncio.timeout(_END_LIMIT_S):
                 await database.close()
     log.info("gateway stopped")
-    return 1 if defects else 0
-
-
-async def _until_stopped(stop: Stop, tasks: set[asyncio.Task[None]]) -> bool:
-    """Returns when `stop` is set, or when one of the tasks has ended, which is a defect. Whether it is one."""
-    stopping = asyncio.create_task(stop.wait(), name="stop")
-    try:
-        await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-    ended = [task for task in tasks if task.done()]
-    for task in ended:
-        error = None if task.cancelled() else task.exception()
-        log.error("a task of the gateway has failed, starting it again", task=task.get_name(), exc_info=error)
-    return bool(ended)
+    return 1 if watch.failed else 0
 
 
 def _name(place: Place, count: int) -> str:

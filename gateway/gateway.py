@@ -186,7 +186,12 @@ class Gateway:
         self._sweeper.start()
         await self._server.listen_on(listening)
 
-    async def close(self, drain_s: float, *, replaced: bool = False) -> None:
+    async def close(self, drain_s: float) -> None:
+        """Drains and stops."""
+        await self.drain(drain_s)
+        await self.stop()
+
+    async def drain(self, drain_s: float, *, replaced: bool = False) -> None:
         """Ends what is passed on at once, and requests to models when they are answered or the time is over.
 
         New connections are taken for a few seconds more, since load balancers look at `/readyz` now and then.
@@ -208,6 +213,9 @@ class Gateway:
             await asyncio.sleep(_POLL_S)
         for exchange in list(self.under_way):
             exchange.end_for_stop()
+
+    async def stop(self) -> None:
+        """Ends its connections and its tasks, and signs off. Takes a few seconds where the database is away."""
         await self._server.close(_CLOSE_S)
         await self._meter.stop()
         await self.routes.stop()

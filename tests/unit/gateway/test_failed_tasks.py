@@ -2,14 +2,21 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
-from gateway.daemon import Stop, _until_stopped
+from gateway import daemon, ending
+from gateway.ending import Stop, Watch
 from gateway.gateway import Gateway
+from gateway.meter import Meter
+from gateway.settings import GatewaySettings
 from http1.bodies import Bodies
 from support.database.away import AwayDatabase
 
@@ -29,7 +36,9 @@ async def test_a_task_that_ends_ends_the_process(work: Callable[[], Awaitable[No
     ended = asyncio.ensure_future(work())
     with capture_logs() as logs:
         async with asyncio.timeout(LIMIT_S / 2):
-            assert await _until_stopped(Stop(), {ended, lasting})  # type: ignore[arg-type]
+            watch = Watch({ended, lasting})  # type: ignore[arg-type]
+            await watch.until_stopped(Stop())
+    assert watch.failed
     assert [(line["task"], str(line["exc_info"])) for line in logs] == [(ended.get_name(), error)]  # type: ignore[attr-defined]
     lasting.cancel()
 
@@ -39,7 +48,9 @@ async def test_a_stop_is_taken_for_what_it_is() -> None:
     lasting = asyncio.create_task(asyncio.sleep(LIMIT_S))
     asyncio.get_running_loop().call_soon(stop.set)
     with capture_logs() as logs:
-        assert not await _until_stopped(stop, {lasting})  # type: ignore[arg-type]
+        watch = Watch({lasting})
+        await watch.until_stopped(stop)
+    assert not watch.failed
     assert not logs
     lasting.cancel()
 
@@ -57,3 +68,118 @@ async def test_all_that_a_gateway_starts_is_watched() -> None:
     assert len(started) == 6
     await gateway.close(0.0)
     assert all(task.done() for task in gateway.tasks)
+
+
+class Lasting:
+    """A request that goes on until the gateway ends it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    def overdue(self, _now: float) -> None: ...
+
+    def end_for_stop(self) -> None:
+        self.gateway.under_way.discard(self)  # type: ignore[arg-type]
+
+
+class ClosedLater(AwayDatabase):
+    """One that can be closed."""
+
+    async def close(self) -> None: ...
+
+
+class Served:
+    """A gateway's process without its database: told to stop once it serves, while a request is under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, drain_s: float) -> None:
+        self.gateway: Gateway | None = None
+        self.stop = Stop()
+        self.drain_s = drain_s
+        database = ClosedLater()
+
+        async def opened(_url: str) -> AwayDatabase:
+            return database
+
+        def made(*args: Any, **settings: Any) -> Gateway:
+            self.gateway = Gateway(*args, **settings)
+            return self.gateway
+
+        monkeypatch.setattr(daemon, "open_lazily", opened)
+        monkeypatch.setattr(daemon, "Gateway", made)
+
+    def ready(self) -> None:
+        assert self.gateway is not None
+        self.gateway.under_way.add(Lasting(self.gateway))  # type: ignore[arg-type]
+        self.stop.set()
+
+    async def run(self) -> int:
+        url = SecretStr("postgresql://nowhere.invalid/x")
+        settings = GatewaySettings(controller="http://127.0.0.1:9", drain=self.drain_s, database_url=url)
+        place = daemon.Place(socket.create_server(("127.0.0.1", 0)), 0, None)
+        async with asyncio.timeout(LIMIT_S):
+            return await daemon.run_gateway(settings, place, self.stop, self.ready)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+async def test_a_task_that_ends_while_it_drains_is_said_and_the_drain_has_its_time(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(monkeypatch, drain_s=0.4)
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(served.run())
+    await served.stop.wait()
+    began = loop.time()
+    await asyncio.sleep(0.1)
+    assert served.gateway is not None
+    name = served.gateway.tasks[number].get_name()
+    with capture_logs() as logs:
+        served.gateway.tasks[number].cancel()
+        assert await running == 1
+    assert loop.time() - began >= 0.3, "the request had its time"
+    said = [line["task"] for line in logs if line["event"] == "a task of the gateway has failed while it drains"]
+    assert said == [name]
+    assert [line["log_level"] for line in logs if "task" in line] == ["error"]
+
+
+async def hangs(_self: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def raises(_self: object) -> None:
+    raise ValueError("a defect")
+
+
+@pytest.mark.parametrize(
+    ("step", "said"), [(hangs, "gateway did not end in time"), (raises, "gateway failed while it ended")]
+)
+async def test_a_step_that_hangs_or_fails_does_not_hold_the_end(
+    step: Callable[[object], Awaitable[None]], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending.Watch.in_time, "__defaults__", (0.3,))
+    monkeypatch.setattr(Meter, "stop", step)
+    with capture_logs() as logs:
+        assert await Served(monkeypatch, drain_s=0.1).run() == 1
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == [said]
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # as the end of the process does
+
+
+async def test_a_drain_that_goes_well_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    with capture_logs() as logs:
+        assert await Served(monkeypatch, drain_s=0.1).run() == 0
+    assert not [line for line in logs if line["log_level"] == "error"]
+
+
+HUNG = """
+import time
+from gateway import ending
+ending._DRAIN_MARGIN_S = ending._STOP_LIMIT_S = ending._LAST_MARGIN_S = 0.1
+with ending.end_at_last(0.1):
+    time.sleep(60)
+"""
+
+
+def test_a_loop_that_hangs_ends_with_a_word_where() -> None:
+    child = subprocess.run([sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert child.returncode == 1
+    assert "Timeout" in child.stderr
