@@ -13,6 +13,7 @@ import structlog
 import uvloop
 
 from agent.clock import boot_clock
+from agent.containers.container_user import container_user
 from agent.containers.docker_engine import DockerEngine
 from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
@@ -176,7 +177,14 @@ class _Agent:
                 gpus_listing=inventory.listing if settings.simulate is None else lambda _key: (),
                 report=lambda record: send_queue.add_report(record.report()),
                 fetches=fetches,
-                containers=ContainerRuntime(docker, journal, folders, settings.cache_dir, inventory.index_of),
+                containers=ContainerRuntime(
+                    docker,
+                    journal,
+                    folders,
+                    settings.cache_dir,
+                    container_user(settings.container_user),
+                    inventory.index_of,
+                ),
             )
             supervisor = await stack.enter_async_context(Supervisor(process_context, inventory, heartbeat))
             backlog = Backlog()

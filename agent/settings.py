@@ -68,6 +68,8 @@ class AgentSettings(BaseSettings):
         cgroup: `auto`: engines get control groups where systemd has delegated some; `off`; or a folder of version 2.
         docker: `auto`: the engine of `DOCKER_HOST` or the usual socket, but none for a simulated host; `off`; or its
             address, such as unix:///var/run/docker.sock.
+        container_user: `UID` or `UID:GID` as which containers run; only an agent of root may name another user. None:
+            as the agent, for root without capabilities.
         log_format: format of the logs that `daemon.main` writes.
     """
 
@@ -99,6 +101,7 @@ class AgentSettings(BaseSettings):
     reserve_gpu_memory: SizeMib | None = None
     cgroup: str = "auto"
     docker: str = "auto"
+    container_user: str | None = None
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("controller_url")
@@ -123,6 +126,16 @@ class AgentSettings(BaseSettings):
     def _docker_address(cls, value: str) -> str:
         if value not in {"auto", "off"} and not value.startswith("unix:///"):
             raise ValueError(f"must be auto, off, or unix:///PATH of a socket of this host, got {value!r}")
+        return value
+
+    @field_validator("container_user")
+    @classmethod
+    def _possible_user(cls, value: str | None) -> str | None:
+        own = os.geteuid()
+        if value is not None and not re.fullmatch(r"\d{1,9}(:\d{1,9})?", value):
+            raise ValueError(f"must be UID or UID:GID, in digits, got {value!r}")
+        if value is not None and own != 0 and int(value.partition(":")[0]) != own:
+            raise ValueError(f"must be {own}, as which this agent runs: only an agent of root can name another user")
         return value
 
     @field_validator("labels")

@@ -169,6 +169,12 @@ def agent(
             "--reserve-gpu-memory", metavar="SIZE", help="Memory of each GPU that instances may not use, such as 1GiB."
         ),
     ] = None,
+    container_user: Annotated[
+        str | None,
+        typer.Option(
+            "--container-user", metavar="UID[:GID]", help="User as which containers run. Default: the agent's own."
+        ),
+    ] = None,
 ) -> None:
     """Run an agent on this host. It joins a controller and runs engines."""
     try:
@@ -193,6 +199,7 @@ def agent(
         offline=offline,
         reserve_host_memory=reserve_host_memory,
         reserve_gpu_memory=reserve_gpu_memory,
+        container_user=container_user,
     )
     raise typer.Exit(main(settings))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import structlog
 
 from agent.containers.container import Container
 from agent.containers.container_start import ContainerStart
+from agent.containers.container_user import ContainerUser
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
@@ -53,6 +53,7 @@ class ContainerRuntime:
         journal: of the agent; it keeps the id that labels name.
         folders: of the instances.
         cache_dir: where models of the hub are.
+        user: as which containers run.
         index_of: a GPU's present index on this host.
     """
 
@@ -62,12 +63,14 @@ class ContainerRuntime:
         journal: Journal,
         folders: InstanceFolders,
         cache_dir: Path,
+        user: ContainerUser,
         index_of: Callable[[str], int | None],
     ) -> None:
         self._engine = engine
         self._journal = journal
         self._folders = folders
         self._cache_dir = cache_dir
+        self._user = user
         self._index_of = index_of
         self._finding_network = asyncio.Lock()  # each call within has a deadline
 
@@ -141,7 +144,8 @@ class ContainerRuntime:
             log.warning("container on the host's network", instance=record.instance, why=network.why)
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(copy.say, network.why)
-        place = self._place(record, order, str(image.get("Id") or container.image), network=network.id, offline=offline)
+        image_id = str(image.get("Id") or container.image)
+        place = await asyncio.to_thread(self._place, record, order, image_id, network=network.id, offline=offline)
         linked = await asyncio.to_thread(linked_folders, container.models)
         place = replace(place, read=(*place.read, *linked))
 
@@ -201,6 +205,7 @@ class ContainerRuntime:
         key = record.key
         try:
             work = self._folders.work(key.instance)
+            self._user.take(work)
         except OSError as error:
             raise SpawnError(f"cannot prepare the folders of {key.instance}: {error}") from error
         env = {"HOME": str(work), "PYTHONUNBUFFERED": "1"}
@@ -219,8 +224,8 @@ class ContainerRuntime:
         return Place(
             owner=self.owner(),
             image=image,
-            user=f"{os.geteuid()}:{os.getegid()}",
-            groups=tuple(str(group) for group in os.getgroups() if group != os.getegid()),
+            user=f"{self._user.uid}:{self._user.gid}",
+            groups=tuple(map(str, self._user.groups)),
             work=work,
             port=record.port,
             network=network,

@@ -61,5 +61,5 @@ def helper_login(answer: Any) -> dict[str, str]:
 
 
 def has_none(text: str) -> bool:
-    """Whether a helper has no login for the registry, which is no trouble."""
+    """Whether a helper has no login for the registry."""
     return text.strip().lower().startswith(_NONE)

@@ -179,3 +179,21 @@ async def test_the_host_says_what_it_can_run(controller: ControllerDouble, docke
         assert (runtime.name, runtime.usable) == ("docker", True)
         assert runtime.version
         assert runtime.gpus or "nvidia-container-toolkit" in runtime.reason
+
+
+async def test_a_container_runs_as_the_user_of_the_settings(
+    controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
+) -> None:
+    script = "import os; print(os.getuid(), os.getgid(), os.getgroups()); open('mine', 'a').close()"
+    work = tmp_path / "data/instances/i-1/work"
+    async with running_agent(controller, tmp_path, docker=dockerd.address):
+        await controller.start_order("i-1", contained_script(script))
+        await controller.state("i-1", "exited")
+        assert (work / "mine").stat().st_uid == 0
+    fields = {"docker": dockerd.address, "container_user": "4711:4712", "join_token": None}
+    async with running_agent(controller, tmp_path, **fields):
+        await controller.start_order("i-1", contained_script(script), epoch=2)
+        ended = await controller.state("i-1", "exited", epoch=2)
+        assert ended.exit_code == 0, ended.message
+    assert (tmp_path / "data/instances/i-1/logs/2-0.log").read_text() == "4711 4712 [4712]\n"
+    assert {path.stat().st_uid for path in (work, work / "mine")} == {4711}

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,9 @@ def test_environment_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ("proxy_port", -1),
         ("on_exit", "explode"),
         ("nonsense", 1),
+        ("container_user", "engines"),
+        ("container_user", "1:2:3"),
+        ("container_user", "-1"),
         ("labels", {"zone": "a", "gpuward/gpu-model": "B200"}),
     ],
 )
@@ -69,3 +73,13 @@ def test_advertised_address(given: str | None, expected: str | None) -> None:
 )
 def test_host_names_become_labels(hostname: str, label: str) -> None:
     assert host_label(hostname) == label
+
+
+@pytest.mark.parametrize(("own", "allowed"), [(0, True), (1000, True), (1001, False)])
+def test_only_root_runs_containers_as_another_user(monkeypatch: pytest.MonkeyPatch, own: int, *, allowed: bool) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: own)
+    if allowed:
+        assert _settings(container_user="1000:44").container_user == "1000:44"
+        return
+    with pytest.raises(ValidationError, match="only an agent of root"):
+        _settings(container_user="1000:44")
