@@ -36,9 +36,9 @@ from agent.model_cache.fetches import Fetches
 from agent.process_records import repositories_of
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.folders import InstanceFolders
-from agent.processes.lifecycle import ProcessContext
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
+from agent.processes.process_context import ProcessContext
 from agent.processes.supervisor import Supervisor
 from agent.proxy import Proxy
 from agent.sampling.backlog import Backlog

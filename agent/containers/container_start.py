@@ -62,7 +62,7 @@ class ContainerStart:
             await self._remove_for_certain()
             raise
 
-    async def give_up(self, tell: Callable[[str], None]) -> None:
+    async def give_up(self, tell: Callable[[str], object]) -> None:
         """Returns once nothing of it can run. `run` was cancelled before.
 
         Docker goes on with what it was asked. A container that it was only asked to create runs never; one that it was

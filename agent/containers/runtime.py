@@ -85,7 +85,7 @@ class ContainerRuntime:
         on_pid: Callable[[int, int | None], None],
         *,
         given_up: asyncio.Event,
-        tell: Callable[[str], None],
+        tell: Callable[[str], object],
         offline: bool = False,
     ) -> tuple[Container, str | None] | None:
         """Creates and starts the container of a process; returns it with the digest of its image.

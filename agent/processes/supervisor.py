@@ -23,7 +23,8 @@ from agent.decide.commands import (
 from agent.inventory import InventoryWatch
 from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from agent.processes.cgroups import oom_message
-from agent.processes.lifecycle import EngineProcess, ProcessContext
+from agent.processes.lifecycle import EngineProcess
+from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
 from agent.processes.procfs import list_marked_processes
 from schemas.wire import Command, CommandResult

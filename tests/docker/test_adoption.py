@@ -35,12 +35,18 @@ async def started(controller: ControllerDouble, instance: str = "i-1", *extra: s
     return running
 
 
+async def orphaned(controller: ControllerDouble, dockerd: Dockerd, folder: Path) -> ProcessReport:
+    """An engine whose agent has crashed."""
+    async with running_agent(controller, folder, docker=dockerd.address) as agent:
+        running = await started(controller)
+        await agent.crash()
+    return running
+
+
 async def test_a_container_outlives_the_agent_and_is_adopted(
     controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    async with running_agent(controller, tmp_path, docker=dockerd.address) as agent:
-        before = await started(controller)
-        await agent.crash()
+    before = await orphaned(controller, dockerd, tmp_path)
     names = await dockerd.containers()
     async with running_agent(controller, tmp_path, docker=dockerd.address, join_token=None):
         (known,) = controller.hellos[-1].processes
@@ -89,9 +95,7 @@ async def test_an_end_while_no_agent_runs_is_known(
 async def test_a_container_that_another_removed_is_gone(
     controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path
 ) -> None:
-    async with running_agent(controller, tmp_path, docker=dockerd.address) as agent:
-        await started(controller)
-        await agent.crash()
+    await orphaned(controller, dockerd, tmp_path)
     await dockerd.clear()
     async with running_agent(controller, tmp_path, docker=dockerd.address, join_token=None):
         ended = await controller.state("i-1", "exited")

@@ -26,5 +26,5 @@ async def test_a_stop_while_the_start_hangs_is_told_and_ends_with_the_container(
             assert latest is not None
             assert latest.state == "stopping", "whether it runs is unknown, so its claim stays"
         ended = await controller.state("i-1", "exited")
-        assert (ended.reason, ended.exit_code) == ("stopped", None)
+        assert (ended.reason, ended.exit_code, ended.message) == ("stopped", None, "")
         assert await dockerd.containers() == []

@@ -1,0 +1,48 @@
+"""Why a process has ended, as far as it is known."""
+
+import asyncio
+import signal
+from collections import deque
+from typing import Final
+
+import structlog
+
+from agent.processes.folders import InstanceFolders
+from agent.processes.kept_record import KeptRecord
+from agent.processes.oom_kills import oom_kills
+from agent.processes.running import Running
+from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
+from schemas.wire import StartOrder
+
+_TAIL_LIMIT_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+async def end_cause(
+    kept: KeptRecord, order: StartOrder, folders: InstanceFolders, group: Running, kills: deque[int]
+) -> str:
+    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most.
+
+    Args:
+        kept: the process's record.
+        order: what it ran.
+        folders: where its log is.
+        group: what has ended.
+        kills: how often the kernel had killed for want of memory, at the last readings.
+    """
+    if killed := group.oom_message(order.host_memory_mib):
+        return killed
+    if group.end == "gone":
+        return ""
+    if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > kills[0]:
+        return KILLED_FOR_MEMORY
+    if group.exit_code == 0 and not order.needs_port:
+        return kept.lasting_message  # a task that is done
+    try:
+        async with asyncio.timeout(_TAIL_LIMIT_S):
+            tail = await asyncio.to_thread(folders.log_tail, kept.key)
+    except OSError as error:  # TimeoutError is one
+        log.warning("log not read", instance=kept.key.instance, error=str(error))
+        return kept.lasting_message
+    return telling_line(tail) or kept.lasting_message

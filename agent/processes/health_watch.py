@@ -1,0 +1,82 @@
+"""Watches one running process: its probe, until it must be killed, and its log, which is rotated."""
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from agent.decide.health import HealthLimits, ProcessHealth, after_probe, kill_reason
+from agent.process_records import StopPlan
+from agent.processes.kept_record import KeptRecord
+from agent.processes.oom_kills import oom_kills
+from agent.processes.process_context import ProcessContext
+from agent.processes.running import Running
+from schemas.wire import ProbeOrder, StartOrder
+
+_ALIVE_AFTER_S: Final = 0.2  # without a port, a process is running after this time
+_FIRST_PROBES_S: Final = (0.1, 0.1, 0.1, 0.15, 0.25)  # short at first, so that a fast start is noticed at once
+_PORT_PROBE: Final = ProbeOrder(path="", period_s=5.0, timeout_s=2.0, failures=3)  # timing without an ordered probe
+_LOG_CHECK_S: Final = 1.0
+
+log = structlog.get_logger()
+
+
+async def watch_health(
+    kept: KeptRecord, order: StartOrder, context: ProcessContext, group: Running
+) -> tuple[StopPlan, str]:
+    """Probes until the process must be killed because it does not answer; returns how, and why in words."""
+    port, clock = kept.now.port, context.clock
+    probe = order.probe or _PORT_PROBE
+    limits = HealthLimits(probe.failures, order.start_timeout_s, order.liveness_timeout_s)
+    health = _first_health(kept, clock())
+    began_s, first_delays = clock(), iter(_FIRST_PROBES_S)
+    log_state = context.folders.log_state(kept.key)
+    while True:
+        if port is None:
+            answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
+        else:
+            answered = await context.prober.probe(order.probe, port, is_proxied=group.is_proxied)
+            if group.is_unknown and not answered:
+                answered = None
+        health = after_probe(health, limits, answered=answered, now_s=clock())
+        if not health.ready:
+            before, log_state = log_state, context.folders.log_state(kept.key)
+            if log_state != before:
+                health = replace(health, progress_s=clock())
+        reason = kill_reason(health, limits, clock()) if answered is not None else None
+        if reason is not None:
+            return StopPlan(reason=reason, drain_time_s=0.0), _kill_message(reason, order)
+        _report(kept, health, clock())
+        await asyncio.sleep(probe.period_s if health.ready else next(first_delays, _FIRST_PROBES_S[-1]))
+
+
+async def rotate_log(kept: KeptRecord, context: ProcessContext, kills: deque[int]) -> None:
+    """Rotates the log as it grows, and notes how often the kernel has killed for want of memory. Never returns."""
+    while True:
+        await asyncio.sleep(_LOG_CHECK_S)
+        kills.append(oom_kills())
+        try:
+            await asyncio.to_thread(context.folders.rotate_log, kept.key)
+        except OSError as error:  # the engine keeps running on a full disk
+            log.warning("log not rotated", instance=kept.key.instance, error=str(error))
+
+
+def _kill_message(reason: str, order: StartOrder) -> str:
+    if reason == "start_timeout":
+        return f"no answer to its probe, and nothing logged for {order.start_timeout_s:g} s"
+    return f"unhealthy for {order.liveness_timeout_s:g} s"
+
+
+def _first_health(kept: KeptRecord, now_s: float) -> ProcessHealth:
+    state = kept.now.state if kept.now.state in ("running", "unhealthy") else "starting"
+    since = now_s if state == "unhealthy" else None
+    return ProcessHealth(state=state, progress_s=now_s, ready=kept.now.ready, unhealthy_s=since)
+
+
+def _report(kept: KeptRecord, health: ProcessHealth, now_s: float) -> None:
+    if (health.state, health.ready) == (kept.now.state, kept.now.ready):
+        return
+    first = health.ready and not kept.now.ready
+    kept.write(state=health.state, ready=health.ready, ready_s=now_s if first else kept.now.ready_s)

@@ -1,0 +1,74 @@
+"""The record of one process: every change is journalled, and what the controller must know is then reported."""
+
+from collections.abc import Callable
+
+import structlog
+
+from agent.journal import Journal
+from agent.process_records import ProcessKey, ProcessRecord
+
+log = structlog.get_logger()
+
+
+class KeptRecord:
+    """One process's record.
+
+    Args:
+        record: as journalled last.
+        journal: of the agent.
+        report: queues a report.
+    """
+
+    def __init__(self, record: ProcessRecord, journal: Journal, report: Callable[[ProcessRecord], None]) -> None:
+        self.now = record
+        self._journal = journal
+        self._report = report
+        self._lasting: str | None = None  # the message that a passing one hides
+
+    @property
+    def key(self) -> ProcessKey:
+        """The process's key."""
+        return self.now.key
+
+    @property
+    def lasting_message(self) -> str:
+        """The message without what `say_for_now` has said."""
+        return self.now.message if self._lasting is None else self._lasting
+
+    def amend(self, **changes: object) -> None:
+        """Journals what the controller need not know, or will with the next report."""
+        self.now = self.now.model_copy(update=changes)
+        self._journal.amend(self.now)
+
+    def write(self, **changes: object) -> None:
+        """Journals and reports."""
+        if "message" in changes:
+            self._lasting = None
+        before = self.now.state
+        self.now = self._journal.record(self.now.model_copy(update=changes))
+        record = self.now
+        if record.state != before:
+            log.info(
+                "process state changed",
+                instance=record.instance,
+                epoch=record.epoch,
+                rank=record.rank,
+                state=record.state,
+                reason=record.reason,
+                exit_code=record.exit_code,
+            )
+        self._report(record)
+
+    def tell(self, message: str) -> None:
+        """Reports progress, unless it says so already or is to be stopped."""
+        if self.now.stop is None and message != self.now.message:
+            self.write(message=message)
+
+    def say_for_now(self, message: str) -> bool:
+        """Reports what holds up a stop, unless it says so already; returns whether it was news."""
+        if message == self.now.message:
+            return False
+        lasting = self.lasting_message
+        self.write(message=message)
+        self._lasting = lasting
+        return True

@@ -1,0 +1,38 @@
+"""What all processes of one agent share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.clock import Clock
+from agent.containers.runtime import ContainerRuntime
+from agent.in_flight import InFlightRequests
+from agent.journal import Journal
+from agent.model_cache.fetches import Fetches
+from agent.process_records import ProcessKey, ProcessRecord
+from agent.processes.cgroups import Cgroups
+from agent.processes.folders import InstanceFolders
+from agent.processes.ports import PortAllocator
+from agent.processes.probe import Prober
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """The agent around a process.
+
+    `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
+    listed a process at the newest reading.
+    """
+
+    journal: Journal
+    folders: InstanceFolders
+    ports: PortAllocator
+    prober: Prober
+    in_flight: InFlightRequests
+    clock: Clock
+    boot_id: str
+    cgroups: Cgroups
+    report: Callable[[ProcessRecord], None]
+    gpu_index: Callable[[str], int | None]
+    gpus_listing: Callable[[ProcessKey], tuple[str, ...]]
+    fetches: Fetches
+    containers: ContainerRuntime
