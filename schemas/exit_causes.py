@@ -11,6 +11,7 @@ from typing import Final
 KILLED_FOR_MEMORY: Final = "oom_killed: the kernel killed it, since memory of the host ran out"
 _MOST: Final = 500  # characters of a line
 _USAGE_LINES: Final = 6  # a usage error is what a program says last; one line or a frame around it
+_LISTED_LINES: Final = 150  # unless it lists its options below the error
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME: Final = re.compile(r"^[\s│|╭╰─╮╯]+|[\s│|─╮╯]+$")
 
@@ -58,14 +59,35 @@ _USAGE: Final = re.compile(
     r"|error while handling argument|^(Error: )?No such option|^(Error: )?Invalid value for"
     r"|^(Error: )?Got unexpected extra argument|User-specified max_model_len"
 )
+_HEAD_OF_USAGE: Final = re.compile(r"^usage: ", re.IGNORECASE)
+# What vLLM's server says of its engine core, whose own words stand above.
+_POINTER: Final = re.compile(r"See root cause above|See stack trace \(above\)|EngineDeadError")
+_POINTER_LINES: Final = 60  # what a server says between that and its end
+_EXCEPTION: Final = re.compile(r"^(\(\w+ pid=\d+\) ERROR [^\]]*\] )?([A-Za-z_][\w.]*(?:Error|Exception): .*)")
 
 
 def telling_line(tail: str) -> str:
     """The line of a log's end that says why a process ended: the last of a known cause, else the last one."""
     lines = [shown for line in tail.splitlines() if (shown := _shown(line))]
-    usage = (line for line in reversed(lines[-_USAGE_LINES:]) if _USAGE.search(line))
     known = (line for line in reversed(lines) if any(text.search(line) for text in _TEXTS.values()))
-    return next(usage, None) or next(known, None) or (lines[-1] if lines else "")
+    return _usage_error(lines) or next(known, None) or _root_cause(lines) or (lines[-1] if lines else "")
+
+
+def _usage_error(lines: list[str]) -> str | None:
+    """Among the last lines, or right below the head of a usage text that ends the log."""
+    heads = [at for at, line in enumerate(lines[-_LISTED_LINES:]) if _HEAD_OF_USAGE.search(line)]
+    below = lines[-_LISTED_LINES:][heads[-1] :][:_USAGE_LINES] if heads else []
+    return next((line for line in reversed([*below, *lines[-_USAGE_LINES:]]) if _USAGE.search(line)), None)
+
+
+def _root_cause(lines: list[str]) -> str | None:
+    """Where one of the last lines points to a cause above it: the last exception above, else that line."""
+    first = max(len(lines) - _POINTER_LINES, 0)
+    pointer = next((at for at in range(len(lines) - 1, first - 1, -1) if _POINTER.search(lines[at])), None)
+    if pointer is None:
+        return None
+    found = (_EXCEPTION.search(line) for line in reversed(lines[:pointer]) if not _POINTER.search(line))
+    return next((one[2] for one in found if one is not None), lines[pointer])
 
 
 def cause_of_failed_start(message: str) -> Cause | None:

@@ -60,6 +60,28 @@ Try 'transformers serve --help' for help.
 ╭─ Error ──╮
 │ No such option: --dtyp Did you mean --dtype? │
 ╰──────────╯""", 2, "engine_usage", "No such option: --dtyp"),
+    # typer without a terminal: transformers 5.19 and newer list all options below the error
+    ("""Usage: transformers serve [OPTIONS] [FORCE_MODEL]
+Try 'transformers serve --help' for help.
+
+Error: No such option '--dtyp'.
+
+Available options for 'transformers serve':
+""" + "  --some-flag TEXT    What it does.\n" * 40 + """
+Run 'transformers serve --help' for full details.""", 2, "engine_usage", "Error: No such option '--dtyp'."),
+    # vllm/v1/engine/utils.py, when its engine core did not start: the cause is above, after the core's own prefix
+    ("""(EngineCore pid=7) ERROR 11-23 01:51:56 [core.py:1510] AssertionError: Not enough allowed NUMA nodes
+(EngineCore pid=7) ERROR 11-23 01:51:56 [core.py:1510]
+Traceback (most recent call last):
+  File "vllm/entrypoints/cli/main.py", line 120, in main
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}""",
+     1, "crash", "AssertionError: Not enough allowed NUMA nodes"),
+    # vllm/v1/engine/async_llm.py, when it died later: the server itself ends in order
+    ("""(EngineCore pid=7) ERROR 11-23 01:54:23 [core.py:1512] KeyError: 'chatcmpl-23'
+(APIServer pid=5) ERROR 11-23 01:54:23 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
+encountered an issue. See stack trace (above) for the root cause.
+INFO:     127.0.0.1:57690 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
+INFO:     Finished server process [5]""", 0, "exit", "KeyError: 'chatcmpl-23'"),
     ("Traceback (most recent call last):\n  File 'x.py', line 1\nKeyError: 'rope'", 1, "crash", "KeyError: 'rope'"),
     ("Segmentation fault", -11, "crash", "Segmentation"),
     ("", 1, "crash", ""),
@@ -88,6 +110,8 @@ def test_an_early_word_of_usage_is_not_the_cause() -> None:
     begun = "tool: error: retrying\n" + "step\n" * 50 + "ValueError: bad weights"
     assert telling_line(begun) == "ValueError: bad weights"
     assert cause_of("ValueError: bad weights", 1) == "crash"
+    begun = "Usage: tool [OPTIONS]\nError: No such option '--x'.\n" + "step\n" * 200 + "ValueError: bad weights"
+    assert telling_line(begun) == "ValueError: bad weights"
 
 
 @pytest.mark.parametrize(
