@@ -22,6 +22,7 @@ from agent.wait_first import wait_first
 from schemas.wire import StartOrder
 
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
+_UNREADY_DRAIN_S: Final = 30.0  # a server that has never answered has no request to finish
 _KILL_LIMIT_S: Final = 5.0
 
 log = structlog.get_logger()
@@ -105,6 +106,8 @@ class EngineProcess:
             self._kept.write(state="stopping")
         instance, clock = self.key.instance, self._context.clock
         began_s = clock()
+        if not self._record.ready and self._record.port is not None:
+            self._deadline_s = min(self._deadline_s, began_s + _UNREADY_DRAIN_S)
         while not group.exited.is_set() and self._context.in_flight.count(instance):
             left_s = (self._deadline_s - began_s) * _REQUESTS_SHARE - (clock() - began_s)
             if left_s <= 0:

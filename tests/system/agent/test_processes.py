@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from agent.process_records import ProcessKey
+from agent.processes import lifecycle
 from agent.processes.folders import InstanceFolders
 from schemas.wire import ProbeOrder
 from support.processes.agents import GPU0, AgentUnderTest
@@ -46,6 +47,22 @@ async def test_a_second_stop_can_only_shorten_the_drain(controller: ControllerDo
     await controller.stop_order("i-1", drain_s=300)
     await controller.state("i-1", "stopping")
     await controller.stop_order("i-1", drain_s=0.2)
+    assert (await controller.state("i-1", "exited")).exit_code == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_server_that_never_answered_does_not_get_the_time_for_requests(
+    controller: ControllerDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A vLLM whose engine core has died at the start may ignore SIGTERM."""
+    monkeypatch.setattr(lifecycle, "_UNREADY_DRAIN_S", 0.3)
+    trapped = tmp_path / "trapped"
+    script = f"trap '' TERM; touch {trapped}; while :; do sleep 0.1; done"
+    await controller.start_order("i-1", start_order("bash", "-c", script, port=True))
+    async with asyncio.timeout(10):
+        while not trapped.exists():  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.02)
+    await controller.stop_order("i-1", drain_s=600)
     assert (await controller.state("i-1", "exited")).exit_code == -signal.SIGKILL
 
 
