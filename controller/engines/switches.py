@@ -52,3 +52,9 @@ LLAMA_CPP_SWITCHES: Final = frozenset(
         "webui", "webui-mcp-proxy",
     }
 )  # fmt: skip
+TRANSFORMERS_SWITCHES: Final = frozenset(
+    {
+        "cb-use-cuda-graph", "compile", "continuous-batching", "enable-cors", "non-blocking",
+        "trust-remote-code",
+    }
+)  # fmt: skip

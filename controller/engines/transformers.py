@@ -19,11 +19,12 @@ from controller.engines.base import (
     refuse_parallel,
 )
 from controller.engines.capability import demanded_capability
-from controller.engines.flags import flags, text
+from controller.engines.flags import Writing, flags, text
 from controller.engines.memory import loaded_bytes, mib
 from controller.engines.model_analysis import model_analysis, model_fetches, offline_env, refuse_other_models
 from controller.engines.options import COMMON_FLAGS, whole_gpus
 from controller.engines.stated_memory import stated_memory, too_small_note
+from controller.engines.switches import TRANSFORMERS_SWITCHES
 from controller.engines.transformers_options import TRANSFORMERS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
@@ -66,7 +67,7 @@ class TransformersEngine(SingleEngine):
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
         refuse_adapters(spec, "engine transformers serves no adapters; use engine vllm or sglang, or remove them")
-        flags(spec)
+        _flags(spec)
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.asks_for_a_gpu
         if _on_cpu(spec) and (wants_gpus or spec.placement.gpus):
@@ -125,10 +126,13 @@ class TransformersEngine(SingleEngine):
         return replace(stated, notes=(*stated.notes, *too_small_note(spec, stated)))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """`transformers serve MODEL`, bound to this model: it refuses requests for another."""
+        """`transformers serve MODEL`, bound to this model: it refuses requests for another.
+
+        Versions before 5.5 take it by `--force-model` instead, which later ones do not have.
+        """
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"} | offline_env(spec)
-        argv = ("transformers", "serve", reference, "--host", launch.host, "--port", "{port}", *flags(spec))
+        argv = ("transformers", "serve", reference, "--host", launch.host, "--port", "{port}", *_flags(spec))
         return EngineProcess(
             argv=argv,
             needs_port=True,
@@ -137,6 +141,10 @@ class TransformersEngine(SingleEngine):
             request_model=reference,
             fetches=model_fetches(spec),
         )
+
+
+def _flags(spec: DeploymentSpec) -> list[str]:
+    return flags(spec, Writing(switches=TRANSFORMERS_SWITCHES))
 
 
 def _on_cpu(spec: DeploymentSpec) -> bool:

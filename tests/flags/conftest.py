@@ -15,7 +15,11 @@ from support.builders.engine_specs import spec
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / ".venv-flags"
-SERVERS = {"vllm": ("vllm-0.11.2", "vllm-0.33.0"), "sglang": ("sglang-0.5.5", "sglang-0.5.23")}
+SERVERS = {
+    "vllm": ("vllm-0.11.2", "vllm-0.33.0"),
+    "sglang": ("sglang-0.5.5", "sglang-0.5.23"),
+    "transformers": ("transformers-5.5.0", "transformers-5.23.0"),
+}
 _LIMIT_S = 110
 
 

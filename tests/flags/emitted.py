@@ -49,6 +49,12 @@ ARGS = {
         {"enable-tf32-matmul": False, "forward-hooks": [{"name": "x"}]}, {"preferred-sampling-params": {"top_k": 1}},
         {"cpu-offload-gb": 4}, {"disable-radix-cache": True, "log-requests": False},
     ],
+    "transformers": [
+        {}, {"dtype": "bfloat16"}, {"device": "cuda:0"}, {"quantization": "bnb-4bit"},
+        {"compile": True, "enable-cors": False}, {"trust-remote-code": False, "non-blocking": True},
+        {"attn-implementation": "sdpa", "reasoning": "off"}, {"chat-template-kwargs": {"enable_thinking": False}},
+        {"model-timeout": 60, "log-level": "info", "default-seed": 1}, {"a-switch-of-no-version": False},
+    ],
 }  # fmt: skip
 HOST = {"resources": {"host_memory": "64GiB"}}
 
@@ -68,6 +74,10 @@ class Emitted:
 
 def emitted(engine: str) -> list[Emitted]:
     """The lists of an engine whose parser can be read."""
+    if engine == "transformers":  # one process, without adapters
+        alone = [_one(engine, name, LOCAL[name], {}) for name in ("shared", "whole", "nothing known", "beside others")]
+        given = [_one(engine, str(args), SHARED, {"args": args}) for args in ARGS[engine]]
+        return [*alone, *given, _one(engine, "on the host", Launch(), {"args": {"device": "cpu"}})]
     launches = [(name, one, {}) for name, one in LOCAL.items()]
     launches += [(name, one, {"resources": {"max_workers": 2}}) for name, one in GANGS.items()]
     if engine == "vllm":

@@ -8,10 +8,12 @@ import abc
 import importlib.abc
 import importlib.machinery
 import inspect
+import re
 import sys
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # Platforms that a server looks for by importing them: a stand-in would make it believe that it runs there.
@@ -20,7 +22,7 @@ ABSENT = frozenset(
      "tpu_commons", "tpu_inference"}
 )  # fmt: skip
 ABSENT_OF_TORCH = frozenset({"npu", "hpu", "musa", "mlu"})
-SERVERS = ("vllm", "sglang")
+SERVERS = ("vllm", "sglang", "transformers")
 
 
 def _special(name: str) -> bool:
@@ -180,3 +182,24 @@ def install() -> None:
     shown = types.ModuleType("IPython.display")  # SGLang 0.5 asks it whether it runs in a notebook
     shown.HTML = shown.display = shown.clear_output = lambda *_args, **_kwargs: None
     sys.modules["IPython"], sys.modules["IPython.display"] = types.ModuleType("IPython"), shown
+
+
+def package(name: str, folder: Path) -> None:
+    """From now on this package's own modules are the real ones, but what it exports itself is a stand-in."""
+    module = _Module(name)
+    module.__path__, module.__file__, module.__version__ = [str(folder)], str(folder), "2.99.0"
+    sys.modules[name] = module
+
+
+def transformers(folder: Path) -> None:
+    """Of Transformers, in this folder, only the command line is real; it believes that all it needs is installed."""
+    package("transformers", folder)
+    package("transformers.utils", folder / "utils")
+    asked = _Module("transformers.utils.import_utils")
+    for name in re.findall(r"\bis_\w+_available\b", (folder / "utils/import_utils.py").read_text()):
+        setattr(asked, name, lambda *_args: True)
+    sys.modules[asked.__name__] = asked
+    for name in ("transformers.models", "transformers.models.auto", "transformers.cli.serving"):
+        package(name, Path("/stand-in"))
+    for name in ("transformers.models.auto.modeling_auto", "transformers.cli.serving.utils"):
+        sys.modules[name] = _Module(name)
