@@ -11,7 +11,7 @@ LAYERS: Final = 4
 HEADS: Final = 4
 KV_HEADS: Final = 2
 FEED_FORWARD: Final = 512
-CONTEXT: Final = 8192
+CONTEXT: Final = 131_072  # long streams take seconds
 _BYTES: Final = 256
 
 
