@@ -106,7 +106,7 @@ class EngineProcess:
             self._kept.write(state="stopping")
         instance, clock = self.key.instance, self._context.clock
         began_s = clock()
-        if not self._record.ready and self._record.port is not None:
+        if not self._kept.now.ready and self._kept.now.port is not None:
             self._deadline_s = min(self._deadline_s, began_s + _UNREADY_DRAIN_S)
         while not group.exited.is_set() and self._context.in_flight.count(instance):
             left_s = (self._deadline_s - began_s) * _REQUESTS_SHARE - (clock() - began_s)
