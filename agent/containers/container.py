@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import structlog
 
 from agent.clock import boot_clock
-from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.docker_engine import CALL_LIMIT_S, DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.log_copy import LogCopy
 from agent.containers.log_follow import LogFollow
 from agent.decide.container_end import FirstProcess, NoWord, has_ended
@@ -26,6 +26,9 @@ from schemas.wire import ExitReason
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
 _LOG_END_S: Final = 5.0  # for the last lines, once it has ended
 _KILL_POLL_S: Final = 0.5
+_KILL_CALL_S: Final = 2.0  # then it is killed by its pid
+_LAST_WORD_S: Final = 1.0  # for Docker, once it was killed by its pid and is gone
+_T = TypeVar("_T")
 
 log = structlog.get_logger()
 
@@ -70,6 +73,7 @@ class Container:
         self._noted_pid: int | None = None
         self._pid: tuple[int, int | None] | None = None
         self._signalled_by_pid = False
+        self._killed = asyncio.Event()  # by its pid, for certain, and Docker says nothing of it
         self._state: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._log = LogFollow(engine, name, copy)
@@ -119,14 +123,19 @@ class Container:
 
     def terminate(self) -> None:
         """Sends SIGTERM to its first process."""
-        self._tasks.append(asyncio.create_task(self._signal(signal.SIGTERM), name=f"stop {self._name}"))
+        self._tasks.append(asyncio.create_task(self._signal(signal.SIGTERM, CALL_LIMIT_S), name=f"stop {self._name}"))
 
     async def kill(self, limit_s: float) -> str:
         """Kills it by Docker, and where that is away by its pid."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + limit_s
+        deadline, gone_s = clock() + limit_s, None
         while not self.exited.is_set():
-            await self._signal(signal.SIGKILL)
+            if self._signalled_by_pid and self._first_process() == "gone":
+                gone_s = clock() if gone_s is None else gone_s
+                if clock() - gone_s >= _LAST_WORD_S:
+                    self._killed.set()
+            else:
+                await self._signal(signal.SIGKILL, _KILL_CALL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_KILL_POLL_S):
                     await self.exited.wait()
@@ -154,10 +163,10 @@ class Container:
         delays = iter(_RETRY_S)
         while True:
             try:
-                if await self._has_ended():
+                if await self._unless_killed(self._has_ended()):
                     break
                 self._away, self._gone_since_s, delays = False, None, iter(_RETRY_S)
-                await self._engine.wait(self._name)
+                await self._unless_killed(self._engine.wait(self._name))
             except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
                 self._away = True
                 self._rare.warning("container state unknown", cause="away", container=self._name, error=str(error))
@@ -165,9 +174,27 @@ class Container:
                     break
                 await asyncio.sleep(next(delays, _RETRY_S[-1]))
         self._log.end()
-        await asyncio.wait([copying], timeout=_LOG_END_S)
+        await asyncio.wait([copying], timeout=0.0 if self._killed.is_set() else _LOG_END_S)
         copying.cancel()
         self.exited.set()
+
+    async def _unless_killed(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """What a call of Docker returns, which is not waited for once the container is certainly dead.
+
+        Raises:
+            DockerAwayError: it was not waited for, besides what the call raises.
+        """
+        asking, killed = asyncio.create_task(call), asyncio.create_task(self._killed.wait())
+        try:
+            await asyncio.wait({asking, killed}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return await asking
+            self._answered = False
+            raise DockerAwayError("it hangs")
+        finally:
+            asking.cancel()
+            killed.cancel()
+            await asyncio.gather(asking, killed, return_exceptions=True)
 
     async def _has_ended(self) -> bool:
         """Asks Docker how it is.
@@ -252,12 +279,13 @@ class Container:
         seen = self._engine.address.startswith("unix:") and read_process(1) is not None
         return "gone" if seen or self._signalled_by_pid else "unknown"
 
-    async def _signal(self, number: signal.Signals) -> None:
+    async def _signal(self, number: signal.Signals, limit_s: float) -> None:
         try:
-            await self._engine.signal(self._name, number.name)
+            async with asyncio.timeout(limit_s):
+                await self._engine.signal(self._name, number.name)
             if self._elsewhere:
                 self._signal_pid(number)
-        except (DockerAwayError, DockerRefusalError):
+        except (DockerAwayError, DockerRefusalError, TimeoutError):
             self._signal_pid(number)
 
     def _signal_pid(self, number: signal.Signals) -> None:

@@ -141,6 +141,16 @@ class Dockerd:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It takes connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    @contextmanager
     def hanging_starts(self) -> Iterator[None]:
         """A start of a container with GPUs hangs in NVIDIA's hook, as where a driver hangs."""
         held = self.calls.with_name(f"{self.calls.name}-held")
