@@ -8,6 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.plain_runs import LEFT_OUT, condensed
+
 _UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s\";]+)", re.IGNORECASE)
 _BOM: Final = b"\xef\xbb\xbf"
@@ -136,6 +138,7 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
 
     The key that was found gets a name that no client knows: what the parser then says of that name and of `model`
     proves that it is at the top level, and alone there. A search through all of a long prompt would take longer.
+    The parser gets the body without the long runs of plain characters in its strings.
     """
     number, piece = 0, pieces[0]
     key = _KEY.search(piece, 0, _ENDS)
@@ -145,9 +148,12 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
     if key is None:
         return None
     start, end = key.span()
-    rest = memoryview(piece)
-    parts: list[bytes | memoryview] = [*pieces]
-    parts[number : number + 1] = rest[:start], _PLACED, rest[end:]
+    parts: list[bytes | memoryview] = []
+    for other in pieces[:number]:
+        parts += condensed(other, 0, len(other))
+    parts += *condensed(piece, 0, start), _PLACED, *condensed(piece, end, len(piece))
+    for other in pieces[number + 1 :]:
+        parts += condensed(other, 0, len(other))
     try:
         content = orjson.loads(b"".join(parts))
     except (orjson.JSONDecodeError, RecursionError):
@@ -156,9 +162,12 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
     if not isinstance(content, dict) or "model" in content or value is None:
         return None
     model = content.get(_PLACE)
-    if not isinstance(model, str) or not model:
+    if not isinstance(model, str) or not model or LEFT_OUT in model:
         return None
-    return Asked(model, pieces, value.span(1), _options(content), number)
+    options = _options(content)
+    if options and len(parts) > len(pieces) + 2 and LEFT_OUT.encode() in orjson.dumps(options):
+        return None
+    return Asked(model, pieces, value.span(1), options, number)
 
 
 def _options(content: Mapping[str, Any]) -> Mapping[str, Any]:
