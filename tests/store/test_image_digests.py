@@ -1,10 +1,12 @@
 """The digest of a revision: the first that ran stays, for all its replicas and restarts; a new revision has none."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, write_reports
+from controller.store.migrations import versions
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.instances import instance_by_id
 from controller.store.views.rollouts import revisions_of
@@ -123,3 +125,12 @@ async def test_a_digest_of_an_earlier_version_stays_beside_those_of_this_one(mig
         "": OLD,
         "own/one": NEW,
     }
+
+
+async def test_an_upgrade_takes_over_digests_without_their_repository(migrated: Database) -> None:
+    await set_up(migrated, "i")
+    file = Path(versions.__path__[0]) / "0019_image_repositories.sql"
+    async with migrated.transaction() as connection:
+        await connection.execute("update revisions set image_digest = $1", OLD)
+        await connection.execute(file.read_text().split("--;;")[-1])
+    assert (await rows(migrated, "select image_digests from revisions"))[0]["image_digests"] == {"": OLD}
