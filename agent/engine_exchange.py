@@ -100,7 +100,9 @@ class EngineExchange:
         self._engine: ClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         body = head.take_body()
-        self._held: list[bytes] = [body] if body else []  # of the body, until the engine's connection is open
+        first = head.take_first()
+        # Of the body, until the engine's connection is open.
+        self._held: list[bytes | memoryview] = [body] if body else [first] if first is not None else []
         self._complete = body is not None or head.length == 0
         self._answer: ResponseHead | None = None  # whose body's beginning comes at once
         self._ready = True  # whether the caller takes more
@@ -115,6 +117,8 @@ class EngineExchange:
         """Sends the request; where its body comes at once, with that."""
         if self._complete or not self._connection.complete:
             self._ask()
+        if self._held and not self._complete and self._state is CONNECTING:
+            self._connection.pause_reading()
 
     def _ask(self) -> None:
         """Sends the request on a kept connection, or opens one."""
@@ -149,16 +153,15 @@ class EngineExchange:
         if begin is None:
             begin = head.alike[self._port] = _BEGIN % (head.method, self._target, _FORWARDED.lines(head), self._port)
         sent = b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing)
+        held, self._held = self._held, []
         if self._complete and not chunked:
-            held, self._held = self._held, []
             engine.ask(sent, held, self, head_only)
             return
-        engine.begin(sent, self, chunked=chunked, head_only=head_only)
+        engine.begin(sent, self, chunked=chunked, head_only=head_only, body=() if chunked else held)
         if head.expects_continue:
             self._connection.send_continue()
-        for piece in self._held:
-            engine.send(piece)
-        self._held.clear()
+        for piece in held if chunked else ():
+            engine.send(bytes(piece))
         if self._complete:
             engine.end()
         else:
@@ -207,7 +210,8 @@ class EngineExchange:
     def _begin_answer(self, head: ResponseHead, body: bytes = b"") -> None:
         self._answer = None
         in_flight = self._engines.in_flight.count(self._instance)
-        lines = b"%b%b%b: %d\r\n" % (_RETURNED.lines(head), _line(head, b"x-request-id"), _IN_FLIGHT, in_flight)
+        # The id and the length stand together: see `http1.known_heads`.
+        lines = b"%b%b: %d\r\n%b" % (_RETURNED.lines(head), _IN_FLIGHT, in_flight, _line(head, b"x-request-id"))
         length = head.length
         if self._head.method == b"HEAD" or head.status == 304:  # noqa: PLR2004 - they state a length and have none
             lines, length = lines + _line(head, b"content-length"), None

@@ -2,36 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import Final, Protocol, cast
 
+from http1.client_states import AWAITING, CLOSED, EDGES, RECEIVING, REST, SENDING, TUNNEL, State
 from http1.head import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.peer_state import reset_at_close
 from http1.reading import MessageError
 from http1.response_reader import ResponseReader
 
-
-class State(StrEnum):
-    """What a connection does."""
-
-    REST = "rest"  # open, nothing under way: it can take a request
-    SENDING = "sending"  # a request is not complete, and no answer has begun
-    AWAITING = "awaiting"  # the request is complete, the response's head is not
-    RECEIVING = "receiving"  # the response's head is complete; the request may still be sent
-    TUNNEL = "tunnel"  # the protocol was switched: bytes both ways
-    CLOSED = "closed"
-
-
-EDGES: Final = {
-    State.REST: {State.SENDING, State.AWAITING, State.CLOSED},
-    State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
-    State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
-    State.RECEIVING: {State.REST, State.CLOSED},
-    State.TUNNEL: {State.CLOSED},
-    State.CLOSED: set[State](),
-}
-# Names of their own: through the class each costs more than all else that a transition does.
-REST, SENDING, AWAITING, RECEIVING, TUNNEL, CLOSED = State
 _SENDS: Final = (SENDING, RECEIVING, TUNNEL)
 _READS: Final = (RECEIVING, TUNNEL)
 
@@ -115,6 +93,7 @@ class ClientConnection(asyncio.Protocol):
         head_only: bool = False,
         upgrade: bool = False,
         continued: Callable[[], None] | None = None,
+        body: Sequence[bytes | memoryview] = (),
     ) -> None:
         """Sends a request's head. The body follows by `send`, its end by `end`.
 
@@ -125,15 +104,19 @@ class ClientConnection(asyncio.Protocol):
             head_only: whether the method is HEAD.
             upgrade: whether the head asks to switch protocols.
             continued: called when the server asks for the body, where the head expects that.
+            body: its beginning, not for chunks.
         """
         self._ask(SENDING, receiver, head_only, upgrade, continued)
         self._chunked = chunked
         self._complete = False
-        self._write(head)
+        self._write_with(head, body)
 
-    def ask(self, head: bytes, body: Sequence[bytes], receiver: Receiver, head_only: bool = False) -> None:
+    def ask(self, head: bytes, body: Sequence[bytes | memoryview], receiver: Receiver, head_only: bool = False) -> None:
         """Sends a whole request; as `begin`. The head states the length of the body, which may be in pieces."""
         self._ask(AWAITING, receiver, head_only)
+        self._write_with(head, body)
+
+    def _write_with(self, head: bytes, body: Sequence[bytes | memoryview]) -> None:
         transport = self._transport
         if transport is None:
             return
@@ -278,10 +261,6 @@ class ClientConnection(asyncio.Protocol):
         self._write_paused = False
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
 
     def _fail(self, why: str) -> None:
         receiver, self._receiver = self._receiver, None

@@ -47,6 +47,7 @@ class RequestHead:
         chunks: whether the client understands chunks: HTTP/1.0 does not.
         body: the whole of it, where it has come with the head; see `take_body`.
         alike: what was worked out for all heads that differ from it in nothing but `VARYING`.
+        first: the beginning of a body that has come with the head, where more follows; see `take_first`.
     """
 
     method: bytes
@@ -59,6 +60,7 @@ class RequestHead:
     chunks: bool = True
     body: bytes | None = None
     alike: dict[Any, Any] = attribute(default_factory=dict)
+    first: memoryview | None = None
 
     @property
     def path(self) -> bytes:
@@ -77,6 +79,11 @@ class RequestHead:
         """
         body, self.body = self.body, None
         return body
+
+    def take_first(self) -> memoryview | None:
+        """The beginning of the body, uncopied, where it has come with the head; as `take_body`."""
+        first, self.first = self.first, None
+        return first
 
     @property
     def expects_continue(self) -> bool:

@@ -17,7 +17,10 @@ class RequestSink(Protocol):
     """Gets the parts of requests, in order."""
 
     def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """A head is complete; `whole`: so is the request. Then its body is in the head, and nothing follows."""
+        """A head is complete; `whole`: so is the request. Then its body is in the head, and nothing follows.
+
+        What the sink takes of the body from the head is not handed to it once more.
+        """
 
     def request_body(self, data: bytes) -> None:
         """A part of the body, never empty."""
@@ -71,8 +74,10 @@ class RequestReader(MessageReader):
         self.busy = True
         if left:
             self.begun, self._fresh, self._left = True, False, left
-            self._sink.request_head(head, whole=False)
             if start < len(data):
+                head.first = memoryview(data)[start:]
+            self._sink.request_head(head, whole=False)
+            if head.take_first() is not None:
                 self._sink.request_body(data[start:])
         else:
             if head.length:

@@ -18,7 +18,7 @@ from gateway.meter import Meter
 from gateway.pick_instance import RoutingTable
 from gateway.queues import Queues
 from gateway.request_metrics import RequestMetrics
-from http1 import client_connection
+from http1 import client_states
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection
 from http1.connections import Limits
@@ -107,7 +107,7 @@ class World:
     @property
     def engine(self) -> MemoryTransport | None:
         """The connection on which a request is under way."""
-        busy = (client_connection.State.REST, client_connection.State.CLOSED)
+        busy = (client_states.State.REST, client_states.State.CLOSED)
         return next((made for made in self.pool.made if made.protocol.state not in busy), None)  # type: ignore[attr-defined]
 
     def answer(self, data: bytes) -> None:
@@ -156,7 +156,7 @@ class World:
             assert self.bodies.held == 0
             assert self.engine is None, "no request goes on at an engine"
         for kept in self.pool.resting:
-            assert kept.state in (client_connection.State.REST, client_connection.State.CLOSED)
+            assert kept.state in (client_states.State.REST, client_states.State.CLOSED)
             transport = kept._transport
             assert transport is None or not isinstance(transport, MemoryTransport) or transport.reading
         if self.transport.closing:

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from structlog.testing import capture_logs
 
 from agent.engine_exchange import Engines
 from agent.in_flight import InFlightRequests
+from http1 import response_reader
 from http1.connections import Limits
 from http1.door import Door
 from http1.handler import Handler
-from http1.head import RequestHead
+from http1.head import RequestHead, ResponseHead
+from http1.known_heads import KnownHeads
 from http1.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 from support.standins.exchange_world import EVENT, HEAD, OK, MemoryPool, World, settle
@@ -139,3 +141,53 @@ async def test_a_request_and_an_event_through_the_agent() -> None:
     assert (request.running_loop, event.running_loop) == (0, 0)
     assert request.ours <= MOST_AGENT_REQUEST
     assert event.ours <= MOST_AGENT_EVENT
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_the_beginning_of_a_long_body_goes_on_with_its_head(kept: bool) -> None:
+    world = AgentWorld()
+    world.transport.receive(HEAD + b'{"model": "m"}')
+    await settle()
+    world.answer(ANSWER)
+    if not kept:
+        world.pool.close()
+        world.pool.made.clear()
+    writes: list[int] = []
+    first, rest = HEAD + b'{"mod', b'el": "m"}'
+    world.transport.receive(first)
+    if not kept:
+        assert not world.transport.reading, "no more is read until there is a connection"
+        await settle()
+    engine = world.pool.made[0]
+    assert engine.written.endswith(b'\r\n\r\n{"mod')
+    engine.write = lambda data: writes.append(len(data))  # type: ignore[method-assign]
+    world.transport.receive(rest)
+    assert writes == [len(rest)]
+    world.answer(ANSWER)
+    assert world.transport.written.count(b"200 OK") == 2
+    world.engines.close()
+
+
+async def test_an_answers_id_stands_with_its_length_so_that_its_head_is_known() -> None:
+    world = AgentWorld()
+    answers = [
+        ANSWER.replace(b"content-length", b"x-request-id: %b\r\nX-B: c\r\ncontent-length" % one) for one in (b"a", b"b")
+    ]
+    returned = []
+    for answer in answers:
+        world.transport.written = b""
+        world.transport.receive(HEAD + b'{"model": "m"}')
+        await settle()
+        world.answer(answer)
+        returned.append(world.transport.written)
+    assert returned[0].replace(b"x-request-id: a", b"x-request-id: b") == returned[1]
+    heads = KnownHeads[ResponseHead]()
+    sink = SimpleNamespace(response_head=lambda _: None, response_body=lambda *_: None, response_end=lambda **_: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(response_reader, "_KNOWN", heads)
+        reader = response_reader.ResponseReader(sink)  # type: ignore[arg-type]
+        for data in returned:
+            reader.expect()
+            reader.feed(data)
+    assert len(heads._known) == 1
+    world.engines.close()

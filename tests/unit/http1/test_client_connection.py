@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from http1.client_connection import ClientConnection, State
+from http1.client_connection import ClientConnection
+from http1.client_states import State
 from http1.head import ResponseHead
 from http1.pool import IDLE_S, Pool
 from support.http1.transport import MemoryTransport

@@ -106,6 +106,27 @@ def test_what_follows_a_body_is_the_next_request() -> None:
     assert (sink.seen, reader.pipelined) == ([("head", False, None), b"ab", b"cd", "end"], True)
 
 
+def test_the_beginning_of_a_body_is_handed_on_once_and_uncopied_to_a_sink_that_takes_it() -> None:
+    class Taking(Sink):
+        def request_head(self, head: RequestHead, *, whole: bool) -> None:
+            self.seen.append((whole, head.take_body(), head.take_first()))
+
+    begin = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
+    for sink, first in ((Sink(), ("head", False, None)), (Taking(), (False, None, b"ab"))):
+        reader = RequestReader(sink)
+        reader.feed(begin + b"abcd")
+        reader.busy = False
+        sink.seen.clear()
+        for data in (begin + b"ab", b"cd"):
+            reader.feed(data)
+        taken = isinstance(sink, Taking)
+        assert sink.seen == [first, *([] if taken else [b"ab"]), b"cd", "end"]
+        if taken:
+            assert isinstance(sink.seen[0][2], memoryview)  # type: ignore[index]
+        else:
+            assert sink.heads[-1].first is None, "what was copied is not kept"
+
+
 def test_a_request_behind_another_is_not_taken_for_it() -> None:
     """Both come at once, and the first is answered before the second is read, as a refusal is."""
 
