@@ -102,7 +102,7 @@ def test_a_wrong_flag_says_so_and_is_not_tried_for_ever(up: Up, deployed: Deploy
     args = {**deployed.manifest["args"], "frobnicate": 3}
     wrong = Deployed(up, deployed.engine, {**deployed.manifest, "name": "wrong", "args": args})
     gpuward(up, "apply", "-f", "-", manifest=wrong.manifest)
-    until(lambda: wrong.status()["phase"] == "failed", "it has failed", 300)
+    until(lambda: wrong.status()["phase"] == "failed", "it has failed", 600)
     status = wrong.status()
     assert status["reason"] == "engine_usage"
     assert "frobnicate" in status["message"]
