@@ -33,6 +33,7 @@ from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
+from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.process_records import repositories_of
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.folders import InstanceFolders
@@ -148,12 +149,15 @@ class _Agent:
             )
             await inventory.read_gpus()
             heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
+            cache = CacheFolder(settings.cache_dir)
             fetches = Fetches(
-                CacheFolder(settings.cache_dir),
+                cache,
                 limit_mib=settings.cache_limit,
                 offline=settings.offline,
                 in_use=lambda: repositories_of(journal.live()),
+                marks=UseMarks(cache.marks, agent_id(settings.data_dir), boot_id),
             )
+            await fetches.open()
             stack.push_async_callback(fetches.aclose)
             docker = None if address is None else DockerEngine(address)
             if docker is not None:

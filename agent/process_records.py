@@ -72,9 +72,18 @@ class ProcessRecord(Wire):
         return ProcessReport.model_validate(self.model_dump(include=_REPORTED))
 
 
-def repositories_of(records: Iterable[ProcessRecord]) -> set[str]:
-    """The models of the hub that these processes use."""
-    return {fetch.repo for record in records if record.order is not None for fetch in record.order.fetches}
+def repositories_of(records: Iterable[ProcessRecord]) -> dict[str, set[str]]:
+    """The models of the hub that each of these processes uses, by its name."""
+    return {
+        name_of(record.key): {fetch.repo for fetch in record.order.fetches}
+        for record in records
+        if record.order is not None and record.order.fetches
+    }
+
+
+def name_of(key: ProcessKey) -> str:
+    """A process's key as one word."""
+    return f"{key.instance}.{key.epoch}.{key.rank}"
 
 
 _REPORTED: Final = ProcessReport.model_fields.keys() & ProcessRecord.model_fields.keys()

@@ -303,13 +303,23 @@ CACHED_MODELS: Final = Kind(
     CachedModelView,
     (
         Column("MODEL", lambda m, _: m.name),
+        Column("REVISION", lambda m, _: ", ".join(_revision(m))),
         Column("SIZE", lambda m, _: format_bytes(m.size_bytes)),
         Column("USED", lambda m, now: age(m.used_at, now)),
         Column("IN USE", lambda m, _: "yes" if m.in_use else "no"),
-        Column("REVISIONS", lambda m, _: ", ".join(sorted(set(m.revisions) - set(m.revisions.values()))), wide=True),
+        Column("COMMIT", lambda m, _: ", ".join(one.commit for one in m.snapshots), wide=True),
     ),
     by_name=False,
 )
+
+
+def _revision(model: CachedModelView) -> list[str]:
+    """Of a row that shows one revision; the names of all where the agent is too old to tell them apart."""
+    if not model.snapshots:
+        return sorted(set(model.revisions) - set(model.revisions.values()))
+    return [", ".join(one.names) or one.commit[:12] or "unfinished" for one in model.snapshots]
+
+
 KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES, EVENTS, KEYS, TOKENS)
 
 

@@ -1,15 +1,15 @@
 """Answers `/cache`: GET lists the models, POST removes those of the query, which no process uses."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import parse_qs
 
-from agent.decide.eviction import CachedModel
+from agent.decide.eviction import CachedRevision, Use, held_bytes, is_used
 from agent.model_cache.fetches import Fetches
 from agent.proxy_answers import error_body
 from http1.streamed_answer import StreamedAnswer
-from schemas.api.model_cache import CachedModels, CachedModelView
+from schemas.api.model_cache import CachedModels, CachedModelView, CachedRevisionView
 
 _MOST_FIELDS: Final = 2_000
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
@@ -24,10 +24,10 @@ class CacheAnswers:
 
     async def models(self, response: StreamedAnswer) -> None:
         """What the cache holds."""
-        await self._send(response, await self._fetches.models())
+        await self._send(response, await self._fetches.revisions())
 
     async def prune(self, response: StreamedAnswer, query: str) -> None:
-        """Removes models: `model=hf:org/name` (repeatable) and `unused_for_s=N`."""
+        """Removes revisions: `model=hf:org/name[@revision]` (repeatable) and `unused_for_s=N`."""
         try:
             asked = parse_qs(query, max_num_fields=_MOST_FIELDS)
             unused_for_s = float(asked.get("unused_for_s", ["0"])[-1])
@@ -35,20 +35,39 @@ class CacheAnswers:
             response.start(400, [_JSON])
             await response.send(error_body("bad_request", str(error)))
             return
-        repos = [one.removeprefix(_SCHEME) for one in asked.get("model", ())]
-        await self._send(response, await self._fetches.prune(repos, unused_for_s))
+        models = [one.removeprefix(_SCHEME) for one in asked.get("model", ())]
+        await self._send(response, await self._fetches.prune(models, unused_for_s))
 
-    async def _send(self, response: StreamedAnswer, models: Iterable[CachedModel]) -> None:
-        used = self._fetches.used()
-        views = tuple(
-            CachedModelView(
-                name=_SCHEME + one.repo,
+    async def _send(self, response: StreamedAnswer, revisions: Iterable[CachedRevision]) -> None:
+        in_use = await self._fetches.used()
+        response.start(200, [_JSON])
+        await response.send(CachedModels(items=models_of(revisions, in_use)).model_dump_json().encode())
+
+
+def models_of(revisions: Iterable[CachedRevision], in_use: Collection[Use]) -> tuple[CachedModelView, ...]:
+    """The models of these revisions, as told; by name."""
+    by_repo: dict[str, list[CachedRevision]] = {}
+    for one in revisions:
+        by_repo.setdefault(one.repo, []).append(one)
+    return tuple(_model(repo, found, in_use) for repo, found in sorted(by_repo.items()))
+
+
+def _model(repo: str, found: Collection[CachedRevision], in_use: Collection[Use]) -> CachedModelView:
+    return CachedModelView(
+        name=_SCHEME + repo,
+        size_bytes=held_bytes(found),
+        used_at=datetime.fromtimestamp(max(one.used_s for one in found), UTC),
+        in_use=any(is_used(one, in_use) for one in found),
+        revisions={name: one.commit for one in found if one.commit for name in (one.commit, *one.names)},
+        snapshots=tuple(
+            CachedRevisionView(
+                commit=one.commit,
+                names=one.names,
                 size_bytes=one.size_bytes,
                 used_at=datetime.fromtimestamp(one.used_s, UTC),
-                in_use=one.repo in used,
-                revisions=dict(one.revisions),
+                in_use=is_used(one, in_use),
             )
-            for one in models
-        )
-        response.start(200, [_JSON])
-        await response.send(CachedModels(items=views).model_dump_json().encode())
+            for one in sorted(found, key=lambda one: -one.used_s)
+            if not one.is_foreign
+        ),
+    )

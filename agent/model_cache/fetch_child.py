@@ -3,22 +3,20 @@
 It says what it will fetch, waits for a second line, and says once a second how much is there. It ends with its parent.
 """
 
-import fcntl
 import json
 import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from agent.model_cache.cache_folder import lock_path
+from agent.model_cache.cache_folder import CacheFolder, folder_name, lock_path
+from agent.model_cache.file_lock import LockedError, take_lock
 
 _TELL_S: Final = 1.0
-_LOCK_POLL_S: Final = 0.2
 _MOST_TEXT: Final = 600
 # In a URL: credentials, and the signature for a store behind the hub. What is told is shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
@@ -70,6 +68,7 @@ def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
 
     threading.Thread(target=tell, daemon=True).start()
     try:
+        CacheFolder(Path(task["cache_dir"])).note_begun(found.repo, found.commit)
         download.run(found, missing)
     finally:
         over.set()
@@ -78,18 +77,26 @@ def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
 
 @contextmanager
 def _alone(cache_dir: Path, repo: str) -> Iterator[None]:
-    """Holds the lock of the repository: another agent with this cache fetches it, or this one."""
+    """Holds the lock of the repository. While another process has it, says how much of the model is there."""
     path = lock_path(cache_dir, repo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                _tell(waits=True)
-                time.sleep(_LOCK_POLL_S)
+    release = None
+    while release is None:
+        try:
+            release = take_lock(path, _TELL_S)
+        except LockedError:
+            _tell(waits=_written_bytes(cache_dir / folder_name(repo) / "blobs"))
+    try:
         yield
+    finally:
+        release()
+
+
+def _written_bytes(folder: Path) -> int:
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+    except OSError:
+        return 0  # it is not there yet, or changes just now
 
 
 def _follow_parent(allowed: threading.Event) -> None:

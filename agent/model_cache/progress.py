@@ -30,14 +30,20 @@ class Progress:
     def plan(self, total: int, there: int) -> None:
         """What is to be fetched, and how much of it is there from an earlier attempt."""
         self._total, self._bytes = total, there
+        self._told_at = float("-inf")
 
     def expect(self, total: int) -> None:
         """What is to be fetched in all, as far as it is known by now."""
         self._total = total
 
-    def waits(self, now: float) -> None:
-        """It goes on without bytes: another agent of this host fetches it, or what has come is unpacked."""
-        self._moved_at = now
+    def waits(self, there: int, now: float) -> str:
+        """Another process of this host fetches it, and so much is there; returns what to say, empty if it was said."""
+        if there != self._bytes:
+            self._bytes, self._moved_at = there, now
+        if now - self._told_at < _TELL_EVERY_S:
+            return ""
+        self._told_at = now
+        return f"{self._name}: another process of this host does so, {format_bytes(there)} are there"
 
     def left(self, there: int) -> int:
         """Bytes that are still to come."""

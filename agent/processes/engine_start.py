@@ -6,6 +6,7 @@ import os
 import structlog
 
 from agent.errors import SpawnError
+from agent.process_records import name_of
 from agent.processes.kept_record import KeptRecord
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
@@ -56,9 +57,9 @@ class EngineStart:
 
     async def _fetch(self) -> None:
         """Returns once models and image are here. Progress is reported as the message of the starting process."""
-        order, fetches = self._order, self._context.fetches
+        order, fetches, user = self._order, self._context.fetches, name_of(self._kept.key)
         for fetch in order.fetches:
-            if not await fetches.provide(fetch, order.env, order.start_timeout_s, self._kept.tell):
+            if not await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell):
                 self._hub_is_away = True
         if order.container is not None:
             await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.tell)

@@ -9,7 +9,7 @@ import structlog
 
 from agent.errors import SpawnError
 from agent.model_cache.fetch_process import FetchError
-from agent.process_records import ProcessKey, ProcessRecord, StopPlan
+from agent.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.processes.end_cause import end_cause
 from agent.processes.engine_start import EngineStart
 from agent.processes.gpu_memory import memory_back
@@ -140,7 +140,7 @@ class EngineProcess:
         self._finish(plan.reason if plan else group.end, group.exit_code, told)
 
     def _finish(self, reason: str, exit_code: int | None, message: str) -> None:
-        self._context.fetches.note_use({fetch.repo for fetch in self._order.fetches})
+        self._context.fetches.note_end(name_of(self.key), {fetch.repo for fetch in self._order.fetches})
         if self._kept.now.port is not None:
             self._context.ports.release(self._kept.now.port)
         self._kept.write(state="exited", reason=reason, exit_code=exit_code, message=message, order=None, stop=None)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import path_of
+from cli.api import Json, path_of
 from cli.kinds import CACHED_MODELS
 from cli.output import Format
 from cli.runner import OutputOption, parse_seconds, run
@@ -21,10 +21,10 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of t
 
 @cache.command("list")
 def list_models(ctx: typer.Context, worker: WorkerArgument, output: OutputOption = Format.TABLE) -> None:
-    """List the models in the cache of a worker."""
+    """List the models in the cache of a worker, with their revisions."""
 
     async def work(api: "Api") -> None:
-        print_objects(CACHED_MODELS, await api.items(path_of("workers", worker, "cache")), output)
+        _print(await api.items(path_of("workers", worker, "cache")), output)
 
     run(ctx, work)
 
@@ -34,7 +34,8 @@ def prune(
     ctx: typer.Context,
     worker: WorkerArgument,
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL...]", help="Only these, as hf:org/name. Default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL...]", help="Only these, as hf:org/name[@revision]."),
     ] = None,
     unused_for: Annotated[
         float | None,
@@ -52,6 +53,19 @@ def prune(
     async def work(api: "Api") -> None:
         body = {"models": models or [], "unused_for_s": unused_for or 0.0}
         removed = await api.post(path_of("workers", worker, "cache", "prune"), body)
-        print_objects(CACHED_MODELS, removed["items"], output)
+        _print(removed["items"], output)
 
     run(ctx, work)
+
+
+def _print(models: list[Json], output: Format) -> None:
+    """Prints a row for each revision; to programs the models as they are."""
+    rows = models if output.for_programs else [row for model in models for row in by_revision(model)]
+    print_objects(CACHED_MODELS, rows, output)
+
+
+def by_revision(model: Json) -> list[Json]:
+    """The model once for each of its revisions, with that one's figures."""
+    shown = ("size_bytes", "used_at", "in_use")
+    snapshots = model.get("snapshots") or ()
+    return [{**model, **{name: one[name] for name in shown}, "snapshots": [one]} for one in snapshots] or [model]

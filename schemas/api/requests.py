@@ -51,15 +51,18 @@ class WakeBody(Strict):
     for_s: Annotated[Seconds, Field(ge=0, le=MAX_AWAKE_S)] = 3600.0
 
 
+_CachedModel = Annotated[str, Field(pattern=r"^hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?$")]
+
+
 class PruneBody(Strict):
     """`POST /workers/{name}/cache/prune`: which models to remove; without any, all that no process uses.
 
     Attributes:
-        models: only these, as `hf:org/name`.
+        models: only these, as `hf:org/name` or, of one revision, `hf:org/name@revision`.
         unused_for_s: only those that no process has used for so long.
     """
 
-    models: Annotated[list[Annotated[str, Field(pattern=r"^hf:[\w.-]+(/[\w.-]+)?$")]], Field(max_length=1000)] = []
+    models: Annotated[list[_CachedModel], Field(max_length=1000)] = []
     unused_for_s: Annotated[Seconds, Field(ge=0, le=MAX_UNUSED_S)] = 0.0
 
 

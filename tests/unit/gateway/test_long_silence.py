@@ -18,6 +18,7 @@ from agent.journal import Journal
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
+from agent.model_cache.use_marks import UseMarks
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from agent.proxy import Proxy
@@ -95,7 +96,9 @@ async def a_site(folder: Path, **limits: Any) -> AsyncIterator[Site]:
     port = server.sockets[0].getsockname()[1]
     journal.record(ProcessRecord(instance="m-1", epoch=1, rank=0, state="running", boot_id="b", port=port))
     heartbeat = ControllerHeartbeat(journal, asyncio.get_running_loop().time, "b")
-    cache = CacheAnswers(Fetches(CacheFolder(folder / "models"), limit_mib=None, offline=True, in_use=set))
+    models = CacheFolder(folder / "models")
+    marks = UseMarks(models.marks, "a", "b")
+    cache = CacheAnswers(Fetches(models, limit_mib=None, offline=True, in_use=dict, marks=marks))
     proxy = Proxy(journal, InstanceFolders(folder), InFlightRequests(), heartbeat, cache, host="127.0.0.1", port=0)
     gateway = Gateway(
         AwayDatabase(), ChangeFanout(), ("127.0.0.1", 9),  # type: ignore[arg-type]  # it is away

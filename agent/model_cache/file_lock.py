@@ -1,0 +1,53 @@
+"""A lock between processes of one host: a locked file. It ends with the process that holds it. Blocks."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_POLL_S: Final = 0.02
+
+
+class LockedError(TimeoutError):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def file_lock(path: Path, limit_s: float) -> Iterator[None]:
+    """Holds the lock of a file, which it makes if it is missing. Waits at most `limit_s`.
+
+    Raises:
+        LockedError: another process holds it for longer.
+        OSError: the file cannot be opened.
+    """
+    release = take_lock(path, limit_s)
+    try:
+        yield
+    finally:
+        release()
+
+
+def take_lock(path: Path, limit_s: float) -> Callable[[], None]:
+    """Takes the lock of a file; returns what releases it.
+
+    Raises:
+        LockedError, OSError: as for `file_lock`.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + limit_s
+    while True:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                os.close(opened)
+                raise LockedError(f"another process of this host holds {path}") from error
+            time.sleep(_POLL_S)
+        except BaseException:
+            os.close(opened)
+            raise
+        else:
+            return lambda: os.close(opened)
