@@ -50,7 +50,8 @@ def engine_env(
 ) -> dict[str, str]:
     """The engine's environment: the agent's without `GPUWARD_*` (which holds secrets), the order's, and the marker.
 
-    `cache_dir` is where models of the hub are.
+    `cache_dir` is where models of the hub are. What fetches by itself gets a cache of its own: there the bound of this
+    one would neither count nor spare its files.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     """
     env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
@@ -58,7 +59,7 @@ def engine_env(
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)
     env.setdefault("PYTHONUNBUFFERED", "1")  # progress is seen by the log's growth
-    if not order.env.keys() & OWN_CACHE:
+    if order.fetches and not order.env.keys() & OWN_CACHE:
         env["HF_HUB_CACHE"] = str(cache_dir)  # where the agent fetches models to
     env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
     env |= order.env

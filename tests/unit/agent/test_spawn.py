@@ -6,7 +6,7 @@ from agent.process_records import ProcessKey
 from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
 from schemas.hub import OWN_CACHE
-from schemas.wire import ClaimOrder
+from schemas.wire import ClaimOrder, ModelFetch
 from support.standins.controller import start_order
 
 KEY = ProcessKey("i-1", 2, 1)
@@ -35,7 +35,6 @@ def test_the_environment_holds_no_gpuward_secret(tmp_path: Path) -> None:
         "A": "b",
         "PYTHONUNBUFFERED": "1",
         "HF_HOME": str(tmp_path / "cache" / "huggingface"),
-        "HF_HUB_CACHE": "/cache",
         "CUDA_VISIBLE_DEVICES": "",
         "GPUWARD_AGENT_DIR": str(tmp_path),
         "GPUWARD_INSTANCE": "i-1",
@@ -67,8 +66,11 @@ def test_installed_engines_are_found_by_their_programs(tmp_path: Path) -> None:
 
 
 def test_servers_look_for_models_where_the_agent_fetches_them_to(tmp_path: Path) -> None:
+    fetches: tuple[ModelFetch, ...] = (ModelFetch(repo="org/model"),)
+
     def found(base: dict[str, str], own: dict[str, str]) -> dict[str, str]:
-        env = engine_env(base, start_order("run", env=own), KEY, port=None, data_dir=tmp_path, cache_dir=CACHE)
+        order = start_order("run", env=own).model_copy(update={"fetches": fetches})
+        env = engine_env(base, order, KEY, port=None, data_dir=tmp_path, cache_dir=CACHE)
         return {key: value for key, value in env.items() if key.startswith("HF_")}
 
     home = str(tmp_path / "cache" / "huggingface")
@@ -76,6 +78,8 @@ def test_servers_look_for_models_where_the_agent_fetches_them_to(tmp_path: Path)
     assert found({"HF_HOME": "/hosts"}, {}) == {"HF_HOME": "/hosts", "HF_HUB_CACHE": str(CACHE)}
     for name in OWN_CACHE:
         assert found({}, {name: "/mine"}) == {"HF_HOME": home} | ({name: "/mine"} if name.startswith("HF_") else {})
+    fetches = ()
+    assert found({}, {}) == {"HF_HOME": home}, "a custom command fetches by itself, outside the agent's cache"
 
 
 def test_two_agents_of_a_host_never_allocate_the_same_port() -> None:
