@@ -54,7 +54,7 @@ async def output_of(
         return "", f"it does not answer within {limit_s:g} s"
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
                 os.killpg(process.pid, signal.SIGKILL)
         await _end(process, process.stdout)
     last = f": {(text.strip().splitlines() or [''])[-1][:200]}" if stderr else ""

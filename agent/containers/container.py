@@ -14,6 +14,7 @@ import structlog
 
 from agent.clock import boot_clock
 from agent.containers.docker_engine import CALL_LIMIT_S, DockerAwayError, DockerEngine, DockerRefusalError
+from agent.containers.first_process import ticks_of_container
 from agent.containers.log_copy import LogCopy
 from agent.containers.log_follow import LogFollow
 from agent.decide.container_end import FirstProcess, NoWord, has_ended
@@ -82,7 +83,6 @@ class Container:
     def open(self, pid: int | None = None, ticks: int | None = None) -> None:
         """Starts to watch. `pid` and its start: as an earlier agent knew them."""
         self._pid = None if pid is None or self._earlier_boot else (pid, ticks)
-        self._noted_pid = self._pid[0] if self._pid else None
         copying = asyncio.create_task(self._log.run(), name=f"log {self._name}")
         self._tasks = [copying, asyncio.create_task(self._watch(copying), name=f"container {self._name}")]
 
@@ -214,7 +214,7 @@ class Container:
         state = dict(found.get("State") or {})
         if state.get("Running"):
             self._state = state
-            self._note_pid(int(state.get("Pid") or 0))
+            self._note_pid(int(state.get("Pid") or 0), str(found.get("Id") or ""))
             self._log.begin()
             return False
         status = state.get("Status")
@@ -226,13 +226,10 @@ class Container:
             await self._engine.remove(self._name)
         raise DockerAwayError(f"its state is {status!r}")
 
-    def _note_pid(self, pid: int) -> None:
-        if not pid:
+    def _note_pid(self, pid: int, container_id: str) -> None:
+        if not pid or self._noted_pid == pid:
             return
-        if self._pid is None or self._pid[0] != pid:
-            self._pid = (pid, start_ticks(pid))
-        if self._noted_pid == pid:
-            return
+        self._pid = (pid, ticks_of_container(pid, container_id))
         try:
             self._on_pid(*self._pid)
         except Exception as error:  # noqa: BLE001 - such as a full disk; it is told again after the next answer
@@ -273,10 +270,13 @@ class Container:
     def _first_process(self) -> FirstProcess:
         if self._pid is None or self._pid[1] is None:
             return "unknown"
-        if self._first_process_runs():
-            return "runs"
-        # A process of another machine has a pid there, and pids may be hidden: then even the first one is not seen.
-        seen = self._engine.address.startswith("unix:") and read_process(1) is not None
+        try:
+            if self._first_process_runs():
+                return "runs"
+            # Pids may be hidden: then even the first one is not seen.
+            seen = self._engine.address.startswith("unix:") and read_process(1) is not None
+        except OSError:  # such as no file left to read it by
+            return "unknown"
         return "gone" if seen or self._signalled_by_pid else "unknown"
 
     async def _signal(self, number: signal.Signals, limit_s: float) -> None:
@@ -290,8 +290,10 @@ class Container:
 
     def _signal_pid(self, number: signal.Signals) -> None:
         """Signals the first process; the kernel ends all others of a container with it."""
-        if self._pid is None or self._pid[1] is None or start_ticks(self._pid[0]) != self._pid[1]:
+        if self._pid is None or self._pid[1] is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(OSError):  # gone, another account's, or not to be read
+            if start_ticks(self._pid[0]) != self._pid[1]:
+                return
             os.kill(self._pid[0], number)
             self._signalled_by_pid = True

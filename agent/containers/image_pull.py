@@ -63,7 +63,7 @@ async def _take(said: AsyncGenerator[dict[str, Any], None], words: PullWords, re
     """Takes Docker's words until the last one.
 
     Raises:
-        SpawnError: none has told of progress for `stall_s`.
+        SpawnError: none has told of progress for `stall_s`, or one makes no sense.
     """
     moved_s, before = time.monotonic(), (0, "")
     while True:
@@ -75,8 +75,12 @@ async def _take(said: AsyncGenerator[dict[str, Any], None], words: PullWords, re
         except TimeoutError as error:
             text = f"{Cause.IMAGE_PULL_FAILED}: {reference}: no progress for {stall_s:g} s"
             raise SpawnError(text) from error
-        now = (words.there, f"{word.get('status')}{word.get('progressDetail')}{word.get('id')}")
-        if words.take(word) and now != before:
+        try:
+            now = (words.there, f"{word.get('status')}{word.get('progressDetail')}{word.get('id')}")
+            tells = words.take(word)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SpawnError(pull_error(reference, f"Docker's answer makes no sense: {word!r:.200}")) from error
+        if tells and now != before:
             moved_s, before = time.monotonic(), now
 
 

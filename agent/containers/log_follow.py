@@ -14,7 +14,7 @@ from agent.rare_log import RareLog
 MOST_BYTES: Final = 4 * 2**20  # that are read and not written yet; and one piece more
 _SILENT_S: Final = 120.0  # then the stream is opened anew: it may be dead
 _FLUSH_S: Final = 0.1
-_RETRY_S: Final = (0.2, 1.0, 5.0, 30.0)
+_RETRY_S: Final = (0.2, 1.0, 2.0, 5.0)
 _LAST_WORDS_RETRY_S: Final = 0.2
 
 log = structlog.get_logger()
@@ -54,19 +54,20 @@ class LogFollow:
         delays = iter(_RETRY_S)
         while True:
             await self._wanted.wait()
+            began_s = boot_clock()
             over = self._over.is_set()  # read before the copy, which then includes the last words
             try:
                 await self._copy_stream()
             except (DockerAwayError, DockerRefusalError) as error:
                 if over and isinstance(error, DockerRefusalError):
                     return
-                delays = iter(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
                 self._rare.warning("log not copied", cause="log", container=self._name, error=str(error))
             else:
                 if over:
                     return
-                delays = iter(_RETRY_S)
+                if boot_clock() - began_s >= _RETRY_S[-1]:
+                    delays = iter(_RETRY_S)
             delay_s = next(delays, _RETRY_S[-1])
             if over:
                 await asyncio.sleep(_LAST_WORDS_RETRY_S)

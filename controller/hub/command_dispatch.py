@@ -231,5 +231,7 @@ def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, s
             "or install a newer gpuward"
         )
     engine = command.payload.get("default_image", "")
-    image = pinned(images.get(engine, container.image), command.image_digests, of_settings=bool(engine))
+    image = images.get(engine, container.image)
+    if container.pull != "never":  # else it is what each host has under this name: no registry knows its digest
+        image = pinned(image, command.image_digests, of_settings=bool(engine))
     return start.model_copy(update={"container": container.model_copy(update={"image": image})})

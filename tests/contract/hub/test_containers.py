@@ -77,6 +77,19 @@ async def test_later_replicas_run_the_digest_of_the_first(hub: HubUnderTest) -> 
     assert await ordered(hub, agent, worker, "j") == f"own/one@{DIGEST}"
 
 
+async def test_an_image_that_is_never_pulled_keeps_its_name(hub: HubUnderTest) -> None:
+    """An image of the host's own may have a digest that no other host can get."""
+    worker, agent = await set_up(hub, DOCKER)
+    await agent.send(process("i", "running", seq=1, ready=True, image_digest=DIGEST, image_repository="own/one"))
+    await agent.ack(1)
+    local = {**ORDER, "pull": "never"}
+    await hub.order(worker, "j", payload=start_payload(container=local))
+    command = await agent.command()
+    assert command.start is not None
+    assert command.start.container is not None
+    assert command.start.container.image == "own/one:1"
+
+
 async def test_a_digest_is_not_asked_of_another_repository(hub: HubUnderTest) -> None:
     hub.images["vllm"] = "old.example/vllm:2"
     worker, agent = await set_up(hub, DOCKER)

@@ -1,6 +1,7 @@
 """The watch of a container: an unknown state is never an end."""
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ from agent.processes.procfs import start_ticks
 
 PID = os.getpid()
 LONG_GONE = (PID, 1)  # the pid is another process's now
-RUNNING = {"State": {"Status": "running", "Running": True, "Pid": PID}}
+ID = "a" * 64
+RUNNING = {"Id": ID, "State": {"Status": "running", "Running": True, "Pid": PID}}
 EXITED = {"State": {"Status": "exited", "ExitCode": 3}}
 
 
@@ -205,4 +207,57 @@ async def test_a_log_that_cannot_be_written_is_read_again_ever_later(
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
     assert engine.opened == 1
+    await container.aclose()
+
+
+async def test_another_process_with_the_pid_that_docker_says_is_left_alone(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    told: list[tuple[int, int | None]] = []
+    answer = {"Id": ID, "State": {"Status": "running", "Running": True, "Pid": process.pid}}
+    engine = BrokenEngine(answer)
+    container = _watch(engine, tmp_path, (process.pid, start_ticks(process.pid)), on_pid=lambda *of: told.append(of))
+    await _asked(engine, container)
+    engine.answers = [BROKEN]
+    assert "pid" in await container.kill(0.5)
+    assert process.returncode is None
+    assert told == [(process.pid, None)]
+    process.kill()
+    await process.wait()
+    await _asked(engine, container, 80)
+    assert not container.exited.is_set()
+    await container.aclose()
+
+
+async def test_the_watch_goes_on_where_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(_pid: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    engine = BrokenEngine(BROKEN)
+    container = _watch(engine, tmp_path, LONG_GONE)
+    monkeypatch.setattr(watched, "read_process", no_file)
+    monkeypatch.setattr(watched, "start_ticks", no_file)
+    await _asked(engine, container, 80)
+    assert "pid" in await container.kill(0.2)
+    assert not container.exited.is_set()
+    engine.answers = [EXITED]
+    async with asyncio.timeout(20):
+        await container.exited.wait()
+    assert (container.end, container.exit_code) == ("exit", 3)
+    await container.aclose()
+
+
+async def test_a_log_that_docker_refuses_is_asked_for_ever_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoLog(FakeEngine):
+        async def log(self, name: str, since: str, silent_s: float) -> AsyncGenerator[bytes, None]:
+            async for _ in super().log(name, since, silent_s):
+                raise BROKEN
+                yield b""
+
+    monkeypatch.setattr(log_follow, "_RETRY_S", (0.001, 0.001, 60.0))
+    engine = NoLog(RUNNING)
+    container = _watch(engine, tmp_path)
+    await _asked(engine, container, 200)
+    assert engine.opened == 3
     await container.aclose()

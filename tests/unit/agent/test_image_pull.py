@@ -38,3 +38,24 @@ async def test_the_last_word_before_a_silence_is_told(monkeypatch: pytest.Monkey
         await provide_image(SilentEngine(), ContainerOrder(image="a/b", pull="missing"), 0.5, told.append)  # type: ignore[arg-type]
     assert told[0] == f"{PULLING}a/b"
     assert told[-1].startswith(f"{PULLING}a/b: 7 MiB of 9 MiB"), told
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        {"status": "Downloading", "id": "a", "progressDetail": 7},
+        {"status": "Downloading", "id": "a", "progressDetail": {"total": "many"}},
+        {"status": "Downloading", "id": "a", "progressDetail": {"current": [1], "total": 5}},
+        ["Downloading"],
+    ],
+)
+async def test_words_that_make_no_sense_end_the_pull_alone(word: Any) -> None:
+    class OddEngine:
+        async def image(self, _reference: str) -> None:
+            return None
+
+        async def pull(self, _reference: str, _auth: object, _stall_s: float) -> AsyncGenerator[Any, None]:
+            yield word
+
+    with pytest.raises(SpawnError, match="Docker's answer makes no sense"):
+        await provide_image(OddEngine(), ContainerOrder(image="a/b", pull="missing"), 0.5, lambda _: None)  # type: ignore[arg-type]
