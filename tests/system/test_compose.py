@@ -131,3 +131,14 @@ def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_s
     assert name == FILE_NAME
     for service in ("controller", "gateway"):
         assert f"controller:{folder}" in services[service]["volumes"], "both have the folder of the socket"
+
+
+def test_the_image_gets_every_package_of_the_project() -> None:
+    copied = set[str]()
+    for line in (ROOT / "Dockerfile").read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["COPY"] and not words[1].startswith("--"):
+            copied.update(words[1:-1])
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == let_through, "a COPY of an ignored path fails the build"
+    assert copied >= {package.parent.name for package in ROOT.glob("*/__init__.py") if package.parent.name != "tests"}
