@@ -29,16 +29,17 @@ async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
     The caller asks for one at a time.
 
     Raises:
-        DockerAwayError, DockerRefusalError: what networks there are is unknown.
+        DockerAwayError, DockerRefusalError: what networks there are is unknown, or none can be made. On the host's
+            network engines would reach one another, so that is no way out.
     """
     found = await engine.networks()
     if not has_bridges(found):
         return EngineNetwork(None, f"{_NO_BRIDGE}: {_INSTEAD}")
     known = engines_network(found)
     if known is None:
-        try:
-            await engine.create_network(network_config(owner))
-        except DockerRefusalError as error:
-            return EngineNetwork(None, f"Docker makes no network for engines ({error}): {_INSTEAD}")
+        taken = {str(one.get("Name")) for one in found}
+        await engine.create_network(network_config(owner, taken))
         known = engines_network(await engine.networks())
-    return EngineNetwork(known, "" if known else f"Docker has made no network for engines: {_INSTEAD}")
+    if known is None:
+        raise DockerRefusalError(0, "it has made no network for engines")
+    return EngineNetwork(known)

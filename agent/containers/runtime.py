@@ -136,8 +136,10 @@ class ContainerRuntime:
         try:
             image = await engine.image(container.image)
             network = await self._network(engine, container)
-        except (DockerAwayError, DockerRefusalError) as error:
+        except DockerAwayError as error:
             raise SpawnError(f"Docker does not answer: {error}") from error
+        except DockerRefusalError as error:
+            raise SpawnError(f"Docker refuses: {error}") from error
         if image is None:
             raise SpawnError(f"{Cause.IMAGE_NOT_FOUND}: {container.image} is no longer on this host")
         if network.why:

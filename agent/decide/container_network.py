@@ -6,7 +6,8 @@ starts nothing in either. Two agents may make one each at the same moment. That 
 another, either. Pure.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import count
 from typing import Any, Final
 
 NETWORK_LABEL: Final = "gpuward.network"
@@ -15,10 +16,12 @@ _OPTIONS: Final = {"com.docker.network.bridge.enable_icc": "false"}
 _OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
 
 
-def network_config(owner: str) -> dict[str, Any]:
-    """What Docker is asked to create for an agent with this id."""
+def network_config(owner: str, taken: Collection[str] = ()) -> dict[str, Any]:
+    """What Docker is asked to create for an agent with this id. `taken`: names of other networks."""
+    name = f"gpuward-{owner[:12]}"
+    free = next(one for n in count(1) if (one := name if n == 1 else f"{name}-{n}") not in taken)
     return {
-        "Name": f"gpuward-{owner[:12]}",
+        "Name": free,
         "Driver": "bridge",
         "CheckDuplicate": True,
         "Labels": dict(_LABELS),
