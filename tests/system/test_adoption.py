@@ -147,6 +147,7 @@ async def _phases(cluster: Cluster, name: str, phases: list[str]) -> bool:
     return await cluster.phases(name) == phases
 
 
+@pytest.mark.timeout(300)  # daemons of two versions: a minute of work on a free machine
 @pytest.mark.cases
 async def test_after_clean_ends_all_is_adopted_and_a_pending_one_is_started(cluster: Cluster, source: Path) -> None:
     before = await _begin(cluster, source)
