@@ -30,7 +30,7 @@ async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
 
     Raises:
         DockerAwayError, DockerRefusalError: what networks there are is unknown, or none can be made. On the host's
-            network engines would reach one another, so that is no way out.
+            network engines would reach one another, so it does not stand in.
     """
     found = await engine.networks()
     if not has_bridges(found):
