@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import orjson
 
-from gateway import long_body
 from gateway.long_body import LongBody, NotJsonError, Part
 from gateway.request_body import STREAMING, Asked, BadRequestError, check_mark, check_model, check_once, model_spans
 from gateway.usage.include_usage import options_span
 
 LONG_BYTES: Final = 512 * 1024  # a shorter one is read at once, within about ten milliseconds whatever is in it
 _OPTIONS: Final = "stream_options"
+_MOST_TIMES: Final = 64  # that a repeated `model` is looked for: it is refused anyway
 
 
 class LongRequests:
@@ -58,7 +58,9 @@ class _TopLevel:
     def __init__(self) -> None:
         self._is_object = True
         self._model: Any = None
-        self._models: list[tuple[int, int]] = []  # where values of `model` stand
+        self._times = 0  # that `model` was given
+        self._span: tuple[int, int] = (0, 0)  # where its first value stands
+        self._shortened = False  # some of the model was left out
         self._streaming: dict[str, Any] = {}
         self._options: tuple[int, int] | None = None  # where they stand
         self._cut = False  # the options go on
@@ -72,27 +74,40 @@ class _TopLevel:
             self._streaming[_OPTIONS].update(part.under)
         if "model" in content:
             self._model = content["model"]
-            self._models += [_placed(part, span) for span in model_spans(part.text)]
+            if self._times <= _MOST_TIMES:
+                self._note_model(part, model_spans(part.text))
         said = {name: content[name] for name in STREAMING if name in content}
         if _OPTIONS in said:
             whole = said[_OPTIONS] is None or (isinstance(said[_OPTIONS], dict) and not part.cut)
             span = options_span(part.text) if whole and _OPTIONS not in self._streaming else None
-            self._options = _placed(part, span) if span is not None else None
+            # Of shortened options nothing is written anew.
+            self._options = _placed(part, span) if span is not None and not _is_shortened(part, span) else None
         self._streaming |= said
         self._cut = part.cut
+
+    def _note_model(self, part: Part, spans: Sequence[tuple[int, int]]) -> None:
+        if spans and not self._times:
+            self._span, self._shortened = _placed(part, spans[0]), _is_shortened(part, spans[0])
+        self._times += len(spans)
 
     def asked(self, pieces: Sequence[bytes]) -> Asked:
         """All that it says together."""
         if not self._is_object:
             raise BadRequestError("body: must be a JSON object")
         model = check_model(self._model)
-        check_once(len(self._models))
-        span = self._models[0]
+        check_once(self._times)
+        span = self._span
         body, numbers = _carved(pieces, (span,) if self._options is None else (span, self._options))
-        if span[1] - span[0] > long_body.BLOCK_BYTES:  # some of it was left out
+        if self._shortened:
             model = orjson.loads(body[numbers[0]])
         options_piece = numbers[1] if self._options is not None else None
         return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece)
+
+
+def _is_shortened(part: Part, span: tuple[int, int]) -> bool:
+    """Whether some of a value was left out of the part."""
+    start, end = _placed(part, span)
+    return end - start != span[1] - span[0]
 
 
 def _placed(part: Part, span: tuple[int, int]) -> tuple[int, int]:

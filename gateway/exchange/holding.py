@@ -231,7 +231,6 @@ class Holding(ABC):
         if passage is not None:
             passage.over(broken=broken or self._failed)
         self._measure(passage, broken=broken)
-        self._leave()
         self._pieces.clear()
         if self._hold is not None:
             self._release()
@@ -239,6 +238,7 @@ class Holding(ABC):
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         self._models.under_way.discard(self)
+        self._leave()  # others go on within it: what fails there leaves nothing of this one behind
 
     def _measure(self, passage: Passage | None, *, broken: bool) -> None:
         """Counts its end."""

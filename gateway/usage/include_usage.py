@@ -38,12 +38,16 @@ def with_usage_asked(pieces: tuple[bytes, ...], asked: Asked) -> tuple[bytes, ..
     content = asked.options
     if "stream_options" not in content:
         return with_options_added(pieces)
+    try:
+        options = options_with_usage(content)
+    except (TypeError, RecursionError):  # read, and yet nested too deeply to be written
+        return None
     if asked.long:
         number = asked.options_piece
-        return None if number is None else (*pieces[:number], options_with_usage(content), *pieces[number + 1 :])
+        return None if number is None else (*pieces[:number], options, *pieces[number + 1 :])
     body = b"".join(pieces)
     span = options_span(body)
-    return None if span is None else (body[: span[0]], options_with_usage(content), body[span[1] :])
+    return None if span is None else (body[: span[0]], options, body[span[1] :])
 
 
 def with_options_added(pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -64,11 +68,11 @@ def options_span(body: bytes) -> tuple[int, int] | None:
     text = body[start : start + _MOST_OPTIONS].decode("utf-8", "ignore")
     try:
         _, length = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+        end = start + len(text[:length].encode())
+        # The text that was found may be another object's, where the key is written with escapes.
+        changed = orjson.loads(b"".join((body[:start], _CHANGED, body[end:])))
+    except (ValueError, RecursionError):
         return None
-    end = start + len(text[:length].encode())
-    # The text that was found may be another object's, where the key is written with escapes.
-    changed = orjson.loads(b"".join((body[:start], _CHANGED, body[end:])))
     return (start, end) if changed.get("stream_options") == _CHANGED_TO else None
 
 

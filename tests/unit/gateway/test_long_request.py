@@ -16,6 +16,7 @@ from gateway import long_body
 from gateway.long_body import LongBody, NotJsonError
 from gateway.long_request import steps_to_asked
 from gateway.request_body import Asked, BadRequestError, read_asked
+from gateway.usage.include_usage import with_usage_asked
 
 BLOCKS = st.sampled_from((16, 33, 64, 150, 300))
 
@@ -217,3 +218,32 @@ def test_what_cannot_become_json_is_not_read_to_its_end(junk: bytes) -> None:
     with mock.patch.object(long_body, "blocks", blocks), pytest.raises(NotJsonError):
         list(LongBody(pieces).parts())
     assert len(taken) < 5
+
+
+def test_a_model_in_short_blocks_is_read_whole() -> None:
+    """Pieces that do not fit together make short blocks, and a block within a string is left out of what is parsed."""
+    model = "m" * 10_400
+    body = b'{"x":"%s","model":"%s","stream_options":{"k":"%s"}}' % (b"x" * 59_000, model.encode(), b"k" * 10_400)
+    for first in range(59_000, 69_500, 900):
+        pieces = (body[:first], body[first : first + 10_000], body[first + 10_000 :])
+        steps = steps_to_asked(pieces)
+        asked = None
+        while asked is None:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                asked = ended.value
+        assert asked.model == model
+        assert b"".join(asked.body) == body
+        changed = with_usage_asked(asked.body, asked)
+        if changed is not None:
+            assert orjson.loads(b"".join(changed))["stream_options"]["k"] == "k" * 10_400
+
+
+@pytest.mark.parametrize("depth", [100, 260, 900])
+def test_options_too_deep_to_write_are_left_as_they_came(depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    body = b'{"model":"m","stream":true,"stream_options":{"a":%s}}' % deep
+    asked = read_asked(body)
+    changed = with_usage_asked(asked.body, asked)
+    assert (changed is None) == (depth > 250)
