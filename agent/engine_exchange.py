@@ -164,7 +164,7 @@ class EngineExchange:
             engine.send(bytes(piece))
         if self._complete:
             engine.end()
-        else:
+        elif engine.takes_more:
             self._connection.resume_reading()
 
     # The caller's side

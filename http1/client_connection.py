@@ -82,6 +82,11 @@ class ClientConnection(asyncio.Protocol):
             and not self._transport.is_closing()
         )
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether the server takes what is sent as it comes; else it is told to the receiver once it does."""
+        return not self._write_paused
+
     # The request
 
     def begin(

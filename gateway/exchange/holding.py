@@ -196,12 +196,16 @@ class Holding(ABC):
                 self.fail(error)
             except UnknownWhileAwayError as error:
                 self.fail(unavailable(str(error)))
-            except Exception as error:
-                log.exception("request failed", request_id=self.request_id)
-                text = "internal error; search the gateway's log for the request id"
-                self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
+            except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+                self._end_by_defect(error)
 
         self._task = asyncio.create_task(run(), name="exchange")
+
+    def _end_by_defect(self, error: Exception) -> None:
+        """Ends this request alone."""
+        log.error("request failed", request_id=self.request_id, exc_info=error)
+        text = "internal error; search the gateway's log for the request id"
+        self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
 
     async def _of_database(self, ask: Callable[[float], Coroutine[Any, Any, R]]) -> R:
         """What `ask` answers, which is told for how long it may wait for the database: all waits share `DATABASE_S`."""

@@ -19,9 +19,13 @@ class Waiting(Answering):
     _tried: list[str]  # instances that refused it since it last waited
 
     def go(self) -> None:
-        """A replica may be free: takes it, or waits again."""
-        if self._state is WAITING:
+        """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
+        if self._state is not WAITING:
+            return
+        try:
             self._next_replica()
+        except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+            self._end_by_defect(error)
 
     def gone(self) -> None:
         """The client is gone: where it was the last that waited, its model need not wake."""

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written. `flow` says whether it may be read from."""
+    """Keeps what is written. `reading` says whether it may be read from."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 5)})

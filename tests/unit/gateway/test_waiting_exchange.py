@@ -226,3 +226,20 @@ async def test_what_the_client_of_a_waking_model_gets(order: tuple[str, ...], en
         assert written.endswith(END) is (order[-1] == "end"), "a failure has no end"
         assert world.engine is None
         assert not world.models.under_way
+
+
+@pytest.mark.parametrize("order", [("request", "up"), ("stream", "comment", "up")])
+async def test_a_defect_as_a_request_goes_on_ends_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    """Its turn comes within another one's end, or within the change of routes."""
+
+    def odd(*_: Any) -> None:
+        raise TypeError("odd")
+
+    world = await play(order[:-1])
+    monkeypatch.setattr(Exchange, "_next_replica", odd)
+    world.happens(order[-1])
+    world.check()
+    assert not world.models.under_way
+    assert b'"code":"internal"' in bytes(world.transport.written)

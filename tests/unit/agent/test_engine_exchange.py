@@ -1,0 +1,50 @@
+"""The agent's hop: an engine that takes no more of a long request holds its sender back, from the first bytes on."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agent.engine_exchange import Engines
+from agent.in_flight import InFlightRequests
+from http1.client_connection import ClientConnection
+from http1.connections import Limits
+from http1.door import Door
+from http1.handler import Handler
+from http1.head import RequestHead
+from http1.server_connection import ServerConnection, Service
+from support.http1.transport import MemoryTransport
+from support.standins.exchange_world import MemoryPool, settle
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n"
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_full_engine_pauses_the_sender(monkeypatch: pytest.MonkeyPatch, *, full: bool) -> None:
+    begin = ClientConnection.begin
+
+    def begin_and_fill(connection: ClientConnection, *args: Any, **named: Any) -> None:
+        begin(connection, *args, **named)
+        if full:
+            connection.pause_writing()
+
+    def handle(head: RequestHead, connection: ServerConnection) -> Handler:
+        connection.admit()
+        return engines.ask(head, connection, "i", 9, b"/v1/chat/completions")
+
+    monkeypatch.setattr(ClientConnection, "begin", begin_and_fill)
+    engines = Engines(InFlightRequests())
+    pool = engines.pool = MemoryPool()
+    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+    service = Service(handle, lambda _: b"{}", door)
+    caller = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
+    transport = MemoryTransport(caller)
+    transport.receive(HEAD + b"x" * 70_000)
+    await settle()
+    assert caller._read_paused is full
+    if full:
+        pool.made[0].protocol.resume_writing()  # type: ignore[attr-defined]
+        assert not caller._read_paused
+    engines.close()
+    transport.lose()
+    await asyncio.sleep(0)
