@@ -14,7 +14,7 @@ import structlog
 from agent.decide.eviction import CachedRevision, Use, choose_evictions, held_bytes, unused
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_process import FetchError, FetchProcess
-from agent.model_cache.file_lock import LockedError, take_lock
+from agent.model_cache.file_lock import LockedError, waited_lock
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
 from schemas.quantities import format_bytes
@@ -294,15 +294,12 @@ class Fetches:
         """
         async with self._removing:
             try:
-                release = await asyncio.to_thread(take_lock, self._folder.room_lock, _ROOM_LIMIT_S)
+                async with waited_lock(self._folder.room_lock, _ROOM_LIMIT_S):
+                    self._wanted[repo] = needed
+                    await self._save()  # before another agent looks
+                    await self._remove_until_it_fits(repo, needed)
             except LockedError as error:
                 raise FetchError(f"hf:{repo} waits for room in {self.path}: {error}") from error
-            try:
-                self._wanted[repo] = needed
-                await self._save()  # before another agent looks
-                await self._remove_until_it_fits(repo, needed)
-            finally:
-                release()
 
     async def _remove_until_it_fits(self, repo: str, needed: int) -> None:
         kept: set[Use] = set()  # that another agent has begun to use or to fetch meanwhile

@@ -1,10 +1,11 @@
-"""A lock between processes of one host: a locked file. It ends with the process that holds it. Blocks."""
+"""A lock between processes of one host: a locked file. It ends with the process that holds it."""
 
+import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ class LockedError(TimeoutError):
 
 @contextmanager
 def file_lock(path: Path, limit_s: float) -> Iterator[None]:
-    """Holds the lock of a file, which it makes if it is missing. Waits at most `limit_s`.
+    """Holds the lock of a file, which it makes if it is missing. Blocks, for at most `limit_s`.
 
     Raises:
         LockedError: another process holds it for longer.
@@ -30,8 +31,28 @@ def file_lock(path: Path, limit_s: float) -> Iterator[None]:
         release()
 
 
+@asynccontextmanager
+async def waited_lock(path: Path, limit_s: float) -> AsyncIterator[None]:
+    """Holds the lock as `file_lock` does, and waits for it in a thread. Cancelling the wait leaves no lock behind."""
+    taking = asyncio.create_task(asyncio.to_thread(take_lock, path, limit_s), name=f"lock {path.name}")
+    try:
+        release = await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        taking.add_done_callback(_release_taken)  # the thread goes on, and may still get it
+        raise
+    try:
+        yield
+    finally:
+        release()
+
+
+def _release_taken(taking: asyncio.Task[Callable[[], None]]) -> None:
+    if not taking.cancelled() and taking.exception() is None:
+        taking.result()()
+
+
 def take_lock(path: Path, limit_s: float) -> Callable[[], None]:
-    """Takes the lock of a file; returns what releases it.
+    """Takes the lock of a file; returns what releases it. Blocks, for at most `limit_s`.
 
     Raises:
         LockedError, OSError: as for `file_lock`.
