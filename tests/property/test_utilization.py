@@ -29,12 +29,15 @@ FRESH_S = 2 * PERIOD_S
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Sample]:
-    """Samples with gaps, at skewed times, sometimes duplicated; half of all streams are low throughout."""
+    """Samples with gaps, at skewed times, sometimes duplicated; half of all streams are low throughout.
+
+    Ages are multiples of 1/64 s, which no sum with a time of day rounds: at a window's edge rounding would decide.
+    """
     values = st.floats(0, draw(st.sampled_from([MINIMUM - 1, 100])), allow_nan=False, width=32)
-    age, samples = draw(st.floats(0, 60)), list[Sample]()
+    age, samples = draw(st.integers(0, 60 * 64)) / 64, list[Sample]()
     while age < 700 and len(samples) < 80:
         samples.append((age, draw(values)))
-        age += draw(st.sampled_from([200, 10, 10, 10, 10, 9, 11, 29, 45, 0.5])) + draw(st.floats(0, 0.4))
+        age += draw(st.sampled_from([200, 10, 10, 10, 10, 9, 11, 29, 45, 0.5])) + draw(st.integers(0, 25)) / 64
     return draw(st.permutations(samples + samples[: draw(st.integers(0, 5))]))
 
 
