@@ -1,6 +1,7 @@
 """Deployments that sleep and wake on real processes: requests to them, and what is seen of them."""
 
 import asyncio
+import time
 from datetime import datetime
 from typing import Any
 
@@ -53,6 +54,30 @@ async def events(cluster: Cluster, *reasons: str) -> list[Any]:
 
 async def sleeps(cluster: Cluster) -> int:
     return len(await events(cluster, "asleep"))
+
+
+async def reached(cluster: Cluster, moment: str, met: int, limit_s: float = 40.0) -> int:
+    """
+    Waits for a moment of a stop for idleness: `decided`, `under way` or `over`.
+
+    Args:
+        met: The sleeps that were decided when the caller last met one. A stop that was decided since counts, also where
+            the caller was too slow to see it come. Where the moment has passed, or an earlier stop took the last
+            requests with it, another request brings the next stop.
+
+    Returns:
+        The sleeps decided until now.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        phases, decided = await cluster.phases("chat"), await sleeps(cluster)
+        later = decided > met
+        if {"decided": later, "under way": phases == ["stopping"], "over": later and not phases}[moment]:
+            return decided
+        if not phases:
+            assert (await ask(cluster))[0] == 200
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"no stop was {moment}: {phases}, {decided} sleeps")
 
 
 async def ask_many(cluster: Cluster, number: int, **fields: Any) -> list[tuple[int, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from support.processes.cluster import Cluster
 from support.processes.gateways import Another
-from support.processes.sleeping import CHAT, QUICK, ask, asleep, begin, body, events, ready_at, sleeps
+from support.processes.sleeping import CHAT, QUICK, ask, asleep, begin, body, events, reached, ready_at, sleeps
 
 
 async def test_g27_requests_on_two_gateways_wake_it_once_and_are_all_answered(cluster: Cluster) -> None:
@@ -44,19 +44,6 @@ async def test_g27_requests_on_two_gateways_wake_it_once_and_are_all_answered(cl
     await cluster.audit()
 
 
-async def at(cluster: Cluster, moment: str, before: int) -> None:
-    """Waits for a moment of an idle stop: `before` sleeps were decided until now."""
-    began = time.monotonic()
-    while time.monotonic() - began < 20:
-        phases = await cluster.phases("chat")
-        decided = moment != "under way" and await sleeps(cluster) > before
-        met = {"decided": decided, "under way": phases == ["stopping"], "over": decided and not phases}
-        if met[moment]:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"no stop was {moment}: {phases}")
-
-
 @pytest.mark.cases
 @pytest.mark.timeout(240)
 async def test_no_request_fails_in_the_window_of_an_idle_stop(cluster: Cluster) -> None:
@@ -68,9 +55,9 @@ async def test_no_request_fails_in_the_window_of_an_idle_stop(cluster: Cluster) 
         return [(told, *answer) for answer in await asyncio.gather(*(ask(cluster, told=one) for one in tolds))]
 
     answers = await burst("asleep")
+    met = 0
     for moment in ("decided", "under way", "over") * 2:
-        before = await sleeps(cluster)
-        await at(cluster, moment, before)
+        met = await reached(cluster, moment, met)
         answers += await burst(moment)
     assert await sleeps(cluster) >= 4, "these met sleeps; one that is under way may be the last one still"
     for late in range(8):  # about the time of the decision, which comes 1 to 2 s after the last answer

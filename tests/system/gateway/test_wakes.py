@@ -22,7 +22,7 @@ from support.processes.sleeping import (
     epochs,
     events,
     gauge,
-    sleeps,
+    reached,
 )
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(200)]
@@ -34,12 +34,7 @@ async def test_one_gpu_is_enough_for_a_model_that_is_woken_while_it_stops(cluste
     await begin(cluster, gpus=ONE_GPU, scaling=QUICK, args={"ignore_sigterm": True}, drain_time="4s")
     for _ in range(2):
         assert (await ask(cluster))[0] == 200
-        before = await sleeps(cluster)
-
-        async def stops(before: int = before) -> bool:
-            return await sleeps(cluster) > before and await cluster.phases("chat") == ["stopping"]
-
-        await cluster.until(stops, "its stop is under way")
+        await reached(cluster, "under way", 0)
         answers = await ask_many(cluster, 5)
         assert {status for status, _ in answers} == {200}, answers
     await cluster.audit()
