@@ -14,7 +14,6 @@ _INSTEAD: Final = b" \\n%b" % LEFT_OUT.encode()
 _WINDOW: Final = 4 * 1024  # what is left out has as many bytes at least
 _LONGEST: Final = 512 * 1024
 _FIRST_PLAIN: Final = 0x20
-_LAST_PLAIN: Final = 0x7F
 
 
 def condensed(text: bytes, start: int, end: int) -> list[bytes | memoryview]:
@@ -44,6 +43,6 @@ def condensed(text: bytes, start: int, end: int) -> list[bytes | memoryview]:
 
 
 def _is_plain(text: bytes, start: int, end: int) -> bool:
-    """Whether all are printable ASCII, or the one character behind it."""
-    run = np.frombuffer(text, np.uint8, end - start, start)
-    return bool(run.min() >= _FIRST_PLAIN) and bool(run.max() <= _LAST_PLAIN)
+    """Whether all are printable ASCII, or the one character behind it. As signed bytes, all beyond are below zero."""
+    run = np.frombuffer(text, np.int8, end - start, start)
+    return bool(np.minimum.reduce(run) >= _FIRST_PLAIN)
