@@ -1,45 +1,20 @@
-"""The typer application: global flags, and the verbs in the order of `--help`."""
+"""The typer application: the global flags. The verbs are in `cli.verb_table`."""
 
 from typing import Annotated
 
 import typer
 
-from cli import daemons
-from cli.up import verb as up
-from cli.verbs import (
-    access,
-    apply,
-    audit,
-    cache,
-    defrag,
-    deployments,
-    describe,
-    doctor,
-    events,
-    get,
-    logs,
-    plan,
-    report,
-    rollout,
-    top,
-    usage,
-    version,
-    workers,
-)  # fmt: skip
+from cli.lazy_group import Verbs
 
 app = typer.Typer(
     name="gpuward",
+    cls=Verbs,
     help="Gpuward keeps AI models on GPUs. Start with `gpuward up`.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, and keys are among them
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    up, daemons, apply, plan, deployments, rollout, defrag, get, describe, top, report, usage, logs, events, workers,
-    cache, access, audit, doctor, version,
-):  # fmt: skip
-    app.add_typer(module.app)
 
 
 @app.callback()

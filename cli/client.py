@@ -1,34 +1,50 @@
-"""The HTTP client. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
+"""The client of the API. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
 
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final
-
-import aiohttp
-from pydantic import ValidationError
+from typing import Any, Final, NamedTuple, Protocol
 
 from cli.api import Json
-from cli.connection import Connection
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
-from schemas.api.envelopes import ErrorView
 from schemas.version import __version__
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
-OUTCOME_HEADER: Final = "X-Gpuward-Outcome"
+OUTCOME_HEADER: Final = "x-gpuward-outcome"
+CHUNK_BYTES: Final = 64 * 1024
 _MAX_PAGES: Final = 10_000
-_STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-_CHUNK_BYTES: Final = 64 * 1024
+_LOCATION: Final = "location"
+HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
+
+
+class Answer(NamedTuple):
+    """An answer of the server: its status, its headers by their names in lower case, and its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class NoAnswerError(Exception):
+    """The server cannot be reached, or did not answer in time; the message says why."""
+
+
+class Transport(Protocol):
+    """Carries requests to one server. Every method raises `NoAnswerError`."""
+
+    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
+        """One request and its answer. Redirects are not followed. `target`: a path."""
+
+    def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
+        """A refusal; or the chunks of a body as they arrive, without a deadline."""
 
 
 class Api:
     """Requests to one controller. Every method raises the errors of `cli.errors`."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        """`session` is open; the caller closes it."""
-        self._session = session
+    def __init__(self, transport: Transport, url: str) -> None:
+        """`transport` is open; the caller closes it. `url`: of the server, as messages name it."""
+        self.transport = transport
         self.url = url
 
     async def get(self, path: str, **query: str | int | None) -> Json:
@@ -79,14 +95,11 @@ class Api:
     async def stream(self, path: str, **query: str | int | None) -> AsyncIterator[bytes]:
         """The chunks of a body as they arrive. There is no deadline, since a log may be silent for hours."""
         try:
-            async with self._session.get(
-                self.url + path, params=_query(query), timeout=_STREAM_TIMEOUT, allow_redirects=False
-            ) as response:
-                if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
-                    raise _refusal(self.url, response, await response.read())
-                async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                    yield chunk
-        except (aiohttp.ClientError, TimeoutError) as error:
+            async for part in self.transport.stream(path, _query(query)):
+                if isinstance(part, Answer):
+                    raise _refusal(self.url, part)
+                yield part
+        except NoAnswerError as error:
             raise _unreachable(self.url, error) from error
 
     async def _call(
@@ -97,27 +110,14 @@ class Api:
     async def _exchange(
         self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Json | None = None
     ) -> tuple[Json, Mapping[str, str]]:
+        content = None if body is None else json.dumps(body).encode()
         try:
-            async with self._session.request(
-                method, self.url + path, params=_query(query or {}), json=body, allow_redirects=False
-            ) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
+            answer = await self.transport.exchange(method, path, _query(query or {}), content)
+        except NoAnswerError as error:
             raise _unreachable(self.url, error) from error
-        if response.status >= 300:  # noqa: PLR2004 - only 2xx is an answer
-            raise _refusal(self.url, response, content)
-        return (_object(self.url, content) if content.strip() else {}), response.headers
-
-
-@asynccontextmanager
-async def connect(connection: Connection) -> AsyncIterator[Api]:
-    """An open client. It has not made a request yet."""
-    headers = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
-    if connection.key is not None:
-        headers["Authorization"] = f"Bearer {connection.key}"
-    timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
-    async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-        yield Api(session, connection.url)
+        if answer.status >= 300:  # noqa: PLR2004 - only 2xx is an answer
+            raise _refusal(self.url, answer)
+        return (_object(self.url, answer.content) if answer.content.strip() else {}), answer.headers
 
 
 def _query(query: Mapping[str, str | int | None]) -> dict[str, str]:
@@ -134,34 +134,39 @@ def _object(url: str, content: bytes) -> Json:
     return answer
 
 
-def _unreachable(url: str, error: Exception) -> UnreachableError:
-    if isinstance(error, TimeoutError):
-        why = "no answer in time"
-    elif isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno is not None:
-        why = os.strerror(error.os_error.errno).lower() if error.os_error.errno > 0 else str(error.os_error)
-    else:
-        why = str(error) or type(error).__name__
+def _unreachable(url: str, why: NoAnswerError) -> UnreachableError:
     return UnreachableError(
         f"no controller answers at {url} ({why})\n"
         "start one with `gpuward up`, or set GPUWARD_URL (--url) to its address"
     )
 
 
-def _refusal(url: str, response: aiohttp.ClientResponse, content: bytes) -> CliError:
-    status = response.status
+def _refusal(url: str, answer: Answer) -> CliError:
+    status = answer.status
     if status < 400:  # noqa: PLR2004 - a redirect
-        where = response.headers.get("Location", "elsewhere")
+        where = answer.headers.get(_LOCATION, "elsewhere")
         return CliError(f"{url} redirects to {where}; set GPUWARD_URL (--url) to that address")
-    try:
-        body = ErrorView.model_validate_json(content).error
-    except ValidationError:
+    error = _error_of(answer.content)
+    if error is None:
         return CliError(f"{url} answers {status}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
-    message = "\n".join([body.message, *_details(body.details)])
+    code, said, details = error
+    message = "\n".join([said, *_details(details)])
     if status == 401:  # noqa: PLR2004 - unauthorized
-        return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", body.code)
+        return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
     if status == 404:  # noqa: PLR2004 - not found
-        return NotFoundError(message, body.code)
-    return RefusedError(message, body.code)
+        return NotFoundError(message, code)
+    return RefusedError(message, code)
+
+
+def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
+    """Code, message and details of the API's error; None: it is not one."""
+    try:
+        error = json.loads(content)["error"]
+        code, message, details = error["code"], error["message"], error.get("details", {})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    valid = isinstance(code, str) and isinstance(message, str) and isinstance(details, dict)
+    return (code, message, details) if valid else None
 
 
 def _details(details: Mapping[str, Any]) -> list[str]:

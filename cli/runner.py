@@ -1,15 +1,14 @@
-"""Runs client verbs: one event loop, one client, and errors as exit codes. Holds the options that verbs share."""
+"""Runs client verbs: one client, and errors as exit codes. Holds the options that verbs share."""
 
-import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from cli.api import Json, path_of
-from cli.connection import find_connection
+from cli.connection import Connection, find_connection
 from cli.errors import CliError
 from cli.output import Format
 from schemas.printing import block
@@ -19,6 +18,7 @@ if TYPE_CHECKING:  # slow to import, and `--help` does not need it
     from cli.client import Api
 
 INTERRUPTED: Final = 130
+Work = Callable[["Api"], Coroutine[Any, Any, None]]
 
 
 def parse_seconds(text: object) -> float:
@@ -48,16 +48,22 @@ def complain(error: CliError) -> NoReturn:
     raise typer.Exit(error.exit_code)
 
 
-def run(ctx: typer.Context, work: Callable[["Api"], Awaitable[None]], *, endless: bool = False) -> None:
+def run(ctx: typer.Context, work: Work, *, endless: bool = False, waits: bool = False) -> None:
     """Runs a verb with a client for the connection of the global flags.
 
     Args:
         ctx: of the verb.
         work: the verb.
-        endless: the verb runs until Ctrl-C, which does not count as a failure then.
+        endless: the verb runs until Ctrl-C, which does not count as a failure then. It may wait, too.
+        waits: the verb awaits more than answers, such as time. It gets an event loop, which takes a while to import.
     """
+    flags = ctx.find_object(dict) or {}
     try:
-        asyncio.run(_run_connected(ctx, work))
+        connection = find_connection(flags.get("url"), flags.get("key"), environ=os.environ)
+        if endless or waits:
+            _run_in_loop(connection, work)
+        else:
+            _run_to_end(connection, work)
     except CliError as error:
         complain(error)
     except KeyboardInterrupt:
@@ -84,9 +90,26 @@ def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
     run(ctx, work)
 
 
-async def _run_connected(ctx: typer.Context, work: Callable[["Api"], Awaitable[None]]) -> None:
-    from cli.client import connect  # noqa: PLC0415 - slow to import
+def _run_to_end(connection: Connection, work: Work) -> None:
+    from cli.blocking_transport import connected  # noqa: PLC0415 - what waits does not need it
 
-    flags = ctx.find_object(dict) or {}
-    async with connect(find_connection(flags.get("url"), flags.get("key"), environ=os.environ)) as api:
-        await work(api)
+    with connected(connection) as api:
+        running = work(api)
+        try:
+            running.send(None)
+        except StopIteration:
+            return
+        running.close()
+        raise AssertionError("a verb that awaits more than answers says so: run(..., waits=True)")
+
+
+def _run_in_loop(connection: Connection, work: Work) -> None:
+    import asyncio  # noqa: PLC0415 - slow to import
+
+    from cli.loop_transport import connect  # noqa: PLC0415 - slow to import
+
+    async def connected() -> None:
+        async with connect(connection) as api:
+            await work(api)
+
+    asyncio.run(connected())

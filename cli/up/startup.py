@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from cli.api import parse, path_of
-from cli.client import Api, connect
+from cli.client import Api
 from cli.connection import CLIENT_ENV, Connection, read_client_env
 from cli.errors import CliError, RefusedError, TimedOutError, UsageError
+from cli.loop_transport import connect
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines

@@ -38,7 +38,7 @@ def apply(
         if wait:
             await until_running(api, targets, timeout_s, ProgressLog())
 
-    run(ctx, work)
+    run(ctx, work, waits=wait)
 
 
 def policies_in_order(manifests: list[Manifest]) -> list[PolicyManifest]:

@@ -100,4 +100,4 @@ def delete(
         gone = wait or kind is POLICIES  # a policy has no processes that must end first
         print(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}")
 
-    run(ctx, work)
+    run(ctx, work, waits=wait)

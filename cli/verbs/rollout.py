@@ -44,7 +44,7 @@ def status(
             raise CliError(line)
         print(block(line))
 
-    run(ctx, work)
+    run(ctx, work, waits=watch)
 
 
 @rollout.command()

@@ -23,7 +23,7 @@ variables, and the file `client.env` of a default data folder. A key from that f
 
 With `-o json` or `-o yaml` a verb prints exactly what the API returns.
 """
-_KINDS: Final = {int: "number", float: "number", str: "text"}
+_KINDS: Final = {"int": "number", "float": "number", "int range": "number", "float range": "number"}
 _PROGRAM: Final = "gpuward"
 _EXIT_CODES: Final[Sequence[tuple[int, str]]] = (
     (0, "done"),
@@ -95,13 +95,13 @@ def _is_help(one: Any) -> bool:
 
 
 def _value(one: Any) -> str:
-    annotation = one.type_descriptor.annotation
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return words([member.value for member in annotation])
+    choices = getattr(one.type, "choices", None)
+    if choices:
+        return words(list(choices))
     if _is_option(one) and one.metavar:
         return code(one.metavar)
-    kind = _KINDS.get(annotation, "text")
-    match one.min, one.max:
+    kind = _KINDS.get(one.type.name, "text")
+    match getattr(one.type, "min", None), getattr(one.type, "max", None):
         case None, None:
             return kind
         case least, None:

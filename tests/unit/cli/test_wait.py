@@ -4,9 +4,10 @@ import pytest
 
 from cli import wait as wait_module
 from cli.api import parse
-from cli.client import connect
+from cli.client import NoAnswerError
 from cli.connection import Connection
 from cli.errors import TimedOutError
+from cli.loop_transport import connect
 from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
 from support.standins.api import KEY, ApiDouble, deployment, serving
@@ -56,6 +57,13 @@ def test_an_unchanged_line_is_printed_once():
     assert printed == ["one", "two", "two"]
 
 
+class Away:
+    """Nothing listens there."""
+
+    async def exchange(self, *_asked):
+        raise NoAnswerError("connection refused")
+
+
 async def test_a_wait_survives_a_restart_of_the_controller(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait_module, "POLL_S", 0.01)
     double = ApiDouble()
@@ -71,16 +79,16 @@ async def test_a_wait_survives_a_restart_of_the_controller(monkeypatch: pytest.M
             away.set()
 
     with serving(double):
-        first = Connection(double.url, KEY)
-        async with connect(first) as api:
+        async with connect(Connection(double.url, KEY)) as api:
+            there = api.transport
             wait = asyncio.create_task(until_running(api, [target], 30, ProgressLog(write)))
             async with asyncio.timeout(10):
                 await spoke.wait()
-            api.url = "http://127.0.0.1:1"  # nothing listens there
+            api.transport = Away()
             async with asyncio.timeout(10):
                 await away.wait()
             double.objects["deployments"]["d"]["status"]["phase"] = "running"
-            api.url = first.url
+            api.transport = there
             await wait
     assert printed[-1].startswith("d: running")
 

@@ -1,0 +1,146 @@
+"""Requests of a verb that asks and prints, by `http.client`: no event loop, which takes a while to import."""
+
+import http.client
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, Answer, Api, NoAnswerError
+from cli.connection import Connection
+from cli.errors import UsageError
+
+_REUSED_S: Final = 5.0  # servers close a connection that rests for longer
+_UNSAFE_IN_PATHS: Final = "/:@!$&'()*+,;=-._~%"
+
+
+class BlockingTransport:
+    """Requests to one server, one after another. Its coroutines never suspend: see `cli.runner`.
+
+    Raises:
+        UsageError: the URL names no host or no valid port, or the key has characters that no header takes.
+    """
+
+    def __init__(self, url: str, key: str | None) -> None:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise UsageError(f"GPUWARD_URL (--url): {url!r} is not a valid URL: {error}") from None
+        if not host:
+            raise UsageError(f"GPUWARD_URL (--url): {url!r} names no host")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("GPUWARD_API_KEY (--api-key): has characters that no key has")
+        secure = parts.scheme == "https"
+        self._connection = (http.client.HTTPSConnection if secure else http.client.HTTPConnection)(host, port)
+        self._prefix = parts.path
+        self._headers = {**HEADERS, **({"Authorization": f"Bearer {key}"} if key is not None else {})}
+        self._used_at = 0.0
+        self._socket: socket.socket | None = None  # of the answer that is read
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
+        """See `Transport`."""
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            response = self._ask(method, target, query, body, deadline)
+            return Answer(response.status, _fields(response), self._read(response, deadline))
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
+            self.close()
+            raise NoAnswerError(_why(error)) from error
+        finally:
+            self._used_at = time.monotonic()
+
+    async def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
+        """See `Transport`."""
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            response = self._ask("GET", target, query, None, deadline)
+            if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
+                yield Answer(response.status, _fields(response), self._read(response, deadline))
+                return
+            if self._socket is not None:
+                self._socket.settimeout(None)
+            while chunk := response.read1(CHUNK_BYTES):
+                yield chunk
+            _end(response)
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
+            raise NoAnswerError(_why(error)) from error
+        finally:
+            self.close()
+
+    def _ask(
+        self, method: str, target: str, query: Mapping[str, str], body: bytes | None, deadline: float
+    ) -> http.client.HTTPResponse:
+        connection = self._connection
+        if connection.sock is not None and time.monotonic() - self._used_at > _REUSED_S:
+            connection.close()
+        if connection.sock is None:
+            connection.timeout = CONNECT_S
+            connection.connect()
+        self._socket = connection.sock  # which the connection forgets where the server ends it after the answer
+        self._let_take(deadline)
+        headers = dict(self._headers)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        path = quote(self._prefix, safe=_UNSAFE_IN_PATHS) + target
+        connection.request(method, f"{path}?{urlencode(query)}" if query else path, body, headers)
+        return connection.getresponse()
+
+    def _read(self, response: http.client.HTTPResponse, deadline: float) -> bytes:
+        """The body; the deadline is for all of it."""
+        chunks = []
+        while chunk := response.read1(CHUNK_BYTES):
+            chunks.append(chunk)
+            self._let_take(deadline)
+        _end(response)
+        return b"".join(chunks)
+
+    def _let_take(self, deadline: float) -> None:
+        """Sets how long the next read or write may take."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if self._socket is not None:
+            self._socket.settimeout(left)
+
+
+@contextmanager
+def connected(connection: Connection) -> Iterator[Api]:
+    """A client for a verb without an event loop. It has not made a request yet."""
+    transport = BlockingTransport(connection.url, connection.key)
+    try:
+        yield Api(transport, connection.url)
+    finally:
+        transport.close()
+
+
+def _fields(response: http.client.HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}
+
+
+def _end(response: http.client.HTTPResponse) -> None:
+    """Lets go of an answer that was read, so that the connection takes another request.
+
+    Raises:
+        IncompleteRead: its body is shorter than its head said.
+    """
+    response.close()
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno).lower() if error.errno > 0 else str(error.strerror or error)
+    if isinstance(error, http.client.IncompleteRead):
+        return "the answer was cut off"
+    return str(error) or type(error).__name__

@@ -1,0 +1,55 @@
+"""A group of commands that knows their names and short help, and imports the module of the one that is called."""
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+from typer import Context
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+from cli.verb_table import VERBS, Verb
+
+
+class _Imported(MutableMapping[str, Any]):
+    """The commands by name. Names cost nothing; a command costs the import of its module."""
+
+    def __init__(self) -> None:
+        self._verbs: dict[str, Verb] = {verb.name: verb for verb in VERBS}
+        self._commands: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._commands:
+            self._commands |= get_group(import_module(self._verbs[name].module).app).commands
+        return self._commands[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        raise TypeError(f"{name}: write it into cli/verb_table.py")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"{name}: take it out of cli/verb_table.py")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._verbs)
+
+    def __len__(self) -> int:
+        return len(self._verbs)
+
+
+class Verbs(TyperGroup):
+    """The verbs of `gpuward`. Its help and its completion import none of them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Imported()
+        self._listed = TyperGroup(commands=[TyperCommand(verb.name, help=verb.help) for verb in VERBS])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the names and the short help."""
+        self._listed.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The names that begin so; or the options."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return self._listed.shell_complete(Context(self._listed), incomplete)

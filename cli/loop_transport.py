@@ -1,0 +1,70 @@
+"""Requests from within an event loop, for what waits or follows: aiohttp."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+
+from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, Answer, Api, NoAnswerError
+from cli.connection import Connection
+
+_STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
+
+
+class LoopTransport:
+    """Requests to one server. `session` is open; the caller closes it."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
+        """See `Transport`."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            async with self._session.request(
+                method, self._url + target, params=query, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return await _answer(response)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NoAnswerError(_why(error)) from error
+
+    async def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
+        """See `Transport`."""
+        try:
+            async with self._session.get(
+                self._url + target, params=query, timeout=_STREAM_TIMEOUT, allow_redirects=False
+            ) as response:
+                if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
+                    yield await _answer(response)
+                    return
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NoAnswerError(_why(error)) from error
+
+
+@asynccontextmanager
+async def connect(connection: Connection) -> AsyncIterator[Api]:
+    """An open client for an event loop. It has not made a request yet."""
+    headers = dict(HEADERS)
+    if connection.key is not None:
+        headers["Authorization"] = f"Bearer {connection.key}"
+    async with aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as session:
+        yield Api(LoopTransport(session, connection.url), connection.url)
+
+
+async def _answer(response: aiohttp.ClientResponse) -> Answer:
+    fields = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status, fields, await response.read())
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno is not None:
+        return os.strerror(error.os_error.errno).lower() if error.os_error.errno > 0 else str(error.os_error)
+    return str(error) or type(error).__name__

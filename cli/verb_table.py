@@ -1,0 +1,60 @@
+"""The verbs in the order of `--help`: where each one is, and its help in short. Each is imported when it is used."""
+
+from typing import Final, NamedTuple
+
+
+class Verb(NamedTuple):
+    """A verb.
+
+    Attributes:
+        name: the word after `gpuward`.
+        module: has it in its `app`.
+        help: the first sentence of its help.
+    """
+
+    name: str
+    module: str
+    help: str
+
+
+VERBS: Final = (
+    Verb("up", "cli.up.verb", "Run a database, a controller and agents on this host."),
+    Verb("controller", "cli.daemons", "Run a controller and its gateway."),
+    Verb("agent", "cli.daemons", "Run an agent on this host."),
+    Verb(
+        "gateway",
+        "cli.daemons",
+        "Run a gateway: it answers requests to models, and passes all else on to a controller.",
+    ),
+    Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from a manifest."),
+    Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
+    Verb(
+        "scale",
+        "cli.verbs.deployments",
+        "Set the number of replicas of a deployment, or the bounds between which it follows the requests.",
+    ),
+    Verb("stop", "cli.verbs.deployments", "Stop a deployment."),
+    Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
+    Verb("start", "cli.verbs.deployments", "Start a stopped deployment."),
+    Verb("delete", "cli.verbs.deployments", "Delete a deployment, a policy or a worker."),
+    Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
+    Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
+    Verb("get", "cli.verbs.get", "List the objects of a kind, or show one of them."),
+    Verb("ps", "cli.verbs.get", "List instances."),
+    Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
+    Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
+    Verb("report", "cli.verbs.report", "Report how GPUs were used."),
+    Verb("usage", "cli.verbs.usage", "Report requests and tokens by key and model."),
+    Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
+    Verb("events", "cli.verbs.events", "List events, oldest first."),
+    Verb("cordon", "cli.verbs.workers", "Place no new instances on a worker, or on one of its GPUs."),
+    Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of a worker, or the cordon of one of its GPUs."),
+    Verb("drain", "cli.verbs.workers", "Cordon a worker and move its instances to other workers."),
+    Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
+    Verb("join-token", "cli.verbs.access", "Manage the one-time tokens with which agents join."),
+    Verb("key", "cli.verbs.access", "Manage API keys."),
+    Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
+    Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
+    Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),
+    Verb("version", "cli.verbs.version", "Print the version of this program."),
+)

@@ -1,0 +1,174 @@
+"""The client without an event loop, against a server that is told its bytes."""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from cli import blocking_transport
+from cli.blocking_transport import connected
+from cli.client import Api
+from cli.connection import Connection
+from cli.errors import CliError, NotFoundError, UnreachableError, UsageError
+
+WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\nX-Gpuward-Outcome: created\r\n\r\n{"a": 12}'
+CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n4\r\n 12}\r\n0\r\n\r\n'
+TO_THE_END = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"a": 12}'
+NOT_FOUND = b'{"error": {"code": "not_found", "message": "no worker is named nope", "details": {}}}'
+
+
+def request_of(connection: socket.socket) -> bytes:
+    request = b""
+    while True:
+        request += connection.recv(65536)
+        head, _, body = request.partition(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        if b"\r\n\r\n" in request and len(body) == (int(length[1]) if length else 0):
+            return request
+
+
+class Server:
+    """Answers each connection's requests with the next of its answers, then closes it."""
+
+    def __init__(self, *connections: list[bytes], pause_s: float = 0.0) -> None:
+        self.requests: list[bytes] = []
+        self._connections = connections
+        self._pause_s = pause_s
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.settimeout(20)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def serve(self) -> None:
+        for answers in self._connections:
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.settimeout(20)
+                for answer in answers:
+                    self.requests.append(request_of(connection))
+                    with suppress(OSError):  # the client left
+                        for part in self._parts(answer):
+                            connection.sendall(part)
+                            time.sleep(self._pause_s)
+
+    def _parts(self, answer: bytes) -> list[bytes]:
+        return [answer[at : at + 1] for at in range(len(answer))] if self._pause_s else [answer]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
+def served(*connections: list[bytes], pause_s: float = 0.0) -> Iterator[Server]:
+    server = Server(*connections, pause_s=pause_s)
+    thread = threading.Thread(target=server.serve, name="server", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        thread.join(20)
+        server.close()
+
+
+def result_of(coroutine):
+    """What it returns; it never suspends."""
+    with pytest.raises(StopIteration) as done:
+        coroutine.send(None)
+    return done.value.value
+
+
+def get(api: Api, path: str = "/api/v1/x", **query):
+    return result_of(api.get(path, **query))
+
+
+@pytest.mark.parametrize("answer", [WHOLE, CHUNKED, TO_THE_END], ids=["length", "chunks", "to the end"])
+def test_each_framing_is_read(answer):
+    with served([answer]) as server, connected(Connection(server.url + "/prefix", "key")) as api:
+        assert get(api, limit=3, cursor=None, name="a b") == {"a": 12}
+    (request,) = server.requests
+    assert request.startswith(b"GET /prefix/api/v1/x?limit=3&name=a+b HTTP/1.1\r\n")
+    assert b"\r\nAuthorization: Bearer key\r\n" in request
+
+
+def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
+    with served([WHOLE, CHUNKED], [WHOLE]) as server, connected(Connection(server.url, None)) as api:
+        assert get(api) == get(api) == {"a": 12}
+        monkeypatch.setattr(blocking_transport, "_REUSED_S", -1.0)
+        assert result_of(api.apply("/api/v1/x", {"b": 1})) == ({"a": 12}, "created")
+    assert server.requests[2].endswith(b'{"b": 1}')
+    assert b"Content-Type: application/json\r\n" in server.requests[2]
+    assert not any(b"Authorization" in request for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (WHOLE[:-3], "the answer was cut off"),
+        (CHUNKED[:-12], "the answer was cut off"),
+        (b"", "closed connection without response"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH-2.0"),
+    ],
+    ids=["length", "chunks", "nothing", "another protocol"],
+)
+def test_an_answer_that_is_none_is_told(answer, message):
+    with (
+        served([answer]) as server,
+        connected(Connection(server.url, None)) as api,
+        pytest.raises(UnreachableError, match=message),
+    ):
+        get(api)
+
+
+def test_a_server_that_drips_is_left_after_the_deadline(monkeypatch):
+    monkeypatch.setattr(blocking_transport, "ANSWER_S", 0.5)
+    began = time.monotonic()
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n" + b" " * 60
+    with served([body], pause_s=0.02) as server, connected(Connection(server.url, None)) as api:
+        with pytest.raises(UnreachableError, match="no answer in time"):
+            get(api)
+        assert time.monotonic() - began < 10
+
+
+def test_nothing_listens_there():
+    with connected(Connection("http://127.0.0.1:1", None)) as api, pytest.raises(UnreachableError, match="refused"):
+        get(api)
+
+
+def test_refusals_and_redirects_are_told():
+    refused = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%b" % (len(NOT_FOUND), NOT_FOUND)
+    moved = b"HTTP/1.1 301 Moved\r\nLocation: https://elsewhere/\r\nContent-Length: 0\r\n\r\n"
+    page = b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>"
+    with served([refused, moved, page]) as server, connected(Connection(server.url, None)) as api:
+        with pytest.raises(NotFoundError, match="no worker is named nope"):
+            get(api)
+        with pytest.raises(CliError, match="redirects to https://elsewhere/"):
+            get(api)
+        with pytest.raises(CliError, match="not a Gpuward controller"):
+            get(api)
+
+
+def test_a_stream_ends_with_its_chunks():
+    with served([CHUNKED]) as server, connected(Connection(server.url, None)) as api:
+
+        async def read() -> bytes:
+            return b"".join([chunk async for chunk in api.stream("/api/v1/x")])
+
+        assert result_of(read()) == b'{"a": 12}'
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "message"),
+    [
+        ("http://:8420", None, "names no host"),
+        ("http://host:99999", None, "is not a valid URL"),
+        ("http://[::1", None, "is not a valid URL"),
+        ("http://host", "gpw_1\r\nX-Other: 1", "characters that no key has"),
+        ("http://host", "gpw_ü", "characters that no key has"),
+    ],
+)
+def test_what_no_request_can_be_made_of_is_refused(url, key, message):
+    with pytest.raises(UsageError, match=message), connected(Connection(url, key)):
+        pass
