@@ -8,7 +8,7 @@ import orjson
 
 from gateway.long_body import LongBody, NotJsonError, Part
 from gateway.request_body import STREAMING, Asked, BadRequestError, check_mark, check_model, check_once, model_spans
-from gateway.usage.include_usage import options_span
+from gateway.usage.include_usage import lacks_usage, options_span
 
 LONG_BYTES: Final = 512 * 1024  # a shorter one is read at once, within about ten milliseconds whatever is in it
 _OPTIONS: Final = "stream_options"
@@ -62,7 +62,7 @@ class _TopLevel:
         self._span: tuple[int, int] = (0, 0)  # where its first value stands
         self._shortened = False  # some of the model was left out
         self._streaming: dict[str, Any] = {}
-        self._options: tuple[int, int] | None = None  # where they stand
+        self._options: Part | None = None  # the part that has them, where they were given once and are whole
         self._cut = False  # the options go on
 
     def note(self, part: Part) -> None:
@@ -79,9 +79,8 @@ class _TopLevel:
         said = {name: content[name] for name in STREAMING if name in content}
         if _OPTIONS in said:
             whole = said[_OPTIONS] is None or (isinstance(said[_OPTIONS], dict) and not part.cut)
-            span = options_span(part.text) if whole and _OPTIONS not in self._streaming else None
-            # Of shortened options nothing is written anew.
-            self._options = _placed(part, span) if span is not None and not _is_shortened(part, span) else None
+            is_first = _OPTIONS not in self._streaming
+            self._options = part._replace(content=None, under=None) if whole and is_first else None
         self._streaming |= said
         self._cut = part.cut
 
@@ -96,12 +95,20 @@ class _TopLevel:
             raise BadRequestError("body: must be a JSON object")
         model = check_model(self._model)
         check_once(self._times)
-        span = self._span
-        body, numbers = _carved(pieces, (span,) if self._options is None else (span, self._options))
+        span, options = self._span, self._options_span()
+        body, numbers = _carved(pieces, (span,) if options is None else (span, options))
         if self._shortened:
             model = orjson.loads(body[numbers[0]])
-        options_piece = numbers[1] if self._options is not None else None
+        options_piece = numbers[1] if options is not None else None
         return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece)
+
+    def _options_span(self) -> tuple[int, int] | None:
+        """Where the options stand, if they are to be written anew; None: they are not, or that is in doubt."""
+        if self._options is None or not lacks_usage(self._streaming):
+            return None
+        span = options_span(self._options.text)
+        # Of shortened options nothing is written anew.
+        return None if span is None or _is_shortened(self._options, span) else _placed(self._options, span)
 
 
 def _is_shortened(part: Part, span: tuple[int, int]) -> bool:

@@ -189,12 +189,17 @@ def model_spans(body: bytes) -> list[tuple[int, int]]:
     if len(keys) > _MOST_KEYS:
         raise BadRequestError(f"body: has more than {_MOST_KEYS} keys named model")
     if len(keys) > 1:
-        keys = _at_top(body, keys)
+        keys = at_top(body, keys)
     return [value.span(1) if (value := _VALUE.match(body, end)) else (start, end) for start, end in keys]
 
 
-def _at_top(body: bytes, keys: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of the keys that stand at the top level: each gets a name of its own, and the parser says where it is."""
+def at_top(body: bytes, keys: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the keys that stand at the top level: each gets a name of its own, and the parser says where it is.
+
+    Args:
+        body: a valid JSON object.
+        keys: where they stand, quotes included.
+    """
     prefix = b"key-"
     while prefix in body:
         prefix += b"-"

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.request_body import Asked
+from gateway.request_body import Asked, at_top
 
 _PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _ADDED: Final = b'"stream_options":{"include_usage":true}'
-_KEY: Final = re.compile(rb'"stream_options"[ \t\r\n]*:[ \t\r\n]*')
+_KEY: Final = re.compile(rb'("stream_options")[ \t\r\n]*:[ \t\r\n]*')
+_MOST_KEYS: Final = 64  # of this name, at any depth
 _MOST_OPTIONS: Final = 4096
 _CHANGED_TO: Final = token_hex(16)
 _CHANGED: Final = orjson.dumps(_CHANGED_TO)
@@ -22,7 +23,12 @@ _BLANK: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 def asks_for_usage(path: str, content: Mapping[str, Any]) -> bool:
     """Whether a stream's token counts have to be asked for, since its client did not."""
-    if path not in _PATHS or content.get("stream") is not True:
+    return path in _PATHS and lacks_usage(content)
+
+
+def lacks_usage(content: Mapping[str, Any]) -> bool:
+    """Whether a request for a stream asks for no token counts, and can be made to. `content`: of its body."""
+    if content.get("stream") is not True:
         return False
     options = content.get("stream_options")
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
@@ -61,8 +67,11 @@ def with_options_added(pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 def options_span(body: bytes) -> tuple[int, int] | None:
     """Where the value of the top-level `stream_options` stands in a JSON object; None: that is in doubt."""
-    keys = list(_KEY.finditer(body))
-    if len(keys) != 1:  # also in a message's text or in a tool's schema
+    keys = [key for key, _ in zip(_KEY.finditer(body), range(_MOST_KEYS + 1), strict=False)]
+    if 1 < len(keys) <= _MOST_KEYS:  # others may be in a tool's schema
+        at = set(at_top(body, [key.span(1) for key in keys]))
+        keys = [key for key in keys if key.span(1) in at]
+    if len(keys) != 1:
         return None
     start = keys[0].end()
     text = body[start : start + _MOST_OPTIONS].decode("utf-8", "ignore")

@@ -164,7 +164,16 @@ def test_when_counts_are_asked_for(path: str, content: dict[str, Any], asks: boo
         ),
         (b'{"stream_options":null,"t":1}', b'{"stream_options":{"include_usage":true},"t":1}'),
         (b'{"stream_options": {"a": "\xc3\xbc"}}', b'{"stream_options": {"a":"\xc3\xbc","include_usage":true}}'),
-        (b'{"stream_options":{},"x":{"stream_options":{}}}', None),
+        (
+            b'{"stream_options":{},"x":{"stream_options":{}}}',
+            b'{"stream_options":{"include_usage":true},"x":{"stream_options":{}}}',
+        ),
+        (
+            b'{"x":[{"stream_options":1}],"stream_options":{"stream_options":2}}',
+            b'{"x":[{"stream_options":1}],"stream_options":{"stream_options":2,"include_usage":true}}',
+        ),
+        (b'{"stream_options":{},"stream_options":{}}', None),
+        (b'{"stream_options":{},"x":[%b]}' % b",".join([b'{"stream_options":1}'] * 64), None),
     ],
 )
 def test_counts_are_asked_for_and_no_other_byte_changes(before: bytes, after: bytes | None) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway import long_body
+from gateway import long_body, long_request
 from gateway.long_body import LongBody, NotJsonError
 from gateway.long_request import steps_to_asked
 from gateway.request_body import Asked, BadRequestError, read_asked
-from gateway.usage.include_usage import with_usage_asked
+from gateway.usage.include_usage import options_span, with_usage_asked
 
 BLOCKS = st.sampled_from((16, 33, 64, 150, 300))
 
@@ -247,3 +247,33 @@ def test_options_too_deep_to_write_are_left_as_they_came(depth: int) -> None:
     asked = read_asked(body)
     changed = with_usage_asked(asked.body, asked)
     assert (changed is None) == (depth > 250)
+
+
+@pytest.mark.parametrize(
+    ("options", "looks"),
+    [
+        (b'"stream_options": {}, "stream": true', 1),
+        (b'"stream": true, "stream_options": {"include_usage": false}', 1),
+        (b'"stream_options": {"include_usage": true}, "stream": true', 0),
+        (b'"stream_options": {}, "stream": false', 0),
+        (b'"stream_options": {}', 0),
+        (b'"stream_options": {}, "stream": true, "stream_options": {}', 0),
+        (b'"stream": true', 0),
+    ],
+)
+@pytest.mark.parametrize("fill", [0, 400])
+def test_options_are_looked_for_once_and_only_where_they_are_written_anew(
+    options: bytes, looks: int, fill: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[bytes] = []
+
+    def looked(text: bytes) -> tuple[int, int] | None:
+        texts.append(text)
+        return options_span(text)
+
+    monkeypatch.setattr(long_request, "options_span", looked)
+    numbers = b"0, " * fill
+    asked = read_long(b'{"x": [%b0], "model": "m", %b, "y": [%b0]}' % (numbers, options, numbers))
+    assert len(texts) == looks
+    assert (asked.options_piece is not None) == bool(looks)
+    assert len(b"".join(texts)) < 1_000
