@@ -1,21 +1,30 @@
 """Reads a long JSON body in short steps: what its top level says, without the values below it. Pure.
 
-`LongBody` cuts the text at commas between values. To each piece it adds the brackets that are open at its ends, and a
-value beside each cut; then a parser judges the piece as a text of its own. So what counts as JSON is the parser's to
-say, and none of it is said twice: where a cut is wrong, the piece is not JSON, since a comma and the added brackets
-fit one state of a parser alone. Of a string over many blocks the blocks within are judged as strings of their own; in
-the piece around them a space stands for each, which no half of an escape or of a character goes with.
+`LongBody` cuts the text before commas between values and behind brackets. To each piece it adds the brackets that are
+open at its ends, and a value beside each cut; then a parser judges the piece as a text of its own. So what counts as
+JSON is the parser's to say, and none of it is said twice: where a cut is wrong, the piece is not JSON, since a comma,
+a bracket and those that are added fit one state of a parser alone. Of a string over many blocks the blocks within are
+judged as strings of their own; in the piece around them a space stands for each, which no half of an escape or of a
+character goes with.
+
+Between two cuts JSON has a key, a value and blanks at most. Text with more than that is refused at once, and so is a
+number of more than a megabyte, which JSON would allow.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-BLOCK_BYTES: Final = 64 * 1024  # parsed within about a millisecond
-_MOST_KEPT: Final = 16 * BLOCK_BYTES  # of a piece, so that no cut goes through `kept`
+from gateway.json_cuts import Cut, last_cut, note_brackets
+
+BLOCK_BYTES: Final = 32 * 1024  # parsed within a few milliseconds whatever is in it
+_MOST_KEPT: Final = 4 * BLOCK_BYTES  # of a piece, so that no cut goes through `kept`
+_MOST_UNCUT: Final = 32 * BLOCK_BYTES  # of what is read between two cuts: both ends of two strings, blanks, a number
+_MOST_QUOTES: Final = 4  # between two cuts: of a key and its value
 _MOST_DEPTH: Final = 1024  # the parser's own
 _TAIL: Final = 128
 _BLANK: Final = b" \t\r\n"
@@ -23,7 +32,6 @@ _BLANK: Final = b" \t\r\n"
 _ESCAPED: Final = ((b"\\\\", b"\x01\x02"), (b'\\"', b"\x01\x02"))
 # Where a string may be cut: not within an escape or a character, nor before the second half of a pair of escapes.
 _CUT: Final = re.compile(rb"\x01|\\(?!u[dD][c-fC-F])|(?<=[^\\\x01\x02]{6})[\x20-\x21\x23-\x5b\x5d-\x7f\xc2-\xf4]")
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE, _CURLY = b"[{"
 _PLAIN: Final = b"[]{}:,+-.0123456789eEtrufalsn \t\r\n"  # all that may stand outside of strings
 _CLOSING: Final = {_SQUARE: b"]", _CURLY: b"}"}
@@ -76,9 +84,13 @@ class LongBody:
         self._kept = kept
         self._runs: list[tuple[int, bytes]] = []  # that are not judged yet: each with its place in the body
         self._held = 0  # bytes of them
+        self._uncut = 0  # those behind the last cut
+        self._quotes = 0  # of those
         self._began: bytes = b""  # brackets that were open where they begin
+        self._begins = False  # they begin behind one that opens
         self._open = bytearray()  # brackets that are open now
         self._in_string = False
+        self._over = False  # all brackets are closed again: blanks alone may follow
         self._clean = False  # a block that begins now begins with a whole character
         self._ends_clean = False  # and the one that is read ends with one
         self._cut = False  # within a value of `kept`
@@ -133,28 +145,49 @@ class LongBody:
         if not self._in_string and not block.strip(_BLANK):
             self._keep(at, b" ")
             return None
-        comma = _last_comma(plain, ends_in_string=self._in_string == (plain.count(b'"') % 2 == 0))
-        if comma < 0:
-            if not self._in_string and plain.find(b'"') < 0 and plain.translate(None, _PLAIN):
+        if self._over:
+            raise NotJsonError("more than one value")
+        in_string, quotes = self._in_string, plain.count(b'"')
+        self._in_string ^= quotes % 2 == 1
+        cut = last_cut(plain, _MOST_QUOTES, ends_in_string=self._in_string)
+        if cut is None:
+            if not in_string and not quotes and plain.translate(None, _PLAIN):
                 raise NotJsonError("unexpected character")
+            self._quotes += quotes
             self._keep(at, block)
-            self._note_brackets(plain)
             return None
-        self._note_brackets(plain[:comma])
-        self._keep(at, block[:comma])
-        part = self._judged(self._closing())
-        if part is None:
-            self._runs.append((at + comma, block[comma:]))
-            self._held += len(block) - comma
+        return self._read_to(cut, at, block, plain, in_string=in_string)
+
+    def _read_to(self, cut: Cut, at: int, block: bytes, plain: bytes, *, in_string: bool) -> Part | None:
+        """Reads a block with a cut. `in_string`: it begins within one."""
+        try:
+            note_brackets(self._open, plain[: cut.at], in_string=in_string)
+        except ValueError as error:
+            raise NotJsonError(str(error)) from error
+        if len(self._open) > _MOST_DEPTH:
+            raise NotJsonError("depth limit exceeded")
+        self._keep(at, block[: cut.at])
+        behind = block[cut.at :]
+        part = None
+        if self._open:
+            part = self._judged(self._closing(opens=cut.opens))
+        elif behind.strip(_BLANK):
+            raise NotJsonError("more than one value")
         else:
-            self._began = bytes(self._open)
-            self._runs, self._held = [(at + comma, block[comma:])], len(block) - comma
-        self._note_brackets(plain[comma:])
+            self._over = True
+        if part is not None:
+            self._began, self._begins = bytes(self._open), cut.opens
+            self._runs, self._held = [], 0
+        self._uncut, self._quotes = 0, plain.count(b'"', cut.at)
+        self._keep(at + cut.at, behind)
         return part
 
     def _keep(self, at: int, run: bytes) -> None:
         self._runs.append((at, run))
         self._held += len(run)
+        self._uncut += len(run)
+        if self._quotes > _MOST_QUOTES or self._uncut > _MOST_UNCUT:
+            raise NotJsonError("neither a comma nor a bracket where one must be")
 
     def _judged(self, closing: bytes) -> Part | None:
         """What the kept runs say. None: they end within a value of `kept`, and stay."""
@@ -181,59 +214,45 @@ class LongBody:
         """Brackets and values that bring a parser to where the kept runs begin."""
         if not self._began:
             return b""
-        keys = (_BEGINS_KEY if depth or len(self._began) == 1 else _UNDER_KEY for depth in range(len(self._began)))
-        opened = (b"{%b:" % key if one == _CURLY else b"[" for one, key in zip(self._began, keys, strict=True))
-        return b"".join((*opened, b"0"))
+        value = b"" if self._begins else b'""'  # what follows cannot be a part of it, as of a number
+        keys = chain(
+            (_UNDER_KEY if len(self._began) > 1 else _BEGINS_KEY, _BEGINS_KEY), repeat(b'""')
+        )  # long no deeper
+        opened = [b"{%b:" % key if one == _CURLY else b"[" for one, key in zip(self._began, keys, strict=False)]
+        if self._begins:
+            opened[-1] = self._began[-1:]
+        return b"".join((*opened, value))
 
-    def _closing(self) -> bytes:
-        """A value, and the brackets that end the text where a cut is now."""
-        if not self._open:
-            raise NotJsonError("more than one value")
+    def _closing(self, *, opens: bool) -> bytes:
+        """A value, and the brackets that end the text where a cut is now. `opens`: it is behind one that opens."""
+        comma = b"" if opens else b","
         innermost = len(self._open) - 1
         closed = []
         for depth in range(innermost, -1, -1):
             one = self._open[depth]
             if one == _CURLY and depth in (innermost, 1):
-                closed.append(b",%b:0" % _ENDS_KEY)
+                closed.append(b"%b%b:0" % (comma if depth == innermost else b",", _ENDS_KEY))
             elif depth == innermost:
-                closed.append(b",0")
+                closed.append(comma + b"0")
             closed.append(_CLOSING[one])
         return b"".join(closed)
 
-    def _note_brackets(self, plain: bytes) -> None:
-        """Opens and closes the brackets of a text; `in_string` afterwards says of its end."""
-        texts = plain.split(b'"')
-        outside = texts[1::2] if self._in_string else texts[0::2]
-        self._in_string ^= len(texts) % 2 == 0
-        brackets = (outside[0] if len(outside) == 1 else b"".join(outside)).translate(None, _NO_BRACKETS)
-        for _ in range(4):  # what closes at once need not be looked at one by one
-            brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        opened = self._open
-        for one in brackets:
-            if one in _CLOSING:
-                opened.append(one)
-            elif opened:
-                opened.pop()
-            else:
-                raise NotJsonError("a bracket closes that was not opened")
-        if len(opened) > _MOST_DEPTH:
-            raise NotJsonError("depth limit exceeded")
-
 
 def blocks(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """The bytes of the pieces in blocks: none is longer than `BLOCK_BYTES`, and few are shorter."""
-    short: list[bytes] = []
-    size = 0
+    """The bytes of the pieces in blocks of `BLOCK_BYTES`; the last one may be shorter."""
+    begun: list[bytes] = []
+    missing = BLOCK_BYTES
     for piece in pieces:
-        for start in range(0, len(piece), BLOCK_BYTES):
-            block = piece[start : start + BLOCK_BYTES]
-            if size + len(block) > BLOCK_BYTES:
-                yield b"".join(short)
-                short, size = [], 0
-            short.append(block)
-            size += len(block)
-    if short:
-        yield b"".join(short)
+        start = 0
+        while start < len(piece):
+            begun.append(piece[start : start + missing])
+            start += missing
+            missing -= len(begun[-1])
+            if not missing:
+                yield b"".join(begun)
+                begun, missing = [], BLOCK_BYTES
+    if begun:
+        yield b"".join(begun)
 
 
 def _without_escapes(text: bytes) -> bytes:
@@ -241,20 +260,6 @@ def _without_escapes(text: bytes) -> bytes:
         for escaped, other in _ESCAPED:
             text = text.replace(escaped, other)
     return text
-
-
-def _last_comma(plain: bytes, *, ends_in_string: bool) -> int:
-    """Where the last comma outside of strings is; -1: there is none."""
-    end = len(plain)
-    if ends_in_string:
-        end = plain.rfind(b'"')
-    while end > 0:
-        closes = plain.rfind(b'"', 0, end)
-        comma = plain.rfind(b",", closes + 1, end)
-        if comma >= 0 or closes < 0:
-            return comma
-        end = plain.rfind(b'"', 0, closes)
-    return -1
 
 
 def _marks(value: Any) -> bool:
