@@ -9,11 +9,13 @@ import yaml
 from cli.explanations import explain_lines, layout_line, need_lines
 from cli.formatting import age, duration, gib, hours, or_dash, percent, printable, when
 from cli.gpu_text import detail_lines
-from cli.kinds import EVENTS, GPUS, INSTANCES, table_of, why
+from cli.kind import table_of
+from cli.kinds import EVENTS, GPUS, INSTANCES, why
 from cli.policy_text import effective_policy, rule_of, verdict_fields
 from cli.rollout_text import rollout_fields
 from cli.runtime_text import runtime_line
 from cli.scaling_text import scaling_fields
+from cli.table import Table, table_lines
 from schemas.api.deployments import DeploymentView
 from schemas.api.envelopes import Condition
 from schemas.api.events import EventView
@@ -52,10 +54,10 @@ def describe(
             raise TypeError(f"cannot describe a {type(view).__name__}")
     if isinstance(view, DeploymentView):
         lines += _instance_summary(instances)
-    lines += _section("Instances", _aligned(*table_of(INSTANCES, instances, now)))
-    lines += _section("GPUs", _aligned(*table_of(GPUS, gpus, now)))
+    lines += _section("Instances", _aligned(table_of(INSTANCES, instances, now)))
+    lines += _section("GPUs", _aligned(table_of(GPUS, gpus, now)))
     lines += graphs
-    lines += _section("Events (newest last)", _aligned(*table_of(EVENTS, events, now)))
+    lines += _section("Events (newest last)", _aligned(table_of(EVENTS, events, now)))
     return "\n".join(lines)
 
 
@@ -121,7 +123,7 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
         for c in status.claims
     ]
     titles = ["KIND", "DEVICE", "WORKER", "MEMORY", "EXCLUSIVE", "EPOCH", "RANK"]
-    yield from _section("Claims", _aligned(titles, claims))
+    yield from _section("Claims", _aligned(Table(titles, claims)))
 
 
 def _instance_summary(instances: Sequence[InstanceView]) -> Iterator[str]:
@@ -193,7 +195,7 @@ def _gpu(view: GpuView) -> Iterator[str]:
         [c.instance, c.deployment, gib(c.memory_mib), "yes" if c.exclusive else "no", str(c.epoch)]
         for c in status.claims
     ]
-    yield from _section("Claims", _aligned(["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"], claims))
+    yield from _section("Claims", _aligned(Table(["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"], claims)))
 
 
 def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
@@ -222,7 +224,7 @@ def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
 
 def _conditions(conditions: Sequence[Condition], now: datetime) -> list[str]:
     rows = [[c.type, c.status, age(c.since, now), or_dash(c.reason), c.message] for c in conditions]
-    return _section("Conditions", _aligned(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows))
+    return _section("Conditions", _aligned(Table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)))
 
 
 def _fields(fields: Fields) -> list[str]:
@@ -234,10 +236,6 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", f"{title}:", *(_INDENT + line for line in lines)] if lines else []
 
 
-def _aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as lines, with padded cells. A table without rows has no lines."""
-    if not rows:
-        return []
-    cells = [[printable(cell) for cell in row] for row in (titles, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+def _aligned(table: Table) -> list[str]:
+    """Its lines; none for a table without rows."""
+    return table_lines(table, None) if table.rows else []

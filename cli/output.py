@@ -1,22 +1,19 @@
 """Printing: tables for people; JSON and YAML for programs, exactly as the API sent them."""
 
 import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.formatting import printable
+from cli.table import Table, table_lines
 from schemas.printing import safe_json
 
 if TYPE_CHECKING:  # slow to import
     from rich.console import Console
-    from rich.table import Table
 
 _PIPED_WIDTH: Final = 10_000
-_GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
-_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff", "quarantined"})
-_COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
 
 
 class Format(StrEnum):
@@ -42,32 +39,14 @@ def console(*, stderr: bool = False) -> "Console":
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
 
 
-def build_table(titles: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> "Table":
-    """A table without borders. On a narrow terminal cells wrap; nothing is cut off."""
-    from rich.table import Table  # noqa: PLC0415 - slow to import
-    from rich.text import Text  # noqa: PLC0415 - slow to import
-
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", padding=(0, 2, 0, 0)
-    )
-    for name in titles:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        cells = (Text(printable(text), style=_style(name, text)) for name, text in zip(titles, row, strict=True))
-        table.add_row(*cells)
-    return table
-
-
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Prints a table; if it has no rows, prints `empty` to stderr."""
-    if not rows:
+def print_table(table: Table, *, empty: str) -> None:
+    """Prints a table as wide as the terminal; if it has no rows, prints `empty` to stderr."""
+    if not table.rows:
         print(empty, file=sys.stderr)
         return
-    out = console()
-    with out.capture() as captured:
-        out.print(build_table(titles, rows))
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    print("\n".join(table_lines(table, width, colours=terminal and _takes_colours())))
 
 
 def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
@@ -87,9 +66,6 @@ def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
         print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=False)), flush=True)
 
 
-def _style(title: str, text: str) -> str:
-    if title not in _COLOURED:
-        return ""
-    if text in _GOOD:
-        return "green"
-    return "red" if text in _BAD else "yellow"
+def _takes_colours() -> bool:
+    """By the conventions of terminals: see no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

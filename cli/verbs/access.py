@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
+from cli.access_kinds import KEYS, TOKENS
 from cli.api import path_of
 from cli.errors import UsageError
-from cli.kinds import KEYS, TOKENS, Kind
+from cli.kind import Kind
 from cli.output import Format
 from cli.runner import OutputOption, delete, parse_seconds, run
 from cli.verbs.get import print_objects

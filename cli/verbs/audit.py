@@ -8,6 +8,7 @@ from cli.api import parse, path_of
 from cli.errors import CliError
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
+from cli.table import Table
 from schemas.api.audit import AuditView
 
 if TYPE_CHECKING:  # slow to import
@@ -29,7 +30,7 @@ def audit(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
             print(f"{len(view.checked)} invariants hold")
         else:
             rows = [[violation.invariant, violation.message] for violation in view.violations]
-            print_table(["INVARIANT", "VIOLATION"], rows, empty="")
+            print_table(Table(["INVARIANT", "VIOLATION"], rows), empty="")
         if not view.ok:
             raise CliError(f"{len(view.violations)} violations; {len(view.checked)} invariants were checked")
 

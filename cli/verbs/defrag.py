@@ -11,6 +11,7 @@ from cli.formatting import age, gib, or_dash, short_gpus, some
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
+from cli.table import Table
 from schemas.api.defrag import DefragView, RelocationsView
 from schemas.printing import block
 
@@ -72,7 +73,7 @@ def _print_plan(view: DefragView) -> None:
         for m in view.moves
     ]
     empty = "no relocations are planned" if view.left else "no relocations are needed"
-    print_table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows, empty=empty)
+    print_table(Table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows), empty=empty)
     if view.fits:
         print(block(f"\nwill fit: {some(view.fits, _NAMED)}"))
     if view.applied:
@@ -88,4 +89,4 @@ def _print_relocations(raw: Any, output: Format) -> None:
         [m.instance, m.state, ",".join(m.to_workers), or_dash(m.copy_name), age(m.created_at, now), m.message]
         for m in parse(RelocationsView, raw).items
     ]
-    print_table(["INSTANCE", "STATE", "TO", "COPY", "AGE", "MESSAGE"], rows, empty="no relocations found")
+    print_table(Table(["INSTANCE", "STATE", "TO", "COPY", "AGE", "MESSAGE"], rows), empty="no relocations found")

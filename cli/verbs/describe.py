@@ -9,7 +9,8 @@ from cli.api import Json, parse, path_of
 from cli.describe_object import describe as describe_view
 from cli.describe_utilization import draw_utilization
 from cli.errors import CliError
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, Kind, kind_named, object_key
+from cli.kind import Kind, object_key
+from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
 from cli.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.verbs.get import read_object

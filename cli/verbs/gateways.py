@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.access_kinds import GATEWAYS
 from cli.api import path_of
-from cli.kinds import GATEWAYS
 from cli.output import Format
 from cli.runner import OutputOption, delete, run
 from cli.verbs.get import print_objects

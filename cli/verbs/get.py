@@ -7,13 +7,12 @@ import typer
 
 from cli.api import Json, parse, path_of
 from cli.errors import NotFoundError
+from cli.kind import Kind, table_of
 from cli.kinds import (
     DEPLOYMENTS,
     EVENTS,
     INSTANCES,
-    Kind,
     kind_named,
-    table_of,
 )
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
@@ -82,8 +81,8 @@ def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool 
         print_data(raws[0] if single else {"items": raws}, output)
         return
     views = [parse(kind.model, raw) for raw in raws]
-    titles, rows = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
-    print_table(titles, rows, empty=f"no {kind.plural} found")
+    table = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
+    print_table(table, empty=f"no {kind.plural} found")
 
 
 async def read_object(api: "Api", kind: Kind, name: str) -> Json:

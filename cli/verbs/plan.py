@@ -13,6 +13,7 @@ from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
 from cli.policy_text import rule_of
 from cli.runner import OutputOption, run
+from cli.table import Table
 from cli.verbs.apply import FileOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
@@ -48,15 +49,15 @@ def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TAB
 def _print_plan(view: PlanView) -> None:
     if view.policy_changes:
         policies = [[f"policy/{name}", change] for name, change in view.policy_changes.items()]
-        print_table(["POLICY", "CHANGE"], policies, empty="")
+        print_table(Table(["POLICY", "CHANGE"], policies), empty="")
         print()
     changes = [
         [f"deployment/{name}", change, _policy_text(view.policies.get(name))] for name, change in view.changes.items()
     ]
-    print_table(["DEPLOYMENT", "CHANGE", "POLICY"], changes, empty="no deployment would change")
+    print_table(Table(["DEPLOYMENT", "CHANGE", "POLICY"], changes), empty="no deployment would change")
     print()
     titles = ["INSTANCE", "FITS", "ENGINE", "WORKER", "GPUS", "PER GPU", "WHY"]
-    print_table(titles, [_row(item) for item in view.items], empty="no instance would start")
+    print_table(Table(titles, [_row(item) for item in view.items]), empty="no instance would start")
     # The advice is the same for all instances of a deployment.
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():

@@ -9,6 +9,7 @@ from cli.errors import UsageError
 from cli.idle_report import as_csv, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
 from cli.runner import parse_seconds, run
+from cli.table import Table
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.history import IdleReport
 from schemas.printing import block
@@ -61,10 +62,10 @@ def idle(
         if output is ReportFormat.CSV:
             print(block(as_csv(report)), end="")
             return
-        print_table(*report_table(report), empty="no GPU was claimed in this time")
+        print_table(Table(*report_table(report)), empty="no GPU was claimed in this time")
         if report.policies:
             print()
-            print_table(*policies_table(report), empty="")
+            print_table(Table(*policies_table(report)), empty="")
         print(block("\n" + summary(report)))
 
     run(ctx, work)

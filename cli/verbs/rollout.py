@@ -10,6 +10,7 @@ from cli.errors import CliError
 from cli.output import Format, print_data, print_table
 from cli.rollout_text import HISTORY_TITLES, history_rows, rollout_state
 from cli.runner import OutputOption, TimeoutOption, post, run
+from cli.table import Table
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.wait import ProgressLog, until_rolled_out
 from cli.wait_state import WaitState
@@ -85,6 +86,6 @@ def history(ctx: typer.Context, name: NameArgument, output: OutputOption = Forma
             print_data(raw, output)
             return
         rows = history_rows(parse(RevisionList, raw).items, datetime.now(UTC))
-        print_table(HISTORY_TITLES, rows, empty="no revisions")
+        print_table(Table(HISTORY_TITLES, rows), empty="no revisions")
 
     run(ctx, work)

@@ -7,6 +7,7 @@ import typer
 from cli.api import parse, path_of
 from cli.output import Format, print_data, print_table
 from cli.runner import run
+from cli.table import Table
 from cli.usage_report import usage_csv, usage_table
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.usage import UsageReport
@@ -38,6 +39,6 @@ def usage(
         if output is ReportFormat.CSV:
             print(block(usage_csv(report)), end="")
             return
-        print_table(*usage_table(report), empty="no request was counted in this time")
+        print_table(Table(*usage_table(report)), empty="no request was counted in this time")
 
     run(ctx, work)

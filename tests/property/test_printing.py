@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from cli.describe_object import describe
 from cli.formatting import printable
-from cli.kinds import EVENTS, WORKERS, table_of
+from cli.kind import table_of
+from cli.kinds import EVENTS, WORKERS
 from cli.log_text import LogText
-from cli.output import Format, build_table, console, print_data, print_table
+from cli.output import Format, print_data, print_table
+from cli.table import table_lines
 from schemas.api.events import EventView
 from schemas.api.workers import WorkerView
 from schemas.printing import block, escape_log_event, one_line
@@ -55,9 +57,10 @@ def test_tables_and_descriptions_of_objects_are_safe(value: str) -> None:
                    "conditions": [{"type": value, "status": "false", "reason": value, "message": value}]},
     })  # fmt: skip
     for kind, view in ((EVENTS, event), (WORKERS, worker)):
-        titles, rows = table_of(kind, [view], NOW, wide=True)
-        assert not DANGEROUS.search(shown(lambda t=titles, r=rows: print_table(t, r, empty="none")))
-        assert not DANGEROUS.search(shown(lambda t=titles, r=rows: console().print(build_table(t, r))))
+        table = table_of(kind, [view], NOW, wide=True)
+        assert not DANGEROUS.search(shown(lambda t=table: print_table(t, empty="none")))
+        for width in (10, 80, 200):
+            assert not DANGEROUS.search("\n".join(table_lines(table, width)))
     told = describe(worker, instances=[], gpus=[], events=[event], graphs=[], now=NOW)
     assert not DANGEROUS.search(told)
 

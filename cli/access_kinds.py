@@ -1,0 +1,77 @@
+"""Kinds of what gives access: keys, join tokens, gateways. Pure."""
+
+from datetime import datetime
+from typing import Final
+
+from cli.formatting import age, or_dash
+from cli.kind import Column, Kind
+from schemas.api.access import KeyView, TokenView
+from schemas.api.gateways import GatewayView
+
+
+def _key_state(key: KeyView, now: datetime) -> str:
+    if key.revoked_at:
+        return "revoked"
+    return "expired" if key.expires_at is not None and key.expires_at <= now else "open"
+
+
+def _key_limits(key: KeyView) -> str:
+    limits = {"rpm": key.rpm, "tpm": key.tpm, "tokens/day": key.tokens_per_day, "parallel": key.parallel}
+    return ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None)
+
+
+def _key_expires(key: KeyView, now: datetime) -> str:
+    if key.expires_at is None:
+        return "never"
+    return f"in {age(now, key.expires_at)}" if key.expires_at > now else "over"
+
+
+def _token_state(view: TokenView, now: datetime) -> str:
+    if view.revoked_at is not None:
+        return "revoked"
+    if view.used_at is not None:
+        return f"used by {view.used_by}" if view.used_by else "used"
+    return "expired" if view.expires_at <= now else "open"
+
+
+KEYS: Final = Kind(
+    "key",
+    "keys",
+    KeyView,
+    (
+        Column("ID", lambda k, _: k.id),
+        Column("NAME", lambda k, _: or_dash(k.name)),
+        Column("ROLE", lambda k, _: k.role),
+        Column("AGE", lambda k, now: age(k.created_at, now), rank=2),
+        Column("STATE", _key_state),
+        Column("MODELS", lambda k, _: ",".join(k.models) or "all", rank=3),
+        Column("LIMITS", lambda k, _: or_dash(_key_limits(k)), rank=4),
+        Column("EXPIRES", _key_expires, rank=1),
+    ),
+    by_name=False,
+)
+TOKENS: Final = Kind(
+    "token",
+    "tokens",
+    TokenView,
+    (
+        Column("ID", lambda t, _: t.id),
+        Column("STATE", _token_state),
+        Column("AGE", lambda t, now: age(t.created_at, now)),
+        Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+    ),
+    by_name=False,
+)
+GATEWAYS: Final = Kind(
+    "gateway",
+    "gateways",
+    GatewayView,
+    (
+        Column("NAME", lambda g, _: g.name),
+        Column("STATE", lambda g, _: g.state),
+        Column("IN FLIGHT", lambda g, _: str(g.in_flight)),
+        Column("WAITING", lambda g, _: str(g.waiting)),
+        Column("REPORTED", lambda g, now: age(g.seen_at, now)),
+    ),
+    by_name=False,
+)
