@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -16,7 +17,8 @@ import uvloop
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
-from gateway.ending import Stop, Watch, end_at_last
+from controller.live.endpoints import Database
+from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
 from gateway.prefork import serve_forked
@@ -76,7 +78,9 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None)
     if sockets is not None:
         sockets.remove()
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
     os._exit(code)  # taking all modules apart would take longer than the stop itself
 
 
@@ -155,15 +159,21 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if watch.failed else settings.drain
         with end_at_last(drain_s):
             await watch.while_it_drains(gateway.drain(drain_s, replaced=stop.replaced), drain_s)
-            await watch.in_time("stop", gateway.stop())
+            watch.failed |= not await gateway.stop()
     finally:
-        feed.cancel()
-        await asyncio.wait([feed], timeout=_END_LIMIT_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_LIMIT_S):
-                await database.close()
+        with end_at_last(0.0):
+            feed.cancel()
+            await asyncio.wait([feed], timeout=_END_LIMIT_S)
+            await in_time("database", partial(_close, database), 2 * _END_LIMIT_S)
     log.info("gateway stopped")
     return 1 if watch.failed else 0
+
+
+async def _close(database: Database) -> None:
+    """Closes it, unless it is away and would wait for long: the process ends anyway."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_LIMIT_S):
+            await database.close()
 
 
 def _name(place: Place, count: int) -> str:

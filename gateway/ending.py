@@ -1,16 +1,30 @@
-"""How a gateway's process ends: what fails meanwhile is seen and said, and no step of it goes on for ever."""
+"""How a gateway's process ends: what fails meanwhile is seen and said, and no step of it goes on for ever.
+
+Limits are counted in ticks of those that wait. A clock would also count while the process is stopped, as by SIGSTOP or
+by a computer's sleep, and all limits would be over when it goes on.
+"""
 
 import asyncio
 import contextlib
-import faulthandler
-from collections.abc import Coroutine, Iterator
+import inspect
+import math
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
 
 _DRAIN_MARGIN_S: Final = 2.0
-_STOP_LIMIT_S: Final = 20.0  # each part of a gateway has a limit of its own, and together they take less
+_STOP_LIMIT_S: Final = 20.0  # of all steps of a stop together; each has a limit of its own, and most are shorter
+_UNWIND_S: Final = 0.2  # for what was cancelled
 _LAST_MARGIN_S: Final = 10.0
+_TICK_S: Final = 0.25
+_SAY_S: Final = 2.0  # the longest wait for the last words to be written
+
+Step = Callable[[], Awaitable[None] | None]
 
 log = structlog.get_logger(__name__)
 
@@ -43,25 +57,14 @@ class Watch:
 
     async def while_it_drains(self, draining: Coroutine[Any, Any, None], drain_s: float) -> None:
         """Returns when the drain is over, at its deadline at the latest. Answers go on without a task that fails."""
-        drain = asyncio.create_task(self.in_time("drain", draining, drain_s + _DRAIN_MARGIN_S), name="drain")
+        drain = asyncio.create_task(in_time("drain", lambda: draining, drain_s + _DRAIN_MARGIN_S), name="drain")
         try:
             while not drain.done():
                 await asyncio.wait({drain, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
                 self._note("a task of the gateway has failed while it drains")
+            self.failed |= not await drain
         finally:
             drain.cancel()
-
-    async def in_time(self, name: str, step: Coroutine[Any, Any, None], limit_s: float = _STOP_LIMIT_S) -> None:
-        """Runs a step of the end, of this name. Its failure is logged, and the end goes on."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await step
-        except TimeoutError:
-            self.failed = True
-            log.error("gateway did not end in time", step=name, limit_s=limit_s)  # noqa: TRY400 - no defect here
-        except Exception:
-            self.failed = True
-            log.exception("gateway failed while it ended", step=name)
 
     def _note(self, message: str) -> None:
         ended = {task for task in self._tasks if task.done()}
@@ -72,6 +75,63 @@ class Watch:
         self.failed |= bool(ended)
 
 
+async def each_in_time(steps: Sequence[tuple[str, Step]], limit_s: float | None = None) -> bool:
+    """Runs named steps of the end one after another, whatever becomes of each; returns whether all went well.
+
+    Args:
+        steps: each may take half of the time that is left.
+        limit_s: of all together; None: the usual one.
+    """
+    left_s = _STOP_LIMIT_S if limit_s is None else limit_s
+    loop = asyncio.get_running_loop()
+    well = True
+    for name, step in steps:
+        began = loop.time()
+        well &= await in_time(name, step, left_s / 2)
+        left_s -= min(loop.time() - began, left_s / 2)
+    return well
+
+
+async def in_time(name: str, step: Step, limit_s: float) -> bool:
+    """Runs a step of the end, of this name; returns whether it went well. What it throws is logged, and no more.
+
+    It is a task of its own: then a step that is cancelled is not taken for a cancel of the end, and one that ignores
+    its cancel does not hold the end.
+    """
+    task = asyncio.create_task(_run(step), name=name)
+    try:
+        if not await _done_within(task, limit_s):
+            log.error("gateway did not end in time", step=name, limit_s=limit_s)
+            return False
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_UNWIND_S)
+    if task.cancelled():
+        log.error("a step of the gateway's end was cancelled", step=name)
+        return False
+    if (error := task.exception()) is not None:
+        log.error("gateway failed while it ended", step=name, exc_info=error)
+        return False
+    return True
+
+
+async def _run(step: Step) -> None:
+    result = step()
+    if inspect.isawaitable(result):
+        await result
+
+
+async def _done_within(task: asyncio.Task[None], limit_s: float) -> bool:
+    """Whether the task ends within the limit, counted in ticks of this loop."""
+    tick_s = min(_TICK_S, limit_s)
+    for _ in range(math.ceil(limit_s / tick_s) if tick_s > 0 else 1):
+        await asyncio.wait({task}, timeout=tick_s)
+        if task.done():
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def end_at_last(drain_s: float) -> Iterator[None]:
     """Ends the process with exit code 1, and writes where it hung, if what is within does not end in time.
@@ -79,8 +139,37 @@ def end_at_last(drain_s: float) -> Iterator[None]:
     Args:
         drain_s: the longest time for answers, in seconds.
     """
-    faulthandler.dump_traceback_later(drain_s + _DRAIN_MARGIN_S + _STOP_LIMIT_S + _LAST_MARGIN_S, exit=True)
+    ended = threading.Event()
+    limit_s = drain_s + _DRAIN_MARGIN_S + _STOP_LIMIT_S + _LAST_MARGIN_S
+    watching = threading.Thread(target=_end_unless, args=(ended, limit_s), name="end-at-last", daemon=True)
+    try:
+        watching.start()
+    except RuntimeError:  # no more threads: those that started this process have limits too
+        log.exception("the gateway's end is not watched")
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        ended.set()
+
+
+def _end_unless(ended: threading.Event, limit_s: float) -> None:
+    for _ in range(math.ceil(limit_s / _TICK_S)):
+        if ended.wait(_TICK_S):
+            return
+    saying = threading.Thread(target=_say_where, args=(limit_s,), name="last-words", daemon=True)
+    try:
+        saying.start()
+        saying.join(_SAY_S)  # what reads them may hang
+    finally:
+        os._exit(1)
+
+
+def _say_where(limit_s: float) -> None:
+    if sys.stderr is None:
+        return
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    words = [f"Timeout: the gateway did not end within {limit_s:g} s\n"]
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented
+        words += f"Thread {names.get(ident, ident)}:\n", *traceback.format_stack(frame)
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), "".join(words).encode(errors="replace"))

@@ -17,6 +17,7 @@ from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
+from gateway.ending import Step, each_in_time
 from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
 from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
@@ -214,19 +215,26 @@ class Gateway:
         for exchange in list(self.under_way):
             exchange.end_for_stop()
 
-    async def stop(self) -> None:
-        """Ends its connections and its tasks, and signs off. Takes a few seconds where the database is away."""
-        await self._server.close(_CLOSE_S)
-        await self._meter.stop()
-        await self.routes.stop()
-        await self._keeper.stop()
-        await self._reporter.stop()
-        await self.keys.stop()
+    async def stop(self) -> bool:
+        """Ends its connections and its tasks, and signs off. Takes a few seconds where the database is away.
+
+        Returns:
+            Whether each step went well. What fails in one is logged, and the next one follows.
+        """
+        steps: list[tuple[str, Step]] = [
+            ("connections", lambda: self._server.close(_CLOSE_S)),
+            ("usage", self._meter.stop),
+            ("routes", self.routes.stop),
+            ("places", self._keeper.stop),
+            ("reports", self._reporter.stop),
+            ("keys", self.keys.stop),
+            ("sweeps", self._sweeper.stop),
+            ("agents", self._agents.close),
+            ("controller", self._controller.pool.close),
+        ]
         if self._siblings is not None:
-            self._siblings.stop()
-        self._sweeper.stop()
-        self._agents.close()
-        self._controller.pool.close()
+            steps.append(("siblings", self._siblings.stop))
+        return await each_in_time(steps)
 
     async def _ask_others(self, question: str) -> Mapping[int, bytes | None]:
         return await (alone(question) if self._siblings is None else self._siblings.ask(question))

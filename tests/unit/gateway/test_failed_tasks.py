@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-import subprocess
-import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
-from gateway import daemon, ending
+from gateway import daemon
 from gateway.ending import Stop, Watch
 from gateway.gateway import Gateway
 from gateway.meter import Meter
@@ -141,45 +140,42 @@ async def test_a_task_that_ends_while_it_drains_is_said_and_the_drain_has_its_ti
     assert [line["log_level"] for line in logs if "task" in line] == ["error"]
 
 
-async def hangs(_self: object) -> None:
-    await asyncio.Event().wait()
-
-
-async def raises(_self: object) -> None:
-    raise ValueError("a defect")
-
-
-@pytest.mark.parametrize(
-    ("step", "said"), [(hangs, "gateway did not end in time"), (raises, "gateway failed while it ended")]
-)
-async def test_a_step_that_hangs_or_fails_does_not_hold_the_end(
-    step: Callable[[object], Awaitable[None]], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ending.Watch.in_time, "__defaults__", (0.3,))
-    monkeypatch.setattr(Meter, "stop", step)
-    with capture_logs() as logs:
-        assert await Served(monkeypatch, drain_s=0.1).run() == 1
-    assert [line["event"] for line in logs if line["log_level"] == "error"] == [said]
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()  # as the end of the process does
-
-
 async def test_a_drain_that_goes_well_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     with capture_logs() as logs:
         assert await Served(monkeypatch, drain_s=0.1).run() == 0
     assert not [line for line in logs if line["log_level"] == "error"]
 
 
-HUNG = """
-import time
-from gateway import ending
-ending._DRAIN_MARGIN_S = ending._STOP_LIMIT_S = ending._LAST_MARGIN_S = 0.1
-with ending.end_at_last(0.1):
-    time.sleep(60)
-"""
+async def raises(_self: object) -> None:
+    raise ValueError("a defect")
 
 
-def test_a_loop_that_hangs_ends_with_a_word_where() -> None:
-    child = subprocess.run([sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert child.returncode == 1
-    assert "Timeout" in child.stderr
+async def test_a_step_of_the_end_that_fails_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "stop", raises)
+    with capture_logs() as logs:
+        assert await Served(monkeypatch, drain_s=0.1).run() == 1
+    assert [line["step"] for line in logs if line["log_level"] == "error"] == ["usage"]
+
+
+async def test_a_database_that_does_not_close_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClosedLater, "close", raises)
+    with capture_logs() as logs:
+        assert await Served(monkeypatch, drain_s=0.1).run() == 0
+    assert [line["step"] for line in logs if line["log_level"] == "error"] == ["database"]
+
+
+async def test_an_end_after_a_failed_start_is_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[bool] = []
+
+    async def fails_to_start(_self: object, listening: socket.socket) -> None:
+        listening.close()
+        raise ValueError("a defect")
+
+    async def closes(_self: object) -> None:
+        watched.append("end-at-last" in {thread.name for thread in threading.enumerate()})
+
+    monkeypatch.setattr(ClosedLater, "close", closes)
+    monkeypatch.setattr(Gateway, "start", fails_to_start)
+    with pytest.raises(ValueError, match="a defect"):
+        await Served(monkeypatch, drain_s=0.1).run()
+    assert watched == [True]
