@@ -11,6 +11,13 @@ umask 077
 
 folder=$1
 shift
+# The controller may be on its way up, or back. Where it does not come, the first call below says why.
+tries=60
+until python3 -c 'import os, urllib.request as u; u.urlopen(os.environ["GPUWARD_URL"] + "/readyz", timeout=8)' 2>/dev/null; do
+    tries=$((tries - 1))
+    [ "$tries" -gt 0 ] || break
+    sleep 1
+done
 if [ -z "${GPUWARD_API_KEY:-}" ]; then
     GPUWARD_API_KEY=$(sed -n 's/^GPUWARD_API_KEY=//p' "${CLIENT_ENV:-/var/lib/gpuward/client.env}")
 fi

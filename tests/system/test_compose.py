@@ -1,7 +1,10 @@
 """What docker-compose.yml relies on, without Docker: its hosts, its token script, and its services' rights."""
 
 import asyncio
+import json
+import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -115,7 +118,6 @@ def test_no_service_has_more_rights_than_it_needs() -> None:
         assert "healthcheck" in service or service["restart"] == "no", name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
     assert COMPOSE["services"]["postgres"]["user"] == "postgres"
-    assert COMPOSE["networks"]["database"]["internal"] is True
 
 
 def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_socket() -> None:
@@ -131,6 +133,53 @@ def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_s
     assert name == FILE_NAME
     for service in ("controller", "gateway"):
         assert f"controller:{folder}" in services[service]["volumes"], "both have the folder of the socket"
+
+
+def test_the_database_has_no_network_and_no_password() -> None:
+    services = COMPOSE["services"]
+    assert services["postgres"]["network_mode"] == "none"
+    folder = "/var/run/postgresql"
+    assert [name for name, service in services.items() if f"database:{folder}" in service.get("volumes", ())] == [
+        "postgres"
+    ]
+    readers = [name for name, service in services.items() if f"database:{folder}:ro" in service.get("volumes", ())]
+    assert readers == ["controller", "gateway"]
+    for name in readers:
+        assert services[name]["environment"]["GPUWARD_DATABASE_URL"].endswith(f"@/gpuward?host={folder}")
+    assert "PASSWORD" not in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_no_service_waits_for_the_health_of_one_that_turns_unhealthy_with_another() -> None:
+    """`docker compose up` ends at once there, so that a stopped controller or database could not be brought back."""
+    awaited = {
+        awaited
+        for service in COMPOSE["services"].values()
+        for awaited, condition in service.get("depends_on", {}).items()
+        if condition["condition"] == "service_healthy"
+    }
+    assert awaited == {"postgres", "gateway"}
+    *_, code = COMPOSE["services"]["gateway"]["healthcheck"]["test"]
+    for alone, status in ((True, 0), (False, 1)):
+        assert (
+            _probe(code, {"ready": False, "checks": {"controller": {"ok": False}, "gateway": {"ok": alone}}}) == status
+        )
+
+
+def _probe(code: str, body: object) -> int:
+    """The exit code of a health check where `/readyz` answers 503 with this body."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.timeout = 20
+        there = code.replace("8420", str(server.server_port))
+        with subprocess.Popen([sys.executable, "-c", there]) as process:
+            server.handle_request()
+            return process.wait(20)
 
 
 def test_the_image_gets_every_package_of_the_project() -> None:
