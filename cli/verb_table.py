@@ -26,7 +26,7 @@ VERBS: Final = (
         "cli.daemons",
         "Run a gateway: it answers requests to models, and passes all else on to a controller.",
     ),
-    Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from a manifest."),
+    Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests."),
     Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
     Verb(
         "scale",

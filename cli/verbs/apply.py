@@ -20,18 +20,26 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 DEFAULT_TIMEOUT_S: Final = 600.0
-FileOption = Annotated[str, typer.Option("--file", "-f", help="Manifest in YAML or JSON; `-` reads stdin.")]
+FilesOption = Annotated[
+    list[str],
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="Manifest in YAML or JSON, a folder of them, or `-` for stdin. It can be given several times.",
+    ),
+]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the change is complete, and print the progress.")]
 
 
 @app.command()
 def apply(
-    ctx: typer.Context, file: FileOption, wait: WaitOption = False, timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S
+    ctx: typer.Context, files: FilesOption, wait: WaitOption = False, timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Create or update deployments and policies from a manifest. An unchanged manifest changes nothing."""
+    """Create or update deployments and policies from manifests. An unchanged manifest changes nothing."""
 
     async def work(api: "Api") -> None:
-        manifests = read_manifests(file)
+        manifests = read_manifests(files)
         for policy in policies_in_order(manifests):
             await _apply_policy(api, policy)
         targets = [await _apply_deployment(api, one) for one in manifests if isinstance(one, DeploymentManifest)]

@@ -30,9 +30,14 @@ def defrag(
         bool,
         typer.Option("--apply", help="Start the relocations. Each replacement runs before the old instance stops."),
     ] = False,
-    file: Annotated[
-        str | None,
-        typer.Option("--file", "-f", help="Also free capacity for the deployments in this manifest; `-` reads stdin."),
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Also free capacity for the deployments in this manifest, as of `apply`.",
+        ),
     ] = None,
     any_priority: Annotated[
         bool,
@@ -49,11 +54,11 @@ def defrag(
 
     async def work(api: "Api") -> None:
         if not plan and not apply:
-            if file is not None:
+            if files:
                 raise UsageError("--file requires --plan or --apply")
             _print_relocations(await api.get(path_of("defrag")), output)
             return
-        manifests = [manifest_as_json(one) for one in read_manifests(file)] if file is not None else []
+        manifests = [manifest_as_json(one) for one in read_manifests(files or [])]
         asked = {"any_priority": True} if any_priority else {}
         raw = await api.post(path_of("defrag"), {"apply": apply, "manifests": manifests, **asked})
         view = parse(DefragView, raw)

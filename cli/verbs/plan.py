@@ -14,7 +14,7 @@ from cli.output import Format, print_data, print_table
 from cli.policy_text import rule_of
 from cli.runner import OutputOption, run
 from cli.table import Table
-from cli.verbs.apply import FileOption
+from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
 from schemas.printing import block
@@ -26,11 +26,11 @@ app = typer.Typer()
 
 
 @app.command()
-def plan(ctx: typer.Context, file: FileOption, output: OutputOption = Format.TABLE) -> None:
+def plan(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.TABLE) -> None:
     """Show what `apply` would do: changes, placements and policies. Exit with 1 if an instance does not fit."""
 
     async def work(api: "Api") -> None:
-        manifests = [manifest_as_json(manifest) for manifest in read_manifests(file)]
+        manifests = [manifest_as_json(manifest) for manifest in read_manifests(files)]
         raw = await api.post(path_of("plan"), {"manifests": manifests})
         view = parse(PlanView, raw)
         if output.for_programs:
