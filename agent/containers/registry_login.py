@@ -2,18 +2,30 @@
 
 import asyncio
 import os
+import stat
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import structlog
 
-from agent.decide.registry_logins import file_login, has_none, helper_for, helper_login, server_of
+from agent.background import in_background
+from agent.clock import boot_clock
+from agent.decide.registry_logins import config_trouble, file_login, has_none, helper_for, helper_login, server_of
 from agent.program_output import output_of
+from agent.rare_log import RareLog
 
 _HELPER_LIMIT_S: Final = 10.0
 _ANSWER_BYTES: Final = 65_536
 _CONFIG_BYTES: Final = 2**20
+_CONFIG_LIMIT_S: Final = 5.0
+_FIX: Final = "correct it, or remove it and run `docker login` again as the agent's user"
+
+log = structlog.get_logger()
+_rare: Final = RareLog(log, boot_clock)
+_readers: Final = threading.Semaphore(16)  # threads that read the configuration at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +41,87 @@ class Login:
     trouble: str = ""
 
 
+class _ConfigError(Exception):
+    """The configuration cannot be used; the text says why, without any secret."""
+
+
 async def stored_login(registry: str) -> Login:
     """The stored login. It asks the credential helper that the configuration names, if any."""
-    config = await asyncio.to_thread(_read_config)
+    path = _config_path()
+    if path is None:
+        return Login(None)
     try:
+        config = await _read_in_time(path)
         helper = helper_for(config, registry)
-    except ValueError as error:
-        return Login(None, f"Docker's configuration: {error}")
+    except (_ConfigError, ValueError) as error:
+        trouble = f"{path}: {error}; {_FIX}"
+        _rare.warning("Docker login unknown", cause=str(path), error=trouble)
+        return Login(None, trouble)
     return Login(file_login(config, registry)) if helper is None else await _ask(helper, registry)
 
 
-def _read_config() -> dict[str, Any]:
-    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+def _config_path() -> Path | None:
+    """Where `docker login` keeps logins; None: the agent's user has no home."""
     try:
-        with (folder / "config.json").open("rb") as file:
-            config = orjson.loads(file.read(_CONFIG_BYTES))
-    except (OSError, RuntimeError, ValueError):  # Path.home() raises RuntimeError for a user without a home
+        return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
+    except RuntimeError:
+        return None
+
+
+async def _read_in_time(path: Path) -> dict[str, Any]:
+    """The configuration; empty where there is none.
+
+    A read that hangs is left behind in its thread, and only so many may hang at once.
+
+    Raises:
+        _ConfigError: it cannot be read in time, or makes no sense.
+    """
+    readers = _readers
+
+    def read() -> dict[str, Any]:
+        if not readers.acquire(blocking=False):
+            raise _ConfigError("it cannot be read: earlier reads of it still hang")
+        try:
+            return _read_config(path)
+        finally:
+            readers.release()
+
+    try:
+        async with asyncio.timeout(_CONFIG_LIMIT_S):
+            return await in_background(read)
+    except TimeoutError as error:
+        raise _ConfigError(f"it cannot be read within {_CONFIG_LIMIT_S:g} s") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Reads the configuration. Blocks, for ever on a disk that hangs.
+
+    Raises:
+        _ConfigError: it cannot be read, or makes no sense.
+    """
+    try:
+        # Without O_NONBLOCK the open of a pipe would wait for its other end.
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise _ConfigError("it is not a regular file")
+            with os.fdopen(opened, "rb", closefd=False) as file:
+                text = file.read(_CONFIG_BYTES + 1)
+        finally:
+            os.close(opened)
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    return config if isinstance(config, dict) else {}
+    except OSError as error:
+        raise _ConfigError(f"it cannot be read: {error.strerror}") from error
+    if len(text) > _CONFIG_BYTES:
+        raise _ConfigError("it is longer than 1 MiB")
+    try:
+        config = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise _ConfigError("it is not valid JSON") from error
+    if trouble := config_trouble(config):
+        raise _ConfigError(trouble)
+    return dict(config)
 
 
 async def _ask(helper: str, registry: str) -> Login:

@@ -212,9 +212,10 @@ def has_tag(reference: str) -> bool:
 
 
 def registry_of(reference: str) -> str:
-    """The host of the registry."""
+    """The host of the registry; Docker Hub's own is `docker.io` under each of its names."""
     first, slash, _ = reference.partition("/")
-    return first if slash and (set(".:") & set(first) or first == "localhost") else "docker.io"
+    named = slash and (set(".:") & set(first) or first == "localhost")
+    return first if named and first != "index.docker.io" else "docker.io"
 
 
 _MISSING: Final = re.compile(

@@ -10,10 +10,10 @@ from typing import Final
 
 import structlog
 
+from agent.background import in_background
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
-from agent.doctor.background import in_background
 from agent.errors import AgentError
 from agent.facts import Facts
 from agent.gpus.simulated import load_host

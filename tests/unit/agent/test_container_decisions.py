@@ -120,6 +120,7 @@ def test_exit_codes_are_as_of_processes(docker, ours) -> None:
         ("vllm/vllm-openai", "vllm/vllm-openai", "docker.io", False),
         ("vllm/vllm-openai:v0.33.0", "vllm/vllm-openai", "docker.io", True),
         ("python", "python", "docker.io", False),
+        ("index.docker.io/a/b:1", "index.docker.io/a/b", "docker.io", True),
         ("ghcr.io/a/b@sha256:1f", "ghcr.io/a/b", "ghcr.io", True),
         ("127.0.0.1:5000/a/b", "127.0.0.1:5000/a/b", "127.0.0.1:5000", False),
         ("localhost/a:1@sha256:1f", "localhost/a", "localhost", True),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.background import in_background
 from agent.decide.doctor.controller import ControllerFacts, judge_clock, judge_controller
 from agent.decide.doctor.finding import Finding
 from agent.decide.doctor.gpus import (
@@ -36,7 +37,6 @@ from agent.decide.doctor.host import (
     judge_port,
 )
 from agent.doctor import docker_probe, doctor, host_probes
-from agent.doctor.background import in_background
 from agent.doctor.gpu_probes import driver_facts
 from agent.doctor.programs import _engine
 from schemas.wire import SPOKEN, DeviceFacts, GpuDetails

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.containers import image_pull
+from agent.containers.docker_engine import DockerRefusalError
 from agent.containers.image_pull import provide_image
 from agent.errors import SpawnError
 from agent.model_cache import progress
@@ -59,3 +61,19 @@ async def test_words_that_make_no_sense_end_the_pull_alone(word: Any) -> None:
 
     with pytest.raises(SpawnError, match="Docker's answer makes no sense"):
         await provide_image(OddEngine(), ContainerOrder(image="a/b", pull="missing"), 0.5, lambda _: None)  # type: ignore[arg-type]
+
+
+async def test_a_refused_pull_names_the_broken_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ClosedEngine:
+        async def image(self, _reference: str) -> None:
+            return None
+
+        async def pull(self, _reference: str, auth: object, _stall_s: float) -> AsyncGenerator[Any, None]:
+            assert auth is None
+            raise DockerRefusalError(401, "unauthorized")
+            yield
+
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(SpawnError, match=r"unauthorized; .*/config\.json: it is not valid JSON; correct it"):
+        await provide_image(ClosedEngine(), ContainerOrder(image="a/b", pull="missing"), 5, lambda _: None)  # type: ignore[arg-type]

@@ -29,5 +29,5 @@ async def in_background(call: Callable[[], _Result]) -> _Result:
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, result, error)
 
-    threading.Thread(target=work, name="doctor", daemon=True).start()
+    threading.Thread(target=work, name="background", daemon=True).start()
     return await done
