@@ -42,7 +42,7 @@ class Container:
         name: of the container.
         copy: where its log goes.
         on_pid: is told the pid of its first process, and when that started.
-        bridge: whether its port is passed on by Docker.
+        bridge: whether its port is passed on by Docker, as far as is known before Docker has told.
         known: whether Docker has answered for it yet.
         earlier_boot: whether it was started before the host's last start.
     """
@@ -214,6 +214,9 @@ class Container:
         state = dict(found.get("State") or {})
         if state.get("Running"):
             self._state = state
+            # It may use the host's network although its order did not ask for that: no bridge was there.
+            network = dict(found.get("HostConfig") or {}).get("NetworkMode")
+            self._bridge = network != "host" if network else self._bridge
             self._note_pid(int(state.get("Pid") or 0), str(found.get("Id") or ""))
             self._log.begin()
             return False

@@ -26,7 +26,8 @@ class ContainerUser:
         Raises:
             OSError: the agent may not do that.
         """
-        if folder.lstat().st_uid == self.uid:
+        found = folder.lstat()
+        if (found.st_uid, found.st_gid) == (self.uid, self.gid):
             return
         for place, folders, files in os.walk(folder):
             for name in (*folders, *files):

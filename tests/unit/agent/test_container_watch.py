@@ -261,3 +261,17 @@ async def test_a_log_that_docker_refuses_is_asked_for_ever_more_rarely(
     await _asked(engine, container, 200)
     assert engine.opened == 3
     await container.aclose()
+
+
+@pytest.mark.parametrize(("mode", "proxied"), [("host", False), ("gpuward-engines", True), (None, True)])
+async def test_the_network_that_it_has_counts_not_the_one_that_was_ordered(
+    tmp_path: Path, mode: str | None, proxied: bool
+) -> None:
+    engine = FakeEngine({**RUNNING, "HostConfig": {"NetworkMode": mode}} if mode else RUNNING)
+    container = Container(
+        engine, "c", LogCopy(tmp_path / "1-0.log"), lambda _pid, _ticks: None, bridge=True, known=False
+    )
+    container.open()
+    await _asked(engine, container)
+    assert container.is_proxied is proxied
+    await container.aclose()
