@@ -1,102 +1,17 @@
 """Which requests wait, which goes next, which end, and which models shall wake."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from controller.domain.queue_places import Holder, lease_places
-from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped, Trouble
-from gateway.demand import Demand
+from controller.live.endpoints import RolloutRoute
 from gateway.errors import GatewayError
-from gateway.pick_instance import RoutingTable
-from gateway.queue_metrics import QueueMetrics
 from gateway.queue_places import QueuePlaces
 from gateway.queues import Queues
 from support.builders.models import endpoint, model
-
-
-@dataclass
-class World:
-    """A gateway without connections: requests take the replica that the table gives them."""
-
-    now: float = 100.0
-    woken: int = 0
-    requests: "list[Request]" = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.table = RoutingTable(lambda: self.now)
-        self.demand = Demand(self.now)
-        self.registry = CollectorRegistry()
-        self.queues = Queues(
-            self.table, self.demand, lambda: self.now, woken=self._note, metrics=QueueMetrics(self.registry)
-        )
-
-    def _note(self) -> None:
-        self.woken += 1
-
-    def route(self, known: Model, endpoints: Iterable[Endpoint] = (), **stopped: Stopped) -> None:
-        self.table.update({"m": known}, endpoints, stopped)
-        self.queues.routes_changed()
-
-    def come(self, name: str, key: str = "k", **fields: Any) -> "Request":
-        self.now += 0.01
-        request = Request(self, name, key, arrived=self.now, **fields)
-        self.requests.append(request)
-        self.queues.arrived("m")
-        request.go()
-        return request
-
-    def sample(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(f"gpuward_gateway_{name}", labels)
-
-    def states(self) -> dict[str, str]:
-        return {request.request_id: request.state for request in self.requests}
-
-
-@dataclass(eq=False)
-class Request:
-    world: World
-    request_id: str
-    key: str
-    arrived: float
-    role: str = "inference"
-    lane: str = ""
-    state: str = ""
-    at: Endpoint | None = None
-    uid: str = ""
-
-    def go(self) -> None:
-        world = self.world
-        place = {"": None, "new": 0.0, "old": 1.0}[self.lane]
-        lane = world.table.lane("m", b"session", place) if self.lane else ""
-        waits = world.queues.must_wait("m", lane)
-        self.at = None if waits else world.table.pick("m", place=place, bound=bool(lane))
-        if self.at is not None:
-            self.state = self.at.instance
-            world.table.enter(self.at)
-            self.uid = world.queues.entered("m", self.key)
-        elif (error := world.queues.join(self, "m", [], lane)) is not None:
-            self.fail(error)
-        else:
-            self.state = "waits"
-
-    def fail(self, error: GatewayError) -> None:
-        self.world.queues.leave(self, "m", refused=True)
-        self.state = error.code
-        self.error = error
-
-    def end(self) -> None:
-        assert self.at is not None
-        self.world.table.leave(self.at)
-        self.state = "done"
-        self.world.queues.left("m", self.key, self.uid)
-
-    def leave(self) -> None:
-        self.world.queues.leave(self, "m", refused=False)
-        self.state = "left"
+from support.standins.queues_world import World
 
 
 @pytest.fixture
@@ -228,141 +143,6 @@ def test_a_request_that_finds_no_replica_after_all_keeps_its_place(world: World)
     world.queues.pump_all()
     assert bound.state == "waits"
     assert world.come("next", lane="new").state == "queue_full"
-
-
-def test_g27_many_requests_wake_a_model_once(world: World) -> None:
-    world.route(SLEEPY)
-    for n in range(50):
-        world.come(f"r{n}")
-    assert set(world.states().values()) == {"waits"}
-    assert (world.woken, world.queues.wakes()) == (1, {SLEEPY.uid: "r0"})
-    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
-    assert set(world.states().values()) == {"a"}
-    assert world.queues.wakes() == {}
-    assert world.queues.take_withdrawn() == {SLEEPY.uid}, "the demand speaks for itself now"
-
-
-def test_g29_a_wake_is_withdrawn_when_all_clients_have_left(world: World) -> None:
-    world.route(SLEEPY)
-    requests = [world.come(f"r{n}") for n in range(3)]
-    requests[0].leave()
-    requests[1].leave()
-    assert world.queues.take_withdrawn() == set()
-    requests[2].leave()
-    assert world.queues.take_withdrawn() == {SLEEPY.uid}
-    assert world.demand.waiting(SLEEPY.uid) == 0
-    assert world.sample("wakes_withdrawn_total", deployment="m") == 1
-    world.come("served")
-    world.route(model("m", may_sleep=True, wanted=1), [endpoint("a")])
-    assert world.sample("wakes_withdrawn_total", deployment="m") == 1, "nothing was given up"
-
-
-@pytest.mark.parametrize(
-    ("trouble", "role", "why"),
-    [
-        (Trouble("no_capacity", "8 need_gt_free"), "operator", {"why": "8 need_gt_free"}),
-        (Trouble("no_capacity", "8 need_gt_free"), "inference", {}),
-        (Trouble("start_failed", "exit 1", 40.0), "admin", {"why": "exit 1"}),
-    ],
-)
-def test_g31_all_that_wait_end_when_the_model_cannot_run(world: World, trouble: Trouble, role: str, why: Any) -> None:
-    world.route(SLEEPY)
-    requests = [world.come(f"r{n}", role=role) for n in range(3)]
-    world.route(model("m", may_sleep=True, wanted=1, trouble=trouble))
-    assert {one.state for one in requests} == {trouble.code}
-    assert requests[0].error.details == why
-    assert requests[0].error.headers["Retry-After"] == ("40" if trouble.again_in_s else "1")
-    assert world.queues.take_withdrawn() == set(), "the wish to run stays for a while"
-    assert world.come("next", role=role).state == trouble.code, "not before the next attempt"
-
-
-def test_g31_requests_that_are_refused_prolong_the_wish_to_run(world: World) -> None:
-    """Once each 20 s, whatever comes: the model keeps its place in the queue of pending instances."""
-    world.route(model("m", may_sleep=True, wanted=1, trouble=Trouble("no_capacity", "")))
-    asked: list[tuple[float, dict[str, str]]] = []
-    began = world.now
-    while world.now < began + 90:
-        world.come(f"r{len(world.requests)}")
-        world.now += 0.5
-        if taken := world.queues.take_refused():
-            asked.append((world.now - began, taken))
-    assert len(asked) == 5
-    assert asked[0][1] == {SLEEPY.uid: "r0"}
-    assert world.woken == 5, "the reporter is woken for these alone"
-    assert world.queues.wakes() == {}
-
-
-@pytest.mark.parametrize("fields", [{"may_sleep": False}, {"may_sleep": True}])
-def test_a_fixed_number_of_replicas_needs_no_wish(world: World, fields: dict[str, bool]) -> None:
-    world.route(model("m", wanted=1, trouble=Trouble("start_failed", ""), **fields))
-    world.come("r")
-    assert bool(world.queues.take_refused()) is fields["may_sleep"]
-
-
-def test_without_a_queue_a_sleeping_model_wakes_for_the_clients_that_come_again(world: World) -> None:
-    world.route(model("m", may_sleep=True, wanted=0, serving={"queue": {"length": 0}}))
-    assert world.come("r").state == "model_not_running"
-    assert world.queues.take_refused() == {SLEEPY.uid: "r"}
-    world.route(model("m", may_sleep=True, wanted=1, serving={"queue": {"length": 0}}), [endpoint("a", most=1)])
-    assert world.come("next").state == "a"
-    assert world.come("one more").state == "queue_full"
-    assert world.queues.take_refused() == {}
-
-
-def test_g35_a_stopped_model_is_refused_and_wakes_nothing(world: World) -> None:
-    world.route(SLEEPY)
-    waiting = world.come("waiting")
-    world.route(model("m", wanted=0), m=Stopped("user"))
-    assert (waiting.state, world.come("next").state) == ("stopped", "stopped")
-    assert world.woken == 1
-
-
-def test_a_model_that_is_deleted_meanwhile_is_not_found(world: World) -> None:
-    world.route(SLEEPY)
-    waiting = world.come("waiting")
-    world.table.update({}, [])
-    world.queues.routes_changed()
-    assert waiting.state == "model_not_found"
-    assert world.queues.wakes() == {}
-    assert world.demand.report(world.now + 1) == {}, "nothing is kept of it"
-
-
-def test_what_waits_for_a_name_waits_for_the_deployment_that_takes_it(world: World) -> None:
-    """Deleted and applied again: the new one is asked to wake, and the counts follow."""
-    world.route(SLEEPY)
-    waiting = [world.come("first"), world.come("second")]
-    again = model("m", may_sleep=True, wanted=0, uid="uid-again")
-    world.route(again)
-    assert world.queues.wakes() == {"uid-again": "first"}
-    assert [world.demand.waiting(uid) for uid in (SLEEPY.uid, "uid-again")] == [0, 2]
-    world.route(again, [endpoint("a")])
-    assert {one.state for one in waiting} == {"a"}
-    assert world.queues.take_withdrawn() == {"uid-again"}
-    for one in waiting:
-        one.end()
-    assert [world.demand.waiting(uid) for uid in (SLEEPY.uid, "uid-again")] == [0, 0]
-
-
-def test_without_a_queue_a_model_that_does_not_run_is_refused_as_before(world: World) -> None:
-    world.route(model("m", serving={"queue": {"length": 0}}))
-    assert world.come("r").state == "model_not_running"
-
-
-def test_a_command_that_takes_no_requests_is_not_waited_for(world: World) -> None:
-    world.route(model("m", serves=False))
-    assert world.come("r").state == "model_not_running"
-    assert world.table.served_models() == {}
-
-
-def test_a_model_that_falls_asleep_under_waiting_requests_is_woken(world: World) -> None:
-    """Its last replica was stopping when the requests came."""
-    known = model("m", may_sleep=True, wanted=1)
-    world.route(known, [endpoint("a", most=1)])
-    world.come("running")
-    world.come("waiting")
-    assert world.queues.wakes() == {}
-    world.route(SLEEPY)
-    assert world.queues.wakes() == {SLEEPY.uid: "waiting"}
 
 
 def test_what_waits_wakes_and_is_refused_is_counted(world: World) -> None:
