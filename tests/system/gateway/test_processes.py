@@ -52,6 +52,7 @@ async def test_two_processes_are_one_gateway(cluster: Cluster) -> None:
 
     # A process that is frozen makes all of them not ready: some connections would wait for it.
     serving[0].suspend()
+    await asyncio.sleep(0.5)  # what the processes know of one another is kept for 0.2 s
     codes = [(await fresh_or_none(cluster, "/readyz")) for _ in range(6)]
     serving[0].resume()
     assert 200 not in codes
