@@ -1,4 +1,4 @@
-"""The verbs that run one daemon or work on its data: controller, gateway, agent, key reset.
+"""The verbs that run one daemon: controller, gateway, agent.
 
 This file and `up` import the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
@@ -19,9 +19,8 @@ from cli.daemon_options import (
     missing_library,
 )
 from cli.daemon_settings import labels_of, validated
-from cli.errors import CliError
 from cli.runner import complain
-from cli.verbs import access, gateways
+from cli.verbs import gateways
 
 app = typer.Typer()
 app.add_typer(gateways.gateway, name="gateway")
@@ -202,31 +201,3 @@ def agent(
         container_user=container_user,
     )
     raise typer.Exit(main(settings))
-
-
-@access.key.command("reset")
-def reset_key(
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="The controller's data folder. Default: as for `controller`.")
-    ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
-    ] = None,
-) -> None:
-    """Create a key of an administrator on the controller's host, and write it to client.env in the data folder.
-
-    Works while the controller runs and while it is stopped. Other keys stay valid.
-    """
-    try:
-        from controller.key_reset import KeyResetError  # noqa: PLC0415 - see the module's docstring
-        from controller.key_reset import reset_key as reset  # noqa: PLC0415 - as above
-        from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "controller"))
-    settings = validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
-    try:
-        file = reset(settings)
-    except KeyResetError as error:
-        complain(CliError(str(error)))
-    print(f"key of an administrator written to {file}")

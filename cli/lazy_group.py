@@ -1,14 +1,21 @@
 """A group of commands that knows their names and short help, and imports the module of the one that is called."""
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import Any
 
-from typer import Context
+from typer import Context, Typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from cli.verb_table import VERBS, Verb
+
+
+def commands_of(app: Typer) -> Mapping[str, Any]:
+    """The commands of a module's application, by name, as a part of ours."""
+    plain = Typer(rich_markup_mode=None)  # it hands that on
+    plain.add_typer(app)
+    return get_group(plain).commands
 
 
 class _Imported(MutableMapping[str, Any]):
@@ -20,7 +27,7 @@ class _Imported(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._commands:
-            self._commands |= get_group(import_module(self._verbs[name].module).app).commands
+            self._commands |= commands_of(import_module(self._verbs[name].module).app)
         return self._commands[name]
 
     def __setitem__(self, name: str, command: Any) -> None:

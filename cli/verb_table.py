@@ -52,7 +52,7 @@ VERBS: Final = (
     Verb("drain", "cli.verbs.workers", "Cordon a worker and move its instances to other workers."),
     Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
     Verb("join-token", "cli.verbs.access", "Manage the one-time tokens with which agents join."),
-    Verb("key", "cli.verbs.access", "Manage API keys."),
+    Verb("key", "cli.key_verb", "Manage API keys."),
     Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
     Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
     Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),

@@ -22,7 +22,6 @@ join_token = typer.Typer(no_args_is_help=True, help="Manage the one-time tokens 
 key = typer.Typer(no_args_is_help=True, help="Manage API keys.")
 secret = typer.Typer(no_args_is_help=True, help="Manage secrets for `env: {NAME: {secret: ...}}` in manifests.")
 app.add_typer(join_token, name="join-token")
-app.add_typer(key, name="key")
 app.add_typer(secret, name="secret")
 
 ROLES: Final = get_args(Role)

@@ -6,11 +6,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import cli.verbs
 from cli.app import app
+from cli.lazy_group import commands_of
 from cli.verb_table import VERBS
 
 SLOW = ("aiohttp", "asyncio", "pydantic", "rich", "yaml")
@@ -18,15 +18,51 @@ SLOW = ("aiohttp", "asyncio", "pydantic", "rich", "yaml")
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_the_table_says_what_the_verb_says(verb):
-    command = typer.main.get_group(import_module(verb.module).app).commands[verb.name]
+    command = commands_of(import_module(verb.module).app)[verb.name]
     assert verb.help == command.get_short_help_str(500)
 
 
 def test_every_verb_is_in_the_table():
-    modules = {"cli.up.verb", "cli.daemons", *(f"cli.verbs.{one.name}" for one in iter_modules(cli.verbs.__path__))}
+    modules = {
+        "cli.up.verb",
+        "cli.daemons",
+        "cli.key_verb",
+        *(f"cli.verbs.{one.name}" for one in iter_modules(cli.verbs.__path__)),
+    }
     apps = [found.app for found in map(import_module, sorted(modules)) if hasattr(found, "app")]
-    names = [name for one in apps for name in typer.main.get_group(one).commands]
+    names = [name for one in apps for name in commands_of(one)]
     assert sorted(names) == sorted(verb.name for verb in VERBS)
+
+
+GROUPS = """
+import sys
+from importlib import import_module
+from cli.lazy_group import commands_of
+from cli.verb_table import VERBS
+verb = next(verb for verb in VERBS if verb.name == sys.argv[1])
+print(*commands_of(import_module(verb.module).app)[verb.name].commands)
+"""
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_a_group_is_whole_although_its_module_alone_is_imported(verb):
+    """Another module may add to it: then that one must stand in the table."""
+    for other in VERBS:
+        import_module(other.module)
+    command = commands_of(import_module(verb.module).app)[verb.name]
+    if not hasattr(command, "commands"):
+        return
+    alone = subprocess.run([sys.executable, "-c", GROUPS, verb.name], capture_output=True, text=True, check=True)
+    assert alone.stdout.split() == list(command.commands)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_its_help_is_plain_text(verb):
+    for flag in ("--help", "-h"):
+        shown = CliRunner().invoke(app, [verb.name, flag])
+        assert shown.exit_code == 0
+        assert shown.output.startswith(f"Usage: gpuward {verb.name} ")
+        assert shown.output.isascii()
 
 
 def test_a_misspelt_verb_is_answered_with_those_that_are_like_it():
