@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import select
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -35,7 +36,12 @@ class BlockingTransport:
         if key is not None and not (key.isascii() and key.isprintable()):
             raise UsageError("GPUWARD_API_KEY (--api-key): has characters that no key has")
         secure = parts.scheme == "https"
-        self._connection = (http.client.HTTPSConnection if secure else http.client.HTTPConnection)(host, port)
+        usual = http.client.HTTPS_PORT if secure else http.client.HTTP_PORT
+        connection = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        try:
+            self._connection = connection(host, usual if port is None else port)
+        except http.client.InvalidURL as error:
+            raise UsageError(f"GPUWARD_URL (--url): {url!r} is not a valid URL: {error}") from None
         self._prefix = parts.path
         self._headers = {**HEADERS, **({"Authorization": f"Bearer {key}"} if key is not None else {})}
         self._used_at = 0.0
@@ -79,7 +85,7 @@ class BlockingTransport:
         self, method: str, target: str, query: Mapping[str, str], body: bytes | None, deadline: float
     ) -> http.client.HTTPResponse:
         connection = self._connection
-        if connection.sock is not None and time.monotonic() - self._used_at > _REUSED_S:
+        if connection.sock is not None and (time.monotonic() - self._used_at > _REUSED_S or _has_news(connection.sock)):
             connection.close()
         if connection.sock is None:
             connection.timeout = CONNECT_S
@@ -96,9 +102,11 @@ class BlockingTransport:
     def _read(self, response: http.client.HTTPResponse, deadline: float) -> bytes:
         """The body; the deadline is for all of it."""
         chunks = []
-        while chunk := response.read1(CHUNK_BYTES):
-            chunks.append(chunk)
+        while not response.isclosed():
             self._let_take(deadline)
+            chunks.append(response.read1(CHUNK_BYTES))
+            if not chunks[-1]:
+                break
         _end(response)
         return b"".join(chunks)
 
@@ -121,6 +129,11 @@ def connected(connection: Connection) -> Iterator[Api]:
         transport.close()
 
 
+def _has_news(kept: socket.socket) -> bool:
+    """Whether the server has closed a connection at rest, or said what was not asked for."""
+    return bool(select.select([kept], [], [], 0)[0])
+
+
 def _fields(response: http.client.HTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.getheaders()}
 
@@ -139,6 +152,8 @@ def _end(response: http.client.HTTPResponse) -> None:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if (reason := getattr(error, "verify_message", "") or getattr(error, "reason", "")) and isinstance(error, OSError):
+        return f"TLS: {reason}"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno).lower() if error.errno > 0 else str(error.strerror or error)
     if isinstance(error, http.client.IncompleteRead):

@@ -65,6 +65,10 @@ async def _answer(response: aiohttp.ClientResponse) -> Answer:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"TLS: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS: {getattr(error.os_error, 'reason', '') or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno is not None:
         return os.strerror(error.os_error.errno).lower() if error.os_error.errno > 0 else str(error.os_error)
     return str(error) or type(error).__name__

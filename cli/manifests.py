@@ -1,5 +1,6 @@
 """Reads the manifests of files, folders and stdin, and writes them as the API takes them."""
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -56,9 +57,9 @@ def _files_of(sources: Sequence[str]) -> list[str]:
             files.append(source)
         elif _SCHEME.match(source):
             raise UsageError(f"--file: {source} is an address, and none is read: download the file, read it, apply it")
-        elif Path(source).is_dir():
+        elif os.path.isdir(source):  # noqa: PTH112 - Path's own throws where a folder on the way cannot be entered
             files += _of_folder(source)
-        elif not Path(source).exists() and _MAGIC.intersection(source):
+        elif _MAGIC.intersection(source) and not os.path.exists(source):  # noqa: PTH110 - as above
             found = sorted(glob(source))  # noqa: PTH207 - a pattern may begin at the root
             files += found or _none(f"no file is named like {source}")
         else:
@@ -70,10 +71,14 @@ def _files_of(sources: Sequence[str]) -> list[str]:
 
 def _of_folder(folder: str) -> list[str]:
     try:
-        found = sorted(str(one) for one in Path(folder).iterdir() if one.suffix in _SUFFIXES and one.is_file())
+        found = sorted(str(one) for one in Path(folder).iterdir() if _is_manifest(one))
     except OSError as error:
         raise UsageError(f"--file: {folder} cannot be read: {error}") from error
     return found or _none(f"the folder {folder} has no file whose name ends with {', '.join(_SUFFIXES)}")
+
+
+def _is_manifest(file: Path) -> bool:
+    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
 def _none(why: str) -> NoReturn:

@@ -1,6 +1,8 @@
 """The client without an event loop, against a server that is told its bytes."""
 
+import http.client
 import re
+import select
 import socket
 import threading
 import time
@@ -18,6 +20,7 @@ from cli.errors import CliError, NotFoundError, UnreachableError, UsageError
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\nX-Gpuward-Outcome: created\r\n\r\n{"a": 12}'
 CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n4\r\n 12}\r\n0\r\n\r\n'
 TO_THE_END = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"a": 12}'
+WHOLE_AND_CLOSED = WHOLE.replace(b"Content-Length", b"Connection: close\r\nContent-Length")
 NOT_FOUND = b'{"error": {"code": "not_found", "message": "no worker is named nope", "details": {}}}'
 
 
@@ -84,8 +87,22 @@ def get(api: Api, path: str = "/api/v1/x", **query):
     return result_of(api.get(path, **query))
 
 
-@pytest.mark.parametrize("answer", [WHOLE, CHUNKED, TO_THE_END], ids=["length", "chunks", "to the end"])
-def test_each_framing_is_read(answer):
+class ClosesItself(http.client.HTTPResponse):
+    """As of Python 3.11.8 and 3.12.2: it is closed once all that its length states was read."""
+
+    def read1(self, n: int = -1) -> bytes:
+        part = super().read1(n)
+        if self.length == 0:
+            self._close_conn()
+        return part
+
+
+@pytest.mark.parametrize("response", [http.client.HTTPResponse, ClosesItself])
+@pytest.mark.parametrize(
+    "answer", [WHOLE, CHUNKED, TO_THE_END, WHOLE_AND_CLOSED], ids=["length", "chunks", "to the end", "length, close"]
+)
+def test_each_framing_is_read(answer, response, monkeypatch):
+    monkeypatch.setattr(http.client.HTTPConnection, "response_class", response)
     with served([answer]) as server, connected(Connection(server.url + "/prefix", "key")) as api:
         assert get(api, limit=3, cursor=None, name="a b") == {"a": 12}
     (request,) = server.requests
@@ -101,6 +118,39 @@ def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
     assert server.requests[2].endswith(b'{"b": 1}')
     assert b"Content-Type: application/json\r\n" in server.requests[2]
     assert not any(b"Authorization" in request for request in server.requests)
+
+
+def test_a_connection_that_the_server_has_closed_is_not_used_again():
+    with served([WHOLE], [WHOLE]) as server, connected(Connection(server.url, None)) as api:
+        assert get(api) == {"a": 12}
+        kept = api.transport._connection.sock
+        assert select.select([kept], [], [], 20)[0], "the server closes it"
+        assert get(api) == {"a": 12}
+
+
+def test_what_tls_refuses_is_told():
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def answer() -> None:
+            connection, _ = plain.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(WHOLE)
+
+        thread = threading.Thread(target=answer, name="plain", daemon=True)
+        thread.start()
+        url = f"https://127.0.0.1:{plain.getsockname()[1]}"
+        with connected(Connection(url, None)) as api, pytest.raises(UnreachableError, match="TLS: "):
+            get(api)
+        thread.join(20)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"), [("http://[::1]", "::1", 80), ("https://h", "h", 443), ("http://h:1", "h", 1)]
+)
+def test_a_url_names_host_and_port(url, host, port):
+    with connected(Connection(url, None)) as api:
+        assert (api.transport._connection.host, api.transport._connection.port) == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +215,7 @@ def test_a_stream_ends_with_its_chunks():
         ("http://:8420", None, "names no host"),
         ("http://host:99999", None, "is not a valid URL"),
         ("http://[::1", None, "is not a valid URL"),
+        ("http://a b", None, "is not a valid URL"),
         ("http://host", "gpw_1\r\nX-Other: 1", "characters that no key has"),
         ("http://host", "gpw_ü", "characters that no key has"),
     ],

@@ -95,3 +95,14 @@ def test_apply_and_plan_take_several(gpuward, folder):
     refused = gpuward("apply", "-f", str(folder / "a.yml"), "-f", str(folder / "missing.yaml"))
     assert refused.exit_code == 2
     assert "missing.yaml cannot be read" in refused.stderr
+
+
+def test_a_name_that_no_file_can_have_is_told():
+    with pytest.raises(UsageError, match="cannot be read"):
+        names("a" * 300)
+
+
+def test_of_a_folder_hidden_files_are_left_and_suffixes_of_any_case_are_read(folder):
+    (folder / "._a.yml").write_text("\x00")
+    (folder / "E.YAML").write_text(manifest("e"))
+    assert names(folder) == ["e", "a", "b", "c"]

@@ -231,7 +231,7 @@ def test_last_words_that_none_reads_do_not_hold_the_end() -> None:
 
 def test_a_process_that_was_stopped_for_long_has_its_time_afterwards() -> None:
     body = program("""
-        with ending.end_at_last(0.1):
+        with ending.end_at_last(2.0):
             print("drains", flush=True)
             sys.stdin.readline()
         os._exit(7)
@@ -240,7 +240,7 @@ def test_a_process_that_was_stopped_for_long_has_its_time_afterwards() -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"drains\n"
         child.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4.5)
         child.send_signal(signal.SIGCONT)
         time.sleep(0.3)  # a clock would have noticed
         child.communicate(b"\n", timeout=LIMIT_S)
