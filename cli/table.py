@@ -47,8 +47,8 @@ def table_lines(table: Table, width: int | None, *, colours: bool = False) -> li
         for leaves in _steps(titles, rows, table.leaving):
             if _width_of(titles, rows, kept) <= width:
                 break
+            below += [column for column in kept if column in leaves and titles[column] in TEXTS]
             kept = [column for column in kept if column not in leaves]
-            below += [column for column in leaves if titles[column] in TEXTS]
     widths = [_width_of(titles, rows, [column]) for column in kept]
     lines = [_line([titles[c] for c in kept], widths, [_BOLD if colours else ""] * len(kept))]
     for row in rows:

@@ -116,7 +116,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if len(text) > _CONFIG_BYTES:
         raise _ConfigError("it is longer than 1 MiB")
     try:
-        config = orjson.loads(text)
+        config = orjson.loads(text if text.strip() else b"{}")  # Docker takes an empty file, too
     except orjson.JSONDecodeError as error:
         raise _ConfigError("it is not valid JSON") from error
     if trouble := config_trouble(config):

@@ -134,7 +134,6 @@ async def test_a_helper_that_is_missing_or_not_one_is_named(tmp_path: Path) -> N
     ("config", "words"),
     [
         (b'{"auths": {"r": hunter2', "it is not valid JSON"),
-        (b"", "it is not valid JSON"),
         ([], "it is not a JSON object"),
         ({"auths": 5}, "its `auths` is not a JSON object"),
         (b" " * (2**20 + 1), "it is longer than 1 MiB"),
@@ -149,6 +148,12 @@ async def test_a_broken_file_is_named_with_the_fix_and_without_a_secret(
     fix = "correct it, or remove it and run `docker login` again as the agent's user"
     assert login == Login(None, f"{tmp_path / 'config.json'}: {words}; {fix}")
     assert [(one["event"], one["error"]) for one in lines] == [("Docker login unknown", login.trouble)]
+
+
+@pytest.mark.parametrize("config", [b"", b"\n"])
+async def test_an_empty_file_holds_no_login(tmp_path: Path, config: bytes) -> None:
+    configure(tmp_path, config)
+    assert await stored_login("r") == Login(None)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])

@@ -59,6 +59,11 @@ def test_columns_without_a_value_leave_first():
     assert shown(table, 41).splitlines()[0].split() == ["NAME", "IDLE", "AGE"]
 
 
+def test_a_sentence_is_told_once_also_where_its_column_has_a_rank():
+    table = Table(["NAME", "WHY"], [["a", "no room"]], ["WHY"])
+    assert table_lines(table, 5) == ["NAME", "a", "    no room"]
+
+
 def test_wide_characters_keep_the_columns_in_line():
     assert [cells(text) for text in ("模型", "e\u0301", "ok")] == [4, 1, 2]
     first, second = table_lines(Table(["NAME", "AGE"], [["模型", "3m"]]), None)
