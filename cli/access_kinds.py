@@ -1,32 +1,33 @@
 """Kinds of what gives access: keys, join tokens, gateways. Pure."""
 
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cli.formatting import age, or_dash
 from cli.kind import Column, Kind
-from schemas.api.access import KeyView, TokenView
-from schemas.api.gateways import GatewayView
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.access import KeyView, TokenView
 
 
-def _key_state(key: KeyView, now: datetime) -> str:
+def _key_state(key: "KeyView", now: datetime) -> str:
     if key.revoked_at:
         return "revoked"
     return "expired" if key.expires_at is not None and key.expires_at <= now else "open"
 
 
-def _key_limits(key: KeyView) -> str:
+def _key_limits(key: "KeyView") -> str:
     limits = {"rpm": key.rpm, "tpm": key.tpm, "tokens/day": key.tokens_per_day, "parallel": key.parallel}
     return ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None)
 
 
-def _key_expires(key: KeyView, now: datetime) -> str:
+def _key_expires(key: "KeyView", now: datetime) -> str:
     if key.expires_at is None:
         return "never"
     return f"in {age(now, key.expires_at)}" if key.expires_at > now else "over"
 
 
-def _token_state(view: TokenView, now: datetime) -> str:
+def _token_state(view: "TokenView", now: datetime) -> str:
     if view.revoked_at is not None:
         return "revoked"
     if view.used_at is not None:
@@ -37,7 +38,7 @@ def _token_state(view: TokenView, now: datetime) -> str:
 KEYS: Final = Kind(
     "key",
     "keys",
-    KeyView,
+    "KeyView",
     (
         Column("ID", lambda k, _: k.id),
         Column("NAME", lambda k, _: or_dash(k.name)),
@@ -53,7 +54,7 @@ KEYS: Final = Kind(
 TOKENS: Final = Kind(
     "token",
     "tokens",
-    TokenView,
+    "TokenView",
     (
         Column("ID", lambda t, _: t.id),
         Column("STATE", _token_state),
@@ -65,7 +66,7 @@ TOKENS: Final = Kind(
 GATEWAYS: Final = Kind(
     "gateway",
     "gateways",
-    GatewayView,
+    "GatewayView",
     (
         Column("NAME", lambda g, _: g.name),
         Column("STATE", lambda g, _: g.state),

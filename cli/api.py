@@ -1,18 +1,18 @@
 """Paths of the API, and its JSON objects as typed views. No I/O."""
 
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from pydantic import ValidationError
-
 from cli.errors import CliError
-from schemas.base import View
 from schemas.version import __version__
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.base import View
 
 API: Final = "/api/v1"
 
 Json = dict[str, Any]
-V = TypeVar("V", bound=View)
+V = TypeVar("V", bound="View")
 
 
 def path_of(*parts: str) -> str:
@@ -26,6 +26,8 @@ def parse(model: type[V], raw: Json) -> V:
     Raises:
         CliError: the object does not match the view, because client and server have different versions.
     """
+    from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and the model has it already
+
     try:
         return model.model_validate(raw)
     except ValidationError as error:

@@ -1,11 +1,13 @@
 """Why an instance is pending, its need and its layout, as text. Pure."""
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cli.formatting import gib
-from schemas.api.explain import Explain, NearestMiss
-from schemas.api.needs import LayoutView, NeedView
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.explain import Explain, NearestMiss
+    from schemas.api.needs import LayoutView, NeedView
 
 # Short words for reason codes. Other codes are shown with blanks for underscores.
 _SHORT: Final = {
@@ -34,7 +36,7 @@ _SHORT: Final = {
 }
 
 
-def one_line(explain: Explain) -> str:
+def one_line(explain: "Explain") -> str:
     """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`."""
     if not explain.rejected:
         return explain.message
@@ -59,7 +61,7 @@ def short(code: str) -> str:
     return _SHORT.get(code, code.replace("_", " "))
 
 
-def _sizes(nearest: NearestMiss) -> str:
+def _sizes(nearest: "NearestMiss") -> str:
     if nearest.need_gib is None or nearest.free_gib is None:
         return nearest.message or f"such as {nearest.worker}"
     # One decimal, or two if both would look equal.
@@ -68,7 +70,7 @@ def _sizes(nearest: NearestMiss) -> str:
     return f"need {need:g} GiB, best free {free:g} on {nearest.worker}"
 
 
-def explain_lines(explain: Explain) -> list[str]:
+def explain_lines(explain: "Explain") -> list[str]:
     """Why an instance is pending: counts, the nearest miss, layouts that were ruled out, and advice."""
     lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs checked)"]
     lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
@@ -85,7 +87,7 @@ def explain_lines(explain: Explain) -> list[str]:
     return [*lines, *explain.advice]
 
 
-def need_lines(need: NeedView) -> list[str]:
+def need_lines(need: "NeedView") -> list[str]:
     """The need, its parts, and the notes about it."""
     if need.memory_mib is None:
         lines = ["GPU memory: unknown, so whole GPUs are claimed"]
@@ -102,7 +104,7 @@ def need_lines(need: NeedView) -> list[str]:
     return [*lines, *need.notes]
 
 
-def layout_line(layout: LayoutView) -> str:
+def layout_line(layout: "LayoutView") -> str:
     """A layout as text: `8 GPUs on 2 workers (tp 4, pp 2)`."""
     over = f" on {layout.workers} workers" if layout.workers > 1 else ""
     degrees = ", ".join(f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)) if n > 1)

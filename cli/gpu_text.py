@@ -1,9 +1,11 @@
 """What is read of a GPU, in words."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cli.formatting import gib, or_dash
-from schemas.wire import GpuDetails
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.wire import GpuDetails
 
 UNSUPPORTED: Final = "n/a"
 ERROR: Final = "error"
@@ -33,7 +35,7 @@ _LINES: Final = (
 _READ_AS: Final = {"rows_uncorrected": "remapped_rows", "rows_pending": "remapped_rows", "last_xid": "xids"}
 
 
-def measure(details: GpuDetails | None, field: str, unit: str = "") -> str:
+def measure(details: "GpuDetails | None", field: str, unit: str = "") -> str:
     """A field with its unit; `n/a` if the GPU does not have it, `error` if it cannot be read, `-` if it is unknown."""
     if details is None:
         return or_dash("")
@@ -46,13 +48,13 @@ def measure(details: GpuDetails | None, field: str, unit: str = "") -> str:
     return f"{value:.0f}{unit}" if isinstance(value, float) else f"{value}{unit}"
 
 
-def throttle(details: GpuDetails | None) -> str:
+def throttle(details: "GpuDetails | None") -> str:
     """Why its clocks are lowered; `no` if they are not."""
     reasons = None if details is None else details.throttle
     return measure(details, "throttle") if not reasons and reasons != () else ",".join(reasons or ()) or "no"
 
 
-def foreign(details: GpuDetails | None) -> str:
+def foreign(details: "GpuDetails | None") -> str:
     """The processes on it that Gpuward did not start: name, pid and memory."""
     if details is None or not details.foreign:
         return "none" if details is not None and details.foreign == () else or_dash("")
@@ -62,7 +64,7 @@ def foreign(details: GpuDetails | None) -> str:
     )
 
 
-def detail_lines(details: GpuDetails) -> list[tuple[str, str]]:
+def detail_lines(details: "GpuDetails") -> list[tuple[str, str]]:
     """All readings, by title; without those that the GPU does not have."""
     lines = [(title, measure(details, field, f" {unit}" if unit else "")) for title, field, unit in _LINES]
     if details.nvlink_peers:

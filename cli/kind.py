@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from cli.table import Table
-from schemas.base import View
 
 Cell = Callable[[Any, datetime], str]
 
@@ -33,14 +32,14 @@ class Kind:
     Attributes:
         singular: its name for one object, such as `worker`.
         plural: its name for several; also its path in the API.
-        model: the view of one object.
+        view: the name of the view of one object, in `schemas.api`.
         columns: of its table.
         by_name: whether the API can return one object by name; if not, it is searched in the list.
     """
 
     singular: str
     plural: str
-    model: type[View]
+    view: str
     columns: tuple[Column, ...]
     by_name: bool = True
 
@@ -50,7 +49,7 @@ def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:
     return f"{kind.singular}:{raw['uid']}"
 
 
-def table_of(kind: Kind, objects: Sequence[View], now: datetime, *, wide: bool = False) -> Table:
+def table_of(kind: Kind, objects: Sequence[Any], now: datetime, *, wide: bool = False) -> Table:
     """The table of objects."""
     columns = [column for column in kind.columns if wide or not column.wide]
     rows = [[column.cell(view, now) for column in columns] for view in objects]

@@ -1,7 +1,7 @@
 """The kinds of objects: their names, API paths, views and table columns. Pure."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cli.access_kinds import KEYS, TOKENS
 from cli.errors import UsageError
@@ -12,17 +12,18 @@ from cli.kind import Column, Kind
 from cli.policy_text import action_of, idle_for, stops_in
 from cli.runtime_text import CONTAINERS, runtimes
 from cli.scaling_text import scale_cell
-from schemas.api.deployments import DeploymentView
-from schemas.api.events import EventView
-from schemas.api.gpus import GpuView
-from schemas.api.instances import InstanceStatus, InstanceView
-from schemas.api.model_cache import CachedModelView
-from schemas.api.policies import PolicyView
-from schemas.api.workers import WorkerView
-from schemas.quantities import format_bytes
+from schemas.units import format_bytes
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.deployments import DeploymentView
+    from schemas.api.gpus import GpuView
+    from schemas.api.instances import InstanceStatus
+    from schemas.api.model_cache import CachedModelView
+    from schemas.api.policies import PolicyView
+    from schemas.api.workers import WorkerView
 
 
-def why(status: InstanceStatus) -> str:
+def why(status: "InstanceStatus") -> str:
     """Why an instance has its phase, in one line; for a pending one why it is pending."""
     if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
         return line
@@ -31,40 +32,40 @@ def why(status: InstanceStatus) -> str:
     return status.message or status.reason or of_gpu
 
 
-def _verdicts(view: PolicyView) -> str:
+def _verdicts(view: "PolicyView") -> str:
     found = view.status.verdicts
     return f"{found.idle}/{found.busy}/{found.unknown}"
 
 
-def _deployment_why(view: DeploymentView) -> str:
+def _deployment_why(view: "DeploymentView") -> str:
     return view.status.message or view.status.reason
 
 
-def _ready(view: DeploymentView) -> str:
+def _ready(view: "DeploymentView") -> str:
     return f"{view.status.ready}/{view.status.wanted}"
 
 
-def _worker_memory(view: WorkerView) -> str:
+def _worker_memory(view: "WorkerView") -> str:
     return f"{gib(view.status.free_mib)}/{gib(view.status.memory_mib)}"
 
 
-def _worker_why(view: WorkerView) -> str:
+def _worker_why(view: "WorkerView") -> str:
     """The reason of its state, else the first condition that does not hold. Most hosts need no containers."""
     false = (c for c in view.status.conditions if c.status == "false" and c.type != CONTAINERS)
     return view.status.reason or next((f"{c.reason}: {c.message}" if c.message else c.reason for c in false), "")
 
 
-def _gpu_state(view: GpuView) -> str:
+def _gpu_state(view: "GpuView") -> str:
     """Its health; `cordoned` where that alone keeps new instances away."""
     return "cordoned" if view.spec.cordoned and view.status.health == "ok" else view.status.health
 
 
-def _gpu_why(view: GpuView) -> str:
+def _gpu_why(view: "GpuView") -> str:
     cordoned = "cordoned by an operator" if view.spec.cordoned else ""
     return "; ".join(text for text in (view.status.health_reason, cordoned) if text)
 
 
-def _gpu_holders(view: GpuView) -> str:
+def _gpu_holders(view: "GpuView") -> str:
     return ", ".join(
         f"{claim.deployment} ({'exclusive' if claim.exclusive else gib(claim.memory_mib)})"
         for claim in view.status.claims
@@ -74,7 +75,7 @@ def _gpu_holders(view: GpuView) -> str:
 DEPLOYMENTS: Final = Kind(
     "deployment",
     "deployments",
-    DeploymentView,
+    "DeploymentView",
     (
         Column("NAME", lambda d, _: d.name),
         Column("PHASE", lambda d, _: d.status.phase),
@@ -91,7 +92,7 @@ DEPLOYMENTS: Final = Kind(
 INSTANCES: Final = Kind(
     "instance",
     "instances",
-    InstanceView,
+    "InstanceView",
     (
         Column("NAME", lambda i, _: i.name),
         Column("DEPLOYMENT", lambda i, _: i.spec.deployment, rank=5),
@@ -117,7 +118,7 @@ INSTANCES: Final = Kind(
 WORKERS: Final = Kind(
     "worker",
     "workers",
-    WorkerView,
+    "WorkerView",
     (
         Column("NAME", lambda w, _: w.name),
         Column("STATE", lambda w, _: w.status.state),
@@ -138,7 +139,7 @@ WORKERS: Final = Kind(
 GPUS: Final = Kind(
     "gpu",
     "gpus",
-    GpuView,
+    "GpuView",
     (
         Column("NAME", lambda g, _: g.name),
         Column("WORKER", lambda g, _: g.status.worker),
@@ -168,7 +169,7 @@ GPUS: Final = Kind(
 POLICIES: Final = Kind(
     "policy",
     "policies",
-    PolicyView,
+    "PolicyView",
     (
         Column("NAME", lambda p, _: p.name),
         Column("DEFAULT", lambda p, _: "yes" if p.spec.default else "no", rank=2),
@@ -189,7 +190,7 @@ POLICIES: Final = Kind(
 EVENTS: Final = Kind(
     "event",
     "events",
-    EventView,
+    "EventView",
     (
         Column("AGE", lambda e, now: age(e.at, now)),
         Column("REASON", lambda e, _: e.reason),
@@ -204,7 +205,7 @@ EVENTS: Final = Kind(
 CACHED_MODELS: Final = Kind(
     "cached model",
     "cached models",
-    CachedModelView,
+    "CachedModelView",
     (
         Column("MODEL", lambda m, _: m.name),
         Column("REVISION", lambda m, _: ", ".join(_revision(m))),
@@ -217,7 +218,7 @@ CACHED_MODELS: Final = Kind(
 )
 
 
-def _revision(model: CachedModelView) -> list[str]:
+def _revision(model: "CachedModelView") -> list[str]:
     """Of a row that shows one revision; the names of all where the agent is too old to tell them apart."""
     if not model.snapshots:
         return sorted(set(model.revisions) - set(model.revisions.values()))

@@ -1,20 +1,23 @@
 """Utilization policies and their verdicts as text, for tables and `describe`. Pure."""
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cli.formatting import DASH, age, duration, span
-from schemas.api.instances import InstanceStatus
-from schemas.api.policies import DeploymentPolicy, InstanceUtilization
-from schemas.manifest.policy import UtilizationPolicy
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.instances import InstanceStatus
+    from schemas.api.policies import DeploymentPolicy, InstanceUtilization
+    from schemas.manifest.policy import UtilizationPolicy
 
 
-def idle_for(status: InstanceStatus, now: datetime) -> str:
+def idle_for(status: "InstanceStatus", now: datetime) -> str:
     """How long an instance has been below the minimum of its policy; `-` if it is not, or has no policy."""
     verdict = status.utilization
     return DASH if verdict is None or verdict.low_since is None else duration((now - verdict.low_since).total_seconds())
 
 
-def stops_in(status: InstanceStatus, now: datetime) -> str:
+def stops_in(status: "InstanceStatus", now: datetime) -> str:
     """When the policy will stop an instance if it stays low; `-` if unknown, or if the policy stops nothing."""
     verdict = status.utilization
     if verdict is None or verdict.dry_run or verdict.action == "notify":
@@ -24,18 +27,18 @@ def stops_in(status: InstanceStatus, now: datetime) -> str:
     return DASH if verdict.due_at is None else duration((verdict.due_at - now).total_seconds())
 
 
-def action_of(policy: UtilizationPolicy) -> str:
+def action_of(policy: "UtilizationPolicy") -> str:
     """The action of a policy."""
     return f"{policy.action} (dry run)" if policy.dry_run else policy.action
 
 
-def rule_of(policy: UtilizationPolicy) -> str:
+def rule_of(policy: "UtilizationPolicy") -> str:
     """The rule of a policy: `below 50% for 5m (all GPUs): stop`."""
     which = {"all": "all GPUs", "any": "any GPU", "mean": "mean of the GPUs"}[policy.gpus]
     return f"below {policy.min_gpu_utilization}% for {span(policy.time_window)} ({which}): {action_of(policy)}"
 
 
-def effective_policy(policy: DeploymentPolicy | None) -> str:
+def effective_policy(policy: "DeploymentPolicy | None") -> str:
     """The effective policy of a deployment, in one line."""
     if policy is None:
         return "none"
@@ -43,7 +46,7 @@ def effective_policy(policy: DeploymentPolicy | None) -> str:
     return f"{name}{' (the default)' if policy.origin == 'default' else ''}: {rule_of(policy.spec)}"
 
 
-def verdict_fields(verdict: InstanceUtilization, now: datetime) -> list[tuple[str, str]]:
+def verdict_fields(verdict: "InstanceUtilization", now: datetime) -> list[tuple[str, str]]:
     """The verdict on an instance, as fields."""
     due = (
         [("Idle in", duration((verdict.due_at - now).total_seconds()))]

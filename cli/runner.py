@@ -12,7 +12,7 @@ from cli.connection import Connection, find_connection
 from cli.errors import CliError
 from cli.output import Format
 from schemas.printing import block
-from schemas.quantities import parse_duration_s
+from schemas.units import parse_duration_s
 
 if TYPE_CHECKING:  # slow to import, and `--help` does not need it
     from cli.client import Api

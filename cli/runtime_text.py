@@ -1,20 +1,22 @@
 """Runtimes and images as text for lists and `describe`. Pure."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from schemas.api.workers import RuntimeView
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.workers import RuntimeView
+
 
 CONTAINERS: Final = "ContainersUsable"  # the condition of a worker
 
 
-def runtimes(known: Iterable[RuntimeView]) -> str:
+def runtimes(known: Iterable["RuntimeView"]) -> str:
     """What a worker runs, in one cell: `process,docker`; `docker(no GPUs)` where containers get none."""
     usable = [one.name if one.gpus else f"{one.name}(no GPUs)" for one in known if one.usable]
     return ",".join(["process", *usable])
 
 
-def runtime_line(one: RuntimeView) -> str:
+def runtime_line(one: "RuntimeView") -> str:
     """A runtime in words: its version, and what it lacks."""
     version = f"version {one.version}" if one.version else "of unknown version"
     if not one.usable:

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cli.formatting import DASH, age, duration, when
 from cli.sparkline import sparkline
-from schemas.api.deployments import DeploymentView, ScalingStatus
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.deployments import DeploymentView, ScalingStatus
 
 Fields = Sequence[tuple[str, str]]
 
 
-def scale_cell(view: DeploymentView) -> str:
+def scale_cell(view: "DeploymentView") -> str:
     """The number that is asked for within its bounds; `-` where the number of replicas is fixed."""
-    low, high = view.spec.replica_bounds
+    low, high = _bounds(view.spec.replicas)
     if low == high:
         return DASH
     scaling = view.status.scaling
@@ -21,7 +23,15 @@ def scale_cell(view: DeploymentView) -> str:
     return f"{asked} of {low}-{high}" + (" (dry run)" if scaling is not None and scaling.dry_run else "")
 
 
-def notes(views: Iterable[DeploymentView]) -> list[str]:
+def _bounds(replicas: Any) -> tuple[int, int]:
+    """The fewest and the most replicas of a spec, from a number or a range."""
+    if isinstance(replicas, int):
+        return replicas, replicas
+    low_high = replicas if isinstance(replicas, dict) else dict(replicas)
+    return low_high["min"], low_high["max"]
+
+
+def notes(views: Iterable["DeploymentView"]) -> list[str]:
     """A line for each deployment that sleeps, or of which a limit keeps replicas away."""
     lines: list[str] = []
     for view in views:
@@ -33,7 +43,7 @@ def notes(views: Iterable[DeploymentView]) -> list[str]:
     return lines
 
 
-def cap_text(view: DeploymentView, scaling: ScalingStatus) -> str:
+def cap_text(view: "DeploymentView", scaling: "ScalingStatus") -> str:
     """The limit that keeps replicas away; empty where none does."""
     cap = next((i for i in view.status.intents if i.source == scaling.capped_by), None)
     if cap is None:
@@ -42,7 +52,7 @@ def cap_text(view: DeploymentView, scaling: ScalingStatus) -> str:
     return f"capped at {cap.max_replicas} by {who}; gpuward start {view.name} lifts that"
 
 
-def scaling_fields(view: DeploymentView, now: datetime) -> Fields:
+def scaling_fields(view: "DeploymentView", now: datetime) -> Fields:
     """The number, why, and the demand that it rests on."""
     scaling = view.status.scaling
     if scaling is None:

@@ -17,7 +17,7 @@ from agent.model_cache.fetch_process import FetchError, FetchProcess
 from agent.model_cache.file_lock import LockedError, waited_lock
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
-from schemas.quantities import format_bytes
+from schemas.units import format_bytes
 from schemas.wire import ModelFetch
 
 _AT_ONCE: Final = 4  # children; others wait

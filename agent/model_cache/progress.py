@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.quantities import format_bytes
+from schemas.units import format_bytes
 
 _TELL_EVERY_S: Final = 5.0
 _RATE_OVER_S: Final = 10.0

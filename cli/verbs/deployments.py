@@ -13,7 +13,7 @@ from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
 from cli.runner import TimeoutOption, post, run
 from cli.verbs.apply import DEFAULT_TIMEOUT_S, WaitOption
 from cli.wait import ProgressLog, until_gone
-from schemas.quantities import parse_duration_s
+from schemas.units import parse_duration_s
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api

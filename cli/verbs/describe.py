@@ -14,9 +14,13 @@ from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, k
 from cli.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.verbs.get import read_object
+from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
+from schemas.api.policies import PolicyView
+from schemas.api.workers import WorkerView
+from schemas.base import View
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -25,6 +29,13 @@ if TYPE_CHECKING:  # slow to import
 app = typer.Typer()
 _EVENTS: Final = 15
 _DRAWN: Final = (DEPLOYMENTS, INSTANCES)
+_VIEWS: Final[dict[str, type[View]]] = {
+    DEPLOYMENTS.singular: DeploymentView,
+    INSTANCES.singular: InstanceView,
+    WORKERS.singular: WorkerView,
+    GPUS.singular: GpuView,
+    POLICIES.singular: PolicyView,
+}
 
 
 @app.command()
@@ -57,7 +68,7 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
     now = datetime.now(UTC)
     graphs = await draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
     return describe_view(
-        parse(kind.model, raw),
+        parse(_VIEWS[kind.singular], raw),
         instances=[parse(InstanceView, item) for item in instances],
         gpus=[parse(GpuView, item) for item in gpus],
         events=[parse(EventView, item) for item in reversed(events)],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, parse, path_of
+from cli.api import Json, path_of
 from cli.errors import NotFoundError
 from cli.kind import Kind, table_of
 from cli.kinds import (
@@ -17,7 +17,7 @@ from cli.kinds import (
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
 from cli.scaling_text import notes
-from schemas.api.deployments import DeploymentView
+from cli.views import read_view
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -68,7 +68,7 @@ def ps(
             await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
         print_objects(INSTANCES, found, output)
         if not output.for_programs:
-            deployments = [parse(DeploymentView, raw) for raw in await api.items(path_of(DEPLOYMENTS.plural))]
+            deployments = [read_view(DEPLOYMENTS.view, raw) for raw in await api.items(path_of(DEPLOYMENTS.plural))]
             for line in notes(one for one in deployments if deployment in (None, one.name)):
                 print(block(line))
 
@@ -80,7 +80,7 @@ def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool 
     if output.for_programs:
         print_data(raws[0] if single else {"items": raws}, output)
         return
-    views = [parse(kind.model, raw) for raw in raws]
+    views = [read_view(kind.view, raw) for raw in raws]
     table = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
     print_table(table, empty=f"no {kind.plural} found")
 

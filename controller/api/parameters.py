@@ -10,7 +10,7 @@ from controller.api.errors import ApiError, invalid
 from controller.store.views.paging import MAX_LIMIT
 from schemas.fields import NAME_PATTERN
 from schemas.manifest.problems import FieldProblem
-from schemas.quantities import parse_duration_s
+from schemas.units import parse_duration_s
 
 DEFAULT_LIMIT: Final = 100
 _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')

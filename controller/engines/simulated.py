@@ -19,7 +19,7 @@ from controller.engines.base import (
 )
 from controller.engines.model_server import GPU_COUNTS
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.quantities import parse_duration_s, parse_size_mib
+from schemas.units import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
 _ANALYSIS: Final = "controller.model_files.analysis:simulated_need"

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 
 from schemas.base import Strict
 from schemas.fields import NAME_PATTERN
-from schemas.quantities import Seconds, parse_duration_s
+from schemas.quantities import Seconds
+from schemas.units import parse_duration_s
 
 NO_POLICY: Final = "none"  # in a deployment: it declines even the default policy
 MIN_WINDOW_S: Final = 30

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from schemas.exit_causes import cause_of_failed_start
-from schemas.quantities import format_bytes
+from schemas.units import format_bytes
 from schemas.wire import PULLING, StartOrder
 from support.docker.dockerd import Dockerd
 from support.docker.images import contained_engine

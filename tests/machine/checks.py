@@ -7,7 +7,7 @@ from machine.clock import pass_time
 from machine.hosts import Host
 from machine.wire import agent_hears, agent_says, hub_hears
 from machine.world import DELETED, World
-from schemas.quantities import parse_size_mib
+from schemas.units import parse_size_mib
 
 SETTLE_ROUNDS = 80
 _ROUND_S = 6.0  # longer than a command waits for its answer before it is sent again

@@ -1,0 +1,170 @@
+"""Views as tables read them, beside pydantic's reading of the same JSON."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from cli.access_kinds import GATEWAYS
+from cli.errors import CliError
+from cli.kind import Kind, table_of
+from cli.kinds import CACHED_MODELS, KINDS
+from cli.views import read_view
+from schemas.api.access import KeyView, TokenView
+from schemas.api.deployments import DeploymentView
+from schemas.api.events import EventView
+from schemas.api.gateways import GatewayView
+from schemas.api.gpus import GpuView
+from schemas.api.instances import InstanceView
+from schemas.api.model_cache import CachedModelView
+from schemas.api.policies import PolicyView
+from schemas.api.workers import WorkerView
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
+from support.standins.api import KEY, ApiDouble, deployment, gpu, instance, worker
+
+VIEWS: dict[str, type[BaseModel]] = {
+    view.__name__: view
+    for view in (
+        CachedModelView, DeploymentView, EventView, GatewayView, GpuView, InstanceView, KeyView, PolicyView, TokenView,
+        WorkerView,
+    )
+}  # fmt: skip
+TABLES = (*KINDS, CACHED_MODELS, GATEWAYS)
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+MOMENTS = st.datetimes(min_value=datetime(2026, 1, 1), max_value=datetime(2027, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis adds the zone
+TEXT = st.text("ab-:1", max_size=5)
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXT,
+    int: st.integers(0, 2000),
+    float: st.floats(0, 100).map(lambda value: round(value, 2)),
+    bool: st.booleans(),
+    datetime: MOMENTS.map(datetime.isoformat),
+    Any: st.integers(0, 9),
+}
+SPECS: dict[type[BaseModel], Callable[[], st.SearchStrategy[Any]]] = {
+    DeploymentSpec: lambda: st.sampled_from(
+        [
+            DeploymentSpec.model_validate({"model": "hf:a/b", **more}).model_dump(mode="json")
+            for more in ({}, {"replicas": 3}, {"replicas": {"min": 0, "max": 4}})
+        ]
+    ),
+    PolicySpec: lambda: st.sampled_from([policy(PolicySpec), policy(PolicySpec, dry_run=True, gpus="any")]),
+    UtilizationPolicy: lambda: st.just(policy(UtilizationPolicy)),
+}
+
+
+def policy(model: type[BaseModel], **more: Any) -> Any:
+    return model.model_validate({"min_gpu_utilization": 10, "time_window": "90s", **more}).model_dump(mode="json")
+
+
+def raws(annotation: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - one return a form
+    """JSON that pydantic takes for the annotation, with defaults left out at times."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return raws(arguments[0])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin in (Union, UnionType):
+        return st.one_of([st.none() if one is NoneType else raws(one) for one in arguments])
+    if origin in (list, tuple):
+        return st.lists(raws(arguments[0]), max_size=2)
+    if origin is dict:
+        return st.dictionaries(raws(arguments[0]).map(str), raws(arguments[1]), max_size=2)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return SPECS[annotation]() if annotation in SPECS else objects(annotation)
+    return SCALARS[annotation]
+
+
+def objects(model: type[BaseModel]) -> st.SearchStrategy[Any]:
+    fields = {name: raws(field.annotation) for name, field in model.model_fields.items()}
+    needed = {name: fields[name] for name, field in model.model_fields.items() if field.is_required()}
+    return st.fixed_dictionaries(needed, optional={name: value for name, value in fields.items() if name not in needed})
+
+
+@pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.plural)
+@given(data=st.data())
+def test_a_table_is_the_same_by_either_reading(kind: Kind, data: st.DataObject) -> None:
+    raw = data.draw(objects(VIEWS[kind.view]))
+    typed = VIEWS[kind.view].model_validate(raw)
+    assert table_of(kind, [read_view(kind.view, raw)], NOW, wide=True) == table_of(kind, [typed], NOW, wide=True)
+
+
+def same(read: Any, typed: Any) -> bool:
+    if isinstance(read, SimpleNamespace):
+        return all(same(value, getattr(typed, name)) for name, value in vars(read).items())
+    if isinstance(read, list | tuple):
+        return len(read) == len(typed) and all(map(same, read, typed))
+    if isinstance(read, dict) and isinstance(typed, dict):
+        return len(read) == len(typed) and all(map(same, read.values(), typed.values()))
+    return isinstance(typed, BaseModel) or read == typed or type(typed).__module__ != "builtins"
+
+
+@pytest.mark.parametrize("name", ["InstanceView", "WorkerView", "GpuView", "EventView", "KeyView", "TokenView"])
+@given(data=st.data())
+def test_every_field_is_the_same_by_either_reading(name: str, data: st.DataObject) -> None:
+    raw = data.draw(objects(VIEWS[name]))
+    read = read_view(name, raw)
+    assert set(vars(read)) == set(VIEWS[name].model_fields)
+    assert same(read, VIEWS[name].model_validate(raw))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"status": None}, "status: must be an object"),
+        ({"created_at": "yesterday"}, "created_at: must be a moment with its time zone"),
+        ({"created_at": "2026-01-01T00:00:00"}, "created_at: must be a moment with its time zone"),
+        ({"created_at": 5}, "created_at: must be a moment with its time zone"),
+        ({"name": 5}, "name: must be text"),
+        ({"status": {"phase": "ready", "state": "ready", "gpus": True}}, "status.gpus: must be a whole number"),
+        ({"status": {"phase": "ready", "state": "ready", "labels": []}}, "status.labels: must be an object"),
+        ({"status": {"phase": "ready", "state": "ready", "labels": {"zone": 1}}}, "status.labels.zone: must be text"),
+        ({"status": {"phase": "ready", "state": "ready", "conditions": {}}}, "status.conditions: must be a list"),
+        (
+            {"status": {"phase": "ready", "state": "ready", "runtimes": [{}]}},
+            "status.runtimes.0.name: is missing",
+        ),
+    ],
+)
+def test_another_versions_object_is_told_by_its_field(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CliError, match="cannot read the WorkerView of the server") as refused:
+        read_view("WorkerView", {**worker("w"), **changes})
+    assert f"({message}" in str(refused.value)
+    assert "use the gpuward version of the server" in str(refused.value)
+
+
+def test_a_newer_servers_words_and_fields_are_no_error() -> None:
+    raw = {**worker("w"), "more": 1}
+    raw["status"] = {**raw["status"], "phase": "hibernating", "more": {}}
+    assert read_view("WorkerView", raw).status.phase == "hibernating"
+
+
+TABLES_PRINTED = """
+import sys
+from cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print([name for name in ("aiohttp", "asyncio", "pydantic", "rich", "yaml") if name in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("words", [["ps"], ["get", "deployments"], ["get", "workers"], ["get", "gpus"]])
+def test_a_table_needs_no_slow_import(words: list[str], api: ApiDouble) -> None:
+    chat = deployment("chat")
+    api.add(chat, instance(chat), worker("w"), gpu("GPU-1", "w"))
+    done = subprocess.run(
+        [sys.executable, "-c", TABLES_PRINTED, "--url", api.url, "--api-key", KEY, *words],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
