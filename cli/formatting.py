@@ -45,10 +45,10 @@ def duration(seconds: float) -> str:
 
 
 def when(moment: datetime | None, now: datetime) -> str:
-    """A time and its distance from now; `-` if unknown."""
+    """A time in the reader's time zone, with its offset, and its distance from now; `-` if unknown."""
     if moment is None:
         return DASH
-    text = moment.isoformat(sep=" ", timespec="seconds")
+    text = moment.astimezone().isoformat(sep=" ", timespec="seconds")
     return f"{text} (in {age(now, moment)})" if moment > now else f"{text} ({age(moment, now)} ago)"
 
 

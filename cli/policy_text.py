@@ -18,13 +18,17 @@ def idle_for(status: "InstanceStatus", now: datetime) -> str:
 
 
 def stops_in(status: "InstanceStatus", now: datetime) -> str:
-    """When the policy will stop an instance if it stays low; `-` if unknown, or if the policy stops nothing."""
+    """When the policy will stop an instance if it stays low; `-` if unknown, or if the policy never stops any.
+
+    With a dry run: when it would.
+    """
     verdict = status.utilization
-    if verdict is None or verdict.dry_run or verdict.action == "notify":
+    if verdict is None or verdict.action == "notify":
         return DASH
+    dry_run = " (dry run)" if verdict.dry_run else ""
     if verdict.verdict == "idle":
-        return "idle"
-    return DASH if verdict.due_at is None else duration((verdict.due_at - now).total_seconds())
+        return f"idle{dry_run}"
+    return DASH if verdict.due_at is None else duration((verdict.due_at - now).total_seconds()) + dry_run
 
 
 def action_of(policy: "UtilizationPolicy") -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cli.formatting import DASH, age, duration, when
 from cli.sparkline import sparkline
@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # slow to import
     from schemas.api.deployments import DeploymentView, ScalingStatus
 
 Fields = Sequence[tuple[str, str]]
+_SOURCES: Final = {"policy": "its utilization policy", "user": "its user"}
 
 
 def scale_cell(view: "DeploymentView") -> str:
@@ -32,15 +33,26 @@ def _bounds(replicas: Any) -> tuple[int, int]:
 
 
 def notes(views: Iterable["DeploymentView"]) -> list[str]:
-    """A line for each deployment that sleeps, or of which a limit keeps replicas away."""
+    """A line for each deployment that sleeps or is stopped, or of which a limit keeps replicas away."""
     lines: list[str] = []
     for view in views:
         scaling = view.status.scaling
         if view.status.phase == "asleep":
             lines.append(f"{view.name}: asleep; a request wakes it")
+        elif view.status.phase == "stopped":
+            lines.append(f"{view.name}: {_stopped_text(view)}")
         elif scaling is not None and (cap := cap_text(view, scaling)):
             lines.append(f"{view.name}: {scaling.number} replicas wanted by demand, {cap}")
     return lines
+
+
+def _stopped_text(view: "DeploymentView") -> str:
+    """What stopped it, and what starts it."""
+    limits = [one for one in view.status.intents if one.max_replicas == 0 and one.source != "autoscaler"]
+    if not limits:
+        return f"stopped, since its replicas are 0; gpuward scale {view.name} 1 starts it"
+    by = " and ".join(_SOURCES[one.source] for one in limits)
+    return f"stopped by {by}; gpuward start {view.name} starts it"
 
 
 def cap_text(view: "DeploymentView", scaling: "ScalingStatus") -> str:
@@ -48,8 +60,9 @@ def cap_text(view: "DeploymentView", scaling: "ScalingStatus") -> str:
     cap = next((i for i in view.status.intents if i.source == scaling.capped_by), None)
     if cap is None:
         return ""
-    who = "its utilization policy" if cap.source == "policy" else "its user"
-    return f"capped at {cap.max_replicas} by {who}; gpuward start {view.name} lifts that"
+    return (
+        f"capped at {cap.max_replicas} by {_SOURCES.get(cap.source, cap.source)}; gpuward start {view.name} lifts that"
+    )
 
 
 def scaling_fields(view: "DeploymentView", now: datetime) -> Fields:

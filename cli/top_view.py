@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # slow to import
 
 _WORKERS: Final = ("WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN")
 _GPUS: Final = ("WORKER", "GPU", "USED/CLAIMED/TOTAL", "UTIL", "", "INSTANCE", "DEPLOYMENT", "IDLE FOR", "STOPS IN")
-_OTHER_LINES: Final = 6  # lines beside the rows: heading, titles, blank lines, notes
+_OTHER_LINES: Final = 7  # lines beside the rows: heading, sums, titles, blank lines, notes
 _MIN_ROWS: Final = 3
 _COLOURS: Final = {"busy": "green", "idle": "red", "unknown": "yellow"}
 
@@ -50,6 +50,7 @@ def view_of(snapshot: Snapshot, *, lines: int | None, note: str = "") -> "Group"
 
     shown_workers, shown_gpus = _rows_that_fit(snapshot, lines)
     parts: list[Text | Table] = [Text(f"{snapshot.url}  {snapshot.now.astimezone():%H:%M:%S}")]
+    parts.append(Text(_sums(snapshot)))
     if note:
         parts.append(Text(printable(note), style="yellow"))
     parts.append(_table(_WORKERS, [_worker(w, snapshot.now) for w in snapshot.workers[:shown_workers]]))
@@ -65,6 +66,19 @@ def view_of(snapshot: Snapshot, *, lines: int | None, note: str = "") -> "Group"
     left_out = snapshot.gpus_in_all - len({(r[0], r[1]) for r in rows[:shown_gpus] if r[1]})
     parts += _more(left_out, "GPUs", "use --worker NAME to see those of one worker")
     return Group(*parts)
+
+
+def _sums(snapshot: Snapshot) -> str:
+    """All workers together, and the mean utilization of the GPUs that were read and have a sample."""
+    ready = sum(worker.status.state == "ready" for worker in snapshot.workers)
+    of_all = [worker.status for worker in snapshot.workers]
+    known = [gpu.status.utilization for gpu in snapshot.gpus if gpu.status.utilization is not None]
+    mean = percent(sum(known) / len(known) if known else None)
+    return (
+        f"{ready} of {len(of_all)} workers ready, {snapshot.gpus_in_all} GPUs, "
+        f"{gib(sum(one.claimed_mib for one in of_all))} of {gib(sum(one.memory_mib for one in of_all))} claimed, "
+        f"mean utilization {mean} ({len(known)} of {len(snapshot.gpus)} GPUs tell)"
+    )
 
 
 def gpus_that_fit(lines: int | None, most: int) -> int:
@@ -106,15 +120,15 @@ def _claim(claim: GpuClaimView, snapshot: Snapshot) -> tuple[list[str], str]:
     if judged is None:
         return [claim.instance, claim.deployment, DASH, DASH], ""
     idle_for = age(judged.low_since, snapshot.now)
-    due = DASH
+    due, dry_run = DASH, " (dry run)" if judged.dry_run else ""
     if judged.verdict == "unknown" and judged.due_at is None:
         due = or_dash(judged.reason)
-    elif judged.dry_run or judged.action == "notify":
+    elif judged.action == "notify":
         due = DASH  # the policy stops nothing
     elif judged.verdict == "idle":
-        due = "idle"
+        due = "idle" + dry_run
     elif judged.due_at is not None and judged.low_since is not None:
-        due = age(snapshot.now, max(judged.due_at, snapshot.now))
+        due = age(snapshot.now, max(judged.due_at, snapshot.now)) + dry_run
     return [claim.instance, claim.deployment, idle_for, due], judged.verdict
 
 

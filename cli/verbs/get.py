@@ -59,7 +59,7 @@ def ps(
 ) -> None:
     """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it.
 
-    Below them: the deployments that sleep, and those of which a limit keeps replicas away.
+    Below them: the deployments that sleep or are stopped, and those of which a limit keeps replicas away.
     """
 
     async def work(api: "Api") -> None:

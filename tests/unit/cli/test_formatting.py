@@ -1,3 +1,4 @@
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -49,3 +50,13 @@ def test_many_gpus_are_abbreviated():
 
 def test_control_characters_are_shown_escaped():
     assert printable("a\x1b[2J\nb\x9b") == "a\\x1b[2J b\\x9b"
+
+
+def test_a_time_is_in_the_readers_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC-3")  # POSIX: three hours east
+    time.tzset()
+    try:
+        assert when(datetime(2026, 1, 31, 22, 0, tzinfo=UTC), NOW).startswith("2026-02-01 01:00:00+03:00 (")
+    finally:
+        monkeypatch.undo()
+        time.tzset()

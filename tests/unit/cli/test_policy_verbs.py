@@ -79,7 +79,7 @@ def ps_cells(gpuward) -> list[str]:
     """IDLE and STOPS IN of the only instance."""
     title, line = gpuward("ps").stdout.splitlines()
     begin, end = title.index("IDLE"), title.index("WHY")
-    return line[begin:end].split()
+    return line[begin:end].replace(" (dry run)", "(dry-run)").split()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,8 @@ def ps_cells(gpuward) -> list[str]:
         ({"due_at": None, "reason": "coverage"}, ["4m10s", "-"]),
         ({"verdict": "idle"}, ["4m10s", "idle"]),
         ({"action": "notify"}, ["4m10s", "-"]),
-        ({"dry_run": True}, ["4m10s", "-"]),
+        ({"dry_run": True, "verdict": "idle"}, ["4m10s", "idle(dry-run)"]),
+        ({"dry_run": True, "due_at": None}, ["4m10s", "-"]),
     ],
 )
 def test_ps_shows_idle_time_and_time_to_stop(gpuward, judged, change, cells):

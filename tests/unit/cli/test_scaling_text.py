@@ -46,6 +46,20 @@ def test_ps_names_what_sleeps() -> None:
     assert notes([view("asleep")]) == ["chat: asleep; a request wakes it"]
 
 
+def test_ps_names_what_is_stopped_and_how_it_starts() -> None:
+    at = NOW - timedelta(minutes=2)
+
+    def stopped(*sources: str) -> str:
+        raw = deployment("chat", "stopped", spec={"replicas": 1 if sources else 0})
+        raw["status"]["intents"] = [{"source": one, "max_replicas": 0, "created_at": at} for one in sources]
+        (line,) = notes([parse(DeploymentView, raw)])
+        return line
+
+    assert stopped("policy") == "chat: stopped by its utilization policy; gpuward start chat starts it"
+    assert stopped("policy", "user").startswith("chat: stopped by its utilization policy and its user; gpuward start")
+    assert stopped() == "chat: stopped, since its replicas are 0; gpuward scale chat 1 starts it"
+
+
 def test_describe_shows_evidence_and_graph() -> None:
     one = view(capped_by="policy", awake_until=NOW + timedelta(hours=2))
     text = describe(one, instances=[], gpus=[], events=[], graphs=[], now=NOW)

@@ -44,6 +44,8 @@ def line_of(text: str, part: str) -> str:
 def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
     text = gpuward("top", "--once").stdout
     assert line_of(text, "STATE").split() == ["WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN"]
+    assert "1 of 1 workers ready, 2 GPUs, " in text.splitlines()[1]
+    assert text.splitlines()[1].endswith("mean utilization 3% (1 of 2 GPUs tell)")
     row = line_of(text, "hello-1")
     assert row.split()[:4] == ["gpu-1", "0", "10GiB/20GiB/80GiB", "3%"]
     assert "█" * 15 + "▁" * 10 in row
@@ -58,7 +60,7 @@ def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
     [
         ({"verdict": "idle"}, "11m", "idle"),
         ({"verdict": "idle", "action": "notify"}, "11m", "-"),  # the policy stops nothing
-        ({"verdict": "idle", "dry_run": True}, "11m", "-"),
+        ({"verdict": "idle", "dry_run": True}, "11m", "idle(dry-run)"),
         ({"verdict": "unknown", "reason": "no_telemetry"}, "-", "no_telemetry"),
         ({"verdict": "busy", "reason": "requests"}, "-", "-"),
     ],
@@ -67,7 +69,8 @@ def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
 def test_top_shows_why_no_stop_is_due(gpuward, api, verdict, idle_for, stops_in):
     low = {"low_since": now_text(700)} if verdict["verdict"] == "idle" else {}
     api.objects["instances"]["hello-1"]["status"]["utilization"] = {**WATCHED, **verdict, **low}
-    assert line_of(gpuward("top", "-n").stdout, "hello-1").split()[-2:] == [idle_for, stops_in]
+    row = line_of(gpuward("top", "-n").stdout, "hello-1").replace(" (dry run)", "(dry-run)")
+    assert row.split()[-2:] == [idle_for, stops_in]
 
 
 @pytest.mark.usefixtures("hello")
