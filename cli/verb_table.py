@@ -27,6 +27,7 @@ VERBS: Final = (
         "Run a gateway: it answers requests to models, and passes all else on to a controller.",
     ),
     Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests."),
+    Verb("wait", "cli.verbs.wait", "Wait until deployments run, are stopped or are gone."),
     Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
     Verb(
         "scale",

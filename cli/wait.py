@@ -5,7 +5,7 @@ A wait polls, and survives a restart of the controller.
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 POLL_S: Final = 0.5
+_ENDED: Final = ("succeeded", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,38 @@ async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float,
     await _poll(check, timeout_s, progress, lambda: f"still not running: {', '.join(waiting)}")
 
 
+async def until_stopped(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+    """Waits until these deployments, by name with their uids, are stopped and no instance of them is left.
+
+    Raises:
+        CliError: one was deleted.
+        TimedOutError: the timeout is over.
+    """
+    waiting = dict(uids)
+
+    async def check() -> bool:
+        for name, uid in list(waiting.items()):
+            raw = await api.find(path_of("deployments", name))
+            if raw is None or raw["uid"] != uid:
+                raise CliError(f"{name}: was deleted")
+            left = await api.items(path_of("instances"), deployment=name)
+            line = stopped_line(parse(DeploymentView, raw), [parse(InstanceView, one) for one in left])
+            progress.report(name, line or f"{name}: stopped")
+            if not line:
+                del waiting[name]
+        return not waiting
+
+    await _poll(check, timeout_s, progress, lambda: f"still not stopped: {', '.join(waiting)}")
+
+
+def stopped_line(view: DeploymentView, instances: Iterable[InstanceView]) -> str:
+    """What keeps a deployment from being stopped; empty: it is stopped. Pure."""
+    left = [one.name for one in instances if one.spec.deployment_uid == view.uid and one.status.phase not in _ENDED]
+    if view.status.phase != "stopped":
+        return f"{view.name}: {view.status.phase} {view.status.ready}/{view.status.wanted}"
+    return f"{view.name}: waiting for the end of {', '.join(sorted(left))}" if left else ""
+
+
 async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, progress: ProgressLog) -> str:
     """Waits until a deployment's newest revision is rolled out; returns a line that says so.
 
@@ -126,6 +159,27 @@ async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, pr
 
     await _poll(check, timeout_s, progress, lambda: f"not rolled out yet: {last}")
     return last
+
+
+async def until_all_gone(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+    """Waits until these deployments, by name with their uids, are gone.
+
+    Raises:
+        TimedOutError: the timeout is over.
+    """
+    waiting = dict(uids)
+
+    async def check() -> bool:
+        for name, uid in list(waiting.items()):
+            raw = await api.find(path_of("deployments", name))
+            if raw is None or raw["uid"] != uid:
+                progress.report(name, f"{name}: gone")
+                del waiting[name]
+            else:
+                progress.report(name, f"{name}: {raw['status']['phase']}")
+        return not waiting
+
+    await _poll(check, timeout_s, progress, lambda: f"still there: {', '.join(waiting)}")
 
 
 async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> None:

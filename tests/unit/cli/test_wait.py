@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +11,7 @@ from cli.errors import TimedOutError
 from cli.loop_transport import connect
 from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
-from support.standins.api import KEY, ApiDouble, deployment, serving
+from support.standins.api import KEY, ApiDouble, deployment, instance, serving
 
 
 def view(phase: str, **changes):
@@ -98,3 +99,73 @@ async def test_a_wait_without_a_controller_times_out(monkeypatch: pytest.MonkeyP
     async with connect(Connection("http://127.0.0.1:1", None)) as api:
         with pytest.raises(TimedOutError, match="d"):
             await until_running(api, [Target("d", "u", 1)], 0.1, ProgressLog(lambda _line: None))
+
+
+@pytest.fixture
+def changes(api: ApiDouble):
+    """Runs a step at the n-th read of any deployment."""
+    reads = 0
+    steps: dict[int, Callable[[], object]] = {}
+
+    def script(kind: str, _name: str) -> None:
+        nonlocal reads
+        if kind == "deployments":
+            reads += 1
+            steps.get(reads, lambda: None)()
+
+    api.script = script
+    return steps
+
+
+def test_the_verb_waits_for_all_of_several(gpuward, api, changes):
+    api.add(deployment("a", "pending"), deployment("b", "running"))
+    changes[6] = lambda: api.objects["deployments"]["a"]["status"].update(phase="running")
+    done = gpuward("wait", "a", "b", "a", "--timeout", "20s")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[-1].startswith("a: running")
+    assert sum(line.startswith("b: running") for line in lines) == 1
+
+
+def test_the_verb_ends_with_1_where_it_can_no_longer_come(gpuward, api):
+    api.add(deployment("a", "failed"))
+    done = gpuward("wait", "a")
+    assert done.exit_code == 1
+    assert "a: failed" in done.stderr
+
+
+def test_stopped_means_that_no_instance_is_left(gpuward, api, changes):
+    of = deployment("a", "stopped", intents=[])
+    last = instance(of, 1, "stopping")
+    api.add(of, last)
+    changes[4] = lambda: api.objects["instances"].pop(last["name"])
+    done = gpuward("wait", "a", "--for", "stopped", "--timeout", "20s")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.splitlines() == [f"a: waiting for the end of {last['name']}", "a: stopped"]
+
+
+def test_what_does_not_stop_times_out_with_4(gpuward, api):
+    api.add(deployment("a", "running"))
+    done = gpuward("wait", "a", "--for", "stopped", "--timeout", "0.2s")
+    assert done.exit_code == 4
+    assert "still not stopped: a" in done.stderr
+
+
+def test_a_finished_task_holds_nothing_when_it_is_stopped(gpuward, api):
+    of = deployment("a", "stopped")
+    api.add(of, instance(of, 1, "succeeded"))
+    assert gpuward("wait", "a", "--for", "stopped").exit_code == 0
+
+
+def test_gone_means_this_one_and_not_its_successor(gpuward, api, changes):
+    api.add(deployment("a", "deleting"))
+    changes[3] = lambda: api.objects["deployments"]["a"].update(uid="another")
+    done = gpuward("wait", "a", "never-there", "--for", "gone", "--timeout", "20s")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "a: gone"
+
+
+def test_an_unknown_name_exits_with_3(gpuward):
+    assert gpuward("wait", "a").exit_code == 3
+    assert gpuward("wait", "a", "--for", "stopped").exit_code == 3
+    assert gpuward("wait").exit_code == 2
