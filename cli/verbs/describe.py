@@ -8,9 +8,10 @@ import typer
 from cli.api import Json, parse, path_of
 from cli.describe_object import describe as describe_view
 from cli.describe_utilization import draw_utilization
-from cli.errors import CliError
+from cli.errors import CliError, NotFoundError, UsageError
 from cli.kind import Kind, object_key
 from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
+from cli.names import matching
 from cli.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.verbs.get import read_object
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 _EVENTS: Final = 15
+_FITS_SHOWN: Final = 5
+_KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)
 _DRAWN: Final = (DEPLOYMENTS, INSTANCES)
 _VIEWS: Final[dict[str, type[View]]] = {
     DEPLOYMENTS.singular: DeploymentView,
@@ -41,21 +44,60 @@ _VIEWS: Final[dict[str, type[View]]] = {
 @app.command()
 def describe(
     ctx: typer.Context,
-    kind: Annotated[str, typer.Argument(help="Kind: deployment, instance, worker, gpu or policy.")],
-    name: Annotated[str, typer.Argument(help="Name of the object; for an instance its id, for a GPU its UUID.")],
+    kind_or_name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", help="Kind: deployment, instance, worker, gpu or policy. Not needed where NAME is unique."
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of the object or its beginning; for a GPU also WORKER:INDEX."),
+    ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show an object in detail, with its latest events."""
 
     async def work(api: "Api") -> None:
-        wanted = kind_named(kind, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES))
-        raw = await read_object(api, wanted, name)
+        if name is None:
+            wanted, raw = await _named(api, kind_or_name)
+        else:
+            wanted = kind_named(kind_or_name, _KINDS)
+            raw = await read_object(api, wanted, name)
         if output.for_programs:
             print_data(raw, output)
         else:
             print(block(await _description(api, wanted, raw)))
 
     run(ctx, work)
+
+
+async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
+    """The only object with this name, of whatever kind; else the only one whose name begins so.
+
+    Raises:
+        UsageError: it is a kind's name, and no object's.
+        NotFoundError: there is none.
+        CliError: there are several.
+    """
+    exact = [(kind, raw) for kind in _KINDS if (raw := await api.find(path_of(kind.plural, name))) is not None]
+    found = exact or [
+        (kind, raw)
+        for kind in _KINDS
+        for raws in [await api.items(path_of(kind.plural))]
+        for match in matching(kind, name, raws)
+        for raw in raws
+        if raw["name"] == match
+    ]
+    if len(found) == 1:
+        return found[0]
+    if any(name.lower() in (kind.singular, kind.plural) for kind in _KINDS):
+        raise UsageError(f"NAME is missing: gpuward describe {name} NAME")
+    if not found:
+        raise NotFoundError(f"nothing has the name {name!r}; list objects: gpuward get deployments, gpuward ps")
+    fits = ", ".join(f"{kind.singular} {raw['name']}" for kind, raw in found[:_FITS_SHOWN])
+    more = f" and {len(found) - _FITS_SHOWN} more" if len(found) > _FITS_SHOWN else ""
+    raise CliError(f"{name!r} is not unique: {fits}{more}; write gpuward describe KIND NAME")
 
 
 async def _description(api: "Api", kind: Kind, raw: Json) -> str:

@@ -14,6 +14,7 @@ from cli.kinds import (
     INSTANCES,
     kind_named,
 )
+from cli.names import matching, only_one
 from cli.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
 from cli.scaling_text import notes
@@ -86,13 +87,19 @@ def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool 
 
 
 async def read_object(api: "Api", kind: Kind, name: str) -> Json:
-    """The object of this kind and name.
+    """The object of this kind and name. The name may be shortened, or a GPU's as tables print it.
 
     Raises:
         NotFoundError: it does not exist.
+        CliError: the beginning of a name fits several.
     """
     if kind.by_name:
-        return await api.get(path_of(kind.plural, name))
+        raw = await api.find(path_of(kind.plural, name))
+        if raw is not None:
+            return raw
+        raws = await api.items(path_of(kind.plural))
+        found = only_one(kind, name, matching(kind, name, raws))
+        return next(raw for raw in raws if raw["name"] == found)
     for raw in await api.items(path_of(kind.plural)):
         if name in (str(raw.get("id")), raw.get("name")):
             return raw

@@ -10,6 +10,7 @@ from cli.api import path_of
 from cli.errors import CliError, NotFoundError
 from cli.kinds import DEPLOYMENTS, INSTANCES
 from cli.log_text import LogText
+from cli.names import matching, only_one
 from cli.runner import run
 
 if TYPE_CHECKING:  # slow to import
@@ -48,11 +49,14 @@ def logs(
 
 
 async def _instances_named(api: "Api", name: str) -> list[str]:
-    """The instance with this id, or the instances of the deployment with this name."""
+    """The instance with this id or the only one that begins so, or the instances of the deployment with this name."""
     if await api.find(path_of(INSTANCES.plural, name)) is not None:
         return [name]
     if await api.find(path_of(DEPLOYMENTS.plural, name)) is None:
-        raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
+        begins = matching(INSTANCES, name, await api.items(path_of(INSTANCES.plural)))
+        if not begins:
+            raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
+        return [only_one(INSTANCES, name, begins)]
     found = [str(raw["name"]) for raw in await api.items(path_of(INSTANCES.plural), deployment=name)]
     if not found:
         raise CliError(f"deployment {name!r} has no instances; see why: gpuward describe deployment {name}")
