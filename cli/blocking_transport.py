@@ -63,11 +63,13 @@ class BlockingTransport:
         finally:
             self._used_at = time.monotonic()
 
-    async def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
+    async def stream(
+        self, target: str, query: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[Answer | bytes]:
         """See `Transport`."""
-        deadline = time.monotonic() + ANSWER_S
+        deadline, response = time.monotonic() + ANSWER_S, None
         try:
-            response = self._ask("GET", target, query, None, deadline)
+            response = self._ask("GET" if body is None else "POST", target, query, body, deadline)
             if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
                 yield Answer(response.status, _fields(response), self._read(response, deadline))
                 return
@@ -79,6 +81,9 @@ class BlockingTransport:
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             raise NoAnswerError(_why(error)) from error
         finally:
+            if response is not None:
+                response.close()  # else it keeps the socket open, and an engine at work
+            self._socket = None
             self.close()
 
     def _ask(

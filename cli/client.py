@@ -35,8 +35,8 @@ class Transport(Protocol):
     async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
         """One request and its answer. Redirects are not followed. `target`: a path."""
 
-    def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
-        """A refusal; or the chunks of a body as they arrive, without a deadline."""
+    def stream(self, target: str, query: Mapping[str, str], body: bytes | None = None) -> AsyncIterator[Answer | bytes]:
+        """A refusal; or the chunks of a body as they arrive, without a deadline. With a body the request is a POST."""
 
 
 class Api:
@@ -92,10 +92,14 @@ class Api:
         """Deletes an object."""
         return await self._call("DELETE", path, query=query)
 
-    async def stream(self, path: str, **query: str | int | None) -> AsyncIterator[bytes]:
-        """The chunks of a body as they arrive. There is no deadline, since a log may be silent for hours."""
+    async def stream(self, path: str, *, body: Json | None = None, **query: str | int | None) -> AsyncIterator[bytes]:
+        """The chunks of a body as they arrive. There is no deadline, since a log may be silent for hours.
+
+        With a `body` the request is a POST.
+        """
+        content = None if body is None else json.dumps(body).encode()
         try:
-            async for part in self.transport.stream(path, _query(query)):
+            async for part in self.transport.stream(path, _query(query), content):
                 if isinstance(part, Answer):
                     raise _refusal(self.url, part)
                 yield part

@@ -32,11 +32,20 @@ class LoopTransport:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise NoAnswerError(_why(error)) from error
 
-    async def stream(self, target: str, query: Mapping[str, str]) -> AsyncIterator[Answer | bytes]:
+    async def stream(
+        self, target: str, query: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[Answer | bytes]:
         """See `Transport`."""
+        method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": "application/json"})
         try:
-            async with self._session.get(
-                self._url + target, params=query, timeout=_STREAM_TIMEOUT, allow_redirects=False
+            async with self._session.request(
+                method,
+                self._url + target,
+                params=query,
+                data=body,
+                headers=headers,
+                timeout=_STREAM_TIMEOUT,
+                allow_redirects=False,
             ) as response:
                 if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
                     yield await _answer(response)

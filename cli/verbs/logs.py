@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -36,7 +36,7 @@ def logs(
 
     async def work(api: "Api") -> None:
         ids = await _instances_named(api, name)
-        query = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
+        query: dict[str, Any] = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
         if len(ids) == 1:
             await _copy(api, ids[0], query, prefix="")
         elif follow:
@@ -65,7 +65,7 @@ async def _instances_named(api: "Api", name: str) -> list[str]:
     return found
 
 
-async def _copy(api: "Api", instance: str, query: dict[str, int | None], *, prefix: str) -> None:
+async def _copy(api: "Api", instance: str, query: dict[str, Any], *, prefix: str) -> None:
     """Copies a log to stdout, with a prefix before each line; control characters but colours are shown escaped."""
     out = sys.stdout.buffer
     text = LogText(colours=sys.stdout.isatty())
@@ -86,7 +86,7 @@ async def _copy(api: "Api", instance: str, query: dict[str, int | None], *, pref
     write(text.feed(b"", last=True), last=True)
 
 
-async def _copy_together(api: "Api", instances: list[str], query: dict[str, int | None]) -> None:
+async def _copy_together(api: "Api", instances: list[str], query: dict[str, Any]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for instance in instances:

@@ -1,6 +1,7 @@
 """A controller's HTTP API in memory, in its own thread: what client verbs may expect from the contract."""
 
 import asyncio
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -108,6 +109,7 @@ class ApiDouble:
         }
         self.secrets: dict[str, str] = {}
         self.logs: dict[str, bytes] = {}
+        self.chats_cut = 0  # answers of which the client went away
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.script: Callable[[str, str], None] = lambda _kind, _name: None
         self.canned: dict[str, Json] = {}
@@ -243,8 +245,34 @@ class ApiDouble:
         answer = {"until": now_text(), "window_s": 600, "slot_s": 10, "series": series, "policy": self.watch}
         return web.json_response(answer)
 
-    async def _chat(self, _request: web.Request) -> web.Response:
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if body.get("stream"):
+            return await self._chat_stream(request, body["messages"])
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": "Hello."}}]})
+
+    async def _chat_stream(self, request: web.Request, messages: list[Json]) -> web.StreamResponse:
+        """Says how many messages came, and the last one; after `endless` it goes on until the client leaves."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        last = messages[-1]["content"]
+
+        async def say(text: str) -> None:
+            event = {"choices": [{"index": 0, "delta": {"content": text}}]}
+            await response.write(f"data: {json.dumps(event)}\n\n".encode())
+
+        await say(f"{len(messages)} messages, the last one: ")
+        await say(last)
+        try:
+            while last == "endless":
+                await say(" more")
+                await asyncio.sleep(0.02)
+        except (ConnectionError, asyncio.CancelledError):
+            self.chats_cut += 1
+            raise
+        if last != "break":
+            await response.write(b"data: [DONE]\n\n")
+        return response
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

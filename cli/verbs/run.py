@@ -1,0 +1,162 @@
+"""The verb `run`: a model from nothing to a chat."""
+
+import re
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import Json, path_of
+from cli.chat import Chat
+from cli.errors import CliError, UsageError
+from cli.runner import TimeoutOption, run
+from cli.verbs.apply import DEFAULT_TIMEOUT_S
+from schemas.printing import block
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_PROMPT: Final = ">>> "
+_NAME_CHARS: Final = 63
+
+
+@app.command(name="run")
+def run_model(  # noqa: PLR0917 - typer reads the parameters by name
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(help="Model, such as hf:Qwen/Qwen3-0.6B.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="Ask this alone. Default: a chat; without a terminal, what stdin says.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the deployment. Default: from the model.")] = None,
+    engine: Annotated[str, typer.Option("--engine", help="Engine that runs it.")] = "auto",
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="Number of GPUs. Default: as it needs.")] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option("--gpu-memory", help="Memory on each GPU, such as 20GiB. Default: as it needs.")
+    ] = None,
+    args: Annotated[list[str] | None, typer.Option("--arg", metavar="KEY=VALUE", help="Flag of the engine.")] = None,
+    remove: Annotated[bool, typer.Option("--rm", help="Delete the deployment at the end, if made here.")] = False,
+    timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Deploy a model, wait until it runs, and chat with it. In a chat Ctrl-C stops an answer, and Ctrl-D ends it."""
+    called = name or name_of(model)
+    wanted = _manifest(called, model, engine, gpus, gpu_memory, args or [])
+    made = False
+
+    async def start(api: "Api") -> None:
+        nonlocal made
+        raw, made = await _deploy(api, called, wanted)
+        await _until_running(api, raw, timeout_s)
+
+    async def talk(api: "Api") -> None:
+        await _talk(Chat(api, called), prompt)
+
+    async def delete(api: "Api") -> None:
+        await api.delete(path_of("deployments", called))
+        print(f"deployment/{called} deleted", file=sys.stderr)
+
+    try:
+        run(ctx, start, waits=True)
+        run(ctx, talk)
+    finally:
+        if remove and made:
+            run(ctx, delete)
+
+
+def name_of(model: str) -> str:
+    """A deployment's name from a model: the last part of its path. Pure."""
+    last = re.split(r"[/:]", model.partition("@")[0].rstrip("/"))[-1]
+    name = re.sub(r"[^a-z0-9]+", "-", last.lower().removesuffix(".gguf"))[:_NAME_CHARS].strip("-")
+    if not name:
+        raise typer.BadParameter(f"no name can be made from {model!r}; write one with --name", param_hint="MODEL")
+    return name
+
+
+def _manifest(name: str, model: str, engine: str, gpus: int | None, gpu_memory: str | None, args: list[str]) -> Json:
+    flags = {}
+    for one in args:
+        key, equals, value = one.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{one!r} is not KEY=VALUE, such as max-model-len=8192", param_hint="--arg")
+        flags[key] = value
+    resources = {"gpus": gpus, "gpu_memory": gpu_memory}
+    return {
+        "kind": "Deployment",
+        "name": name,
+        "model": model,
+        "engine": engine,
+        "args": flags,
+        "resources": {field: value for field, value in resources.items() if value is not None},
+    }
+
+
+async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
+    """Makes the deployment, or takes the one of this name and model as it is; returns it, and whether it was made.
+
+    Raises:
+        CliError: the name belongs to another model.
+        UsageError: the manifest is refused.
+    """
+    from cli.manifests import spec_as_json  # noqa: PLC0415 - slow to import
+    from schemas.manifest.parse import ManifestError, parse_manifest_objects  # noqa: PLC0415 - as above
+
+    try:
+        (manifest,) = parse_manifest_objects([wanted])
+    except ManifestError as error:
+        raise UsageError("\n".join(["this cannot be deployed:", *(f"  {one}" for one in error.problems)])) from None
+    raw = await api.find(path_of("deployments", name))
+    if raw is None:
+        raw, _ = await api.apply(path_of("deployments", name), spec_as_json(manifest))
+        print(f"deployment/{name} created", file=sys.stderr)
+        return raw, True
+    if raw["spec"].get("model") != wanted["model"]:
+        raise CliError(f"deployment {name!r} exists, with the model {raw['spec'].get('model')}; write another --name")
+    print(f"deployment/{name} exists, and is used as it is", file=sys.stderr)
+    return raw, False
+
+
+async def _until_running(api: "Api", raw: Json, timeout_s: float) -> None:
+    from cli.wait import ProgressLog, Target, until_running  # noqa: PLC0415 - slow to import
+
+    await until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
+
+
+async def _talk(chat: Chat, prompt: str | None) -> None:
+    if prompt is not None:
+        await _answer(chat, prompt)
+    elif not sys.stdin.isatty():
+        if text := sys.stdin.read().strip():
+            await _answer(chat, text)
+    else:
+        await _converse(chat)
+
+
+async def _converse(chat: Chat) -> None:
+    """Reads and answers until Ctrl-D. A refused request ends nothing; Ctrl-C stops an answer or empties the line."""
+    import readline  # noqa: F401, PLC0415 - lines can be edited and recalled
+
+    while True:
+        try:
+            text = input(_PROMPT).strip()  # noqa: ASYNC250 - nothing else runs: see `cli.runner`
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print("\nCtrl-D ends the chat")
+            continue
+        if not text:
+            continue
+        try:
+            await _answer(chat, text)
+        except KeyboardInterrupt:
+            print()
+        except CliError as error:
+            print(block(f"gpuward: {error}"), file=sys.stderr)
+
+
+async def _answer(chat: Chat, text: str) -> None:
+    async with aclosing(chat.ask(text)) as parts:
+        async for part in parts:
+            print(block(part), end="", flush=True)
+    print()

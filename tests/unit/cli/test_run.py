@@ -1,0 +1,176 @@
+"""`gpuward run`: a deployment from a model, and a chat with it."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cli.chat import part_of
+from cli.errors import CliError
+from cli.verbs.run import name_of
+from support.standins.api import KEY, ApiDouble, deployment
+
+MODEL = "hf:Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (MODEL, "qwen3-0-6b"),
+        ("hf:Qwen/Qwen3-0.6B@main", "qwen3-0-6b"),
+        ("path:/models/Llama_3/", "llama-3"),
+        ("gguf:/m/tiny.Q4_K.gguf", "tiny-q4-k"),
+        ("hf:a/" + "x" * 70, "x" * 63),
+        ("hf:a/" + "x" * 62 + "--y", "x" * 62),
+    ],
+)
+def test_a_model_gives_its_deployment_a_name(model: str, name: str) -> None:
+    assert name_of(model) == name
+
+
+@pytest.fixture
+def runs(api: ApiDouble) -> ApiDouble:
+    """Deployments run once they are read a second time."""
+    reads: dict[str, int] = {}
+
+    def script(kind: str, name: str) -> None:
+        reads[name] = reads.get(name, 0) + 1
+        if kind == "deployments" and name in api.objects[kind] and reads[name] > 2:
+            api.objects[kind][name]["status"].update(phase="running", observed_generation=1)
+
+    api.script = script
+    return api
+
+
+def test_a_prompt_is_answered_and_rm_deletes(gpuward, runs):
+    done = gpuward("run", MODEL, "hello", "--rm", "--gpus", "1", "--arg", "max-model-len=8192")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "1 messages, the last one: hello\n"
+    spec = runs.bodies("PUT", "/api/v1/deployments/qwen3-0-6b")[0]
+    assert spec == {"model": MODEL, "engine": "auto", "args": {"max-model-len": "8192"}, "resources": {"gpus": 1}}
+    assert runs.objects["deployments"]["qwen3-0-6b"]["deleted_at"]
+    assert done.stderr.splitlines()[-1] == "deployment/qwen3-0-6b deleted"
+
+
+def test_stdin_is_the_prompt_without_a_terminal_and_the_deployment_stays(gpuward, runs):
+    done = gpuward("run", MODEL, "--name", "q", stdin="from a pipe\n")
+    assert done.stdout == "1 messages, the last one: from a pipe\n"
+    assert runs.objects["deployments"]["q"].get("deleted_at") is None
+
+
+def test_one_that_exists_is_used_as_it_is_and_rm_leaves_it(gpuward, runs):
+    runs.add(deployment("q", "running", spec={"model": MODEL}))
+    done = gpuward("run", MODEL, "hello", "--name", "q", "--rm")
+    assert done.exit_code == 0, done.stderr
+    assert runs.bodies("PUT", "/api/v1/deployments/q") == []
+    assert runs.objects["deployments"]["q"].get("deleted_at") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((MODEL, "--name", "other"), 1, "deployment 'other' exists, with the model hf:a/b; write another --name"),
+        ((MODEL, "--gpu-memory", "much"), 2, "resources.gpu_memory: "),
+        ((MODEL, "--name", "NO"), 2, "name: "),
+        (("nonsense",), 2, "model: "),
+        ((MODEL, "--arg", "x"), 2, "is not KEY=VALUE"),
+        (("hf:a/--",), 2, "no name can be made"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(gpuward, runs, words, code, message):
+    runs.add(deployment("other", spec={"model": "hf:a/b"}))
+    done = gpuward("run", *words, stdin="")
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert not [one for one in runs.asked if one[0] == "PUT"]
+
+
+def test_rm_deletes_what_never_ran(gpuward, api):
+    done = gpuward("run", MODEL, "x", "--rm", "--timeout", "0.2s")
+    assert done.exit_code == 4
+    assert api.objects["deployments"]["qwen3-0-6b"]["deleted_at"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_answer_that_breaks_off_is_an_error(gpuward):
+    done = gpuward("run", MODEL, "break")
+    assert done.exit_code == 1
+    assert "the answer broke off" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("event", "part"),
+    [
+        (b'{"choices": [{"delta": {"content": "a"}}]}', "a"),
+        (b'{"choices": [{"delta": {"content": null}}]}', ""),
+        (b'{"choices": [{"delta": {"role": "assistant"}}]}', ""),
+        (b'{"choices": [], "usage": {"total_tokens": 3}}', ""),
+    ],
+)
+def test_an_event_has_a_part_or_none(event: bytes, part: str) -> None:
+    assert part_of(event) == part
+
+
+@pytest.mark.parametrize("event", [b"[]", b"x", b'{"error": {"message": "no"}}', b'{"error": "no"}'])
+def test_an_error_within_an_answer_is_told(event: bytes) -> None:
+    with pytest.raises(CliError, match="no"):
+        part_of(event)
+
+
+class Terminal:
+    """The command line on a terminal."""
+
+    def __init__(self, *words: str) -> None:
+        self.main, inner = pty.openpty()
+        env = {**os.environ, "TERM": "dumb", "INPUTRC": os.devnull}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cli", *words],
+            stdin=inner, stdout=inner, stderr=inner, env=env, start_new_session=True,
+        )  # fmt: skip
+        os.close(inner)
+        self.seen = ""
+
+    def until(self, text: str, limit_s: float = 30.0) -> None:
+        end = time.monotonic() + limit_s
+        while text not in self.seen:
+            ready, _, _ = select.select([self.main], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"{text!r} did not come: {self.seen!r}"
+            self.seen += os.read(self.main, 65536).decode()
+        self.seen = self.seen.partition(text)[2]
+
+    def type(self, text: str) -> None:
+        os.write(self.main, text.encode())
+
+
+def test_a_chat_on_a_terminal(api: ApiDouble) -> None:
+    api.add(deployment("q", "running", spec={"model": MODEL}))
+    terminal = Terminal("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q")
+    try:
+        terminal.until(">>> ")
+        terminal.type("hello\n")
+        terminal.until("1 messages, the last one: hello")
+        terminal.until(">>> ")
+        terminal.type("endless\n")
+        terminal.until("3 messages, the last one: endless more more")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.until(">>> ")
+        end = time.monotonic() + 10  # it ends at the server while the chat goes on
+        while not api.chats_cut and time.monotonic() < end:
+            time.sleep(0.02)
+        assert api.chats_cut == 1
+        terminal.type("again\n")
+        terminal.until("5 messages, the last one: again")
+        terminal.until(">>> ")
+        terminal.type("break\n")
+        terminal.until("the answer broke off")
+        terminal.until(">>> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(30) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.main)
