@@ -49,14 +49,14 @@ def part_of(event: bytes) -> str:
     """The text in an event of the answer; empty where it has none.
 
     Raises:
-        CliError: the event is an error, or no event of a chat.
+        CliError: the event is an error, or not one of a chat.
     """
     try:
         found: Any = json.loads(event)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise CliError(f"the answer is no event of a chat: {event[:80]!r}")
+        raise CliError(f"the answer is not an event of a chat: {event[:80]!r}")
     if error := found.get("error"):
         raise CliError(str(error.get("message", error)) if isinstance(error, dict) else str(error))
     choices = found.get("choices")
