@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.lazy_group import Verbs
+from schemas.version import __version__
 
 app = typer.Typer(
     name="gpuward",
@@ -17,6 +18,12 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpuward {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def remember_flags(
     ctx: typer.Context,
@@ -25,6 +32,10 @@ def remember_flags(
         str | None,
         typer.Option("--api-key", envvar="GPUWARD_API_KEY", show_envvar=True, help="API key (prefer GPUWARD_API_KEY)."),
     ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of this program."),
+    ] = False,
 ) -> None:
     """Keeps the flags for the client verbs. Without them, a verb reads `client.env` of a default data folder."""
     ctx.obj = {"url": url, "key": key}

@@ -2,14 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from cli.api import Json, path_of
 from cli.connection import Connection, find_connection
-from cli.errors import CliError
+from cli.errors import CliError, RefusedError
 from cli.output import Format
 from schemas.printing import block
 from schemas.units import parse_duration_s
@@ -76,6 +76,33 @@ def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | No
     async def work(api: "Api") -> None:
         await api.post(path_of(*path), body)
         print(block(str(result)))
+
+    run(ctx, work)
+
+
+def post_each(
+    ctx: typer.Context, names: Sequence[str], path: Callable[[str], tuple[str, ...]], result: Callable[[str], str]
+) -> None:
+    """Runs a verb that is one POST request for each name. Each is tried, whatever became of the others.
+
+    Raises:
+        typer.Exit: with the code of the refusals if they have one, else 1.
+    """
+
+    async def work(api: "Api") -> None:
+        refused: list[RefusedError] = []
+        for name in dict.fromkeys(names):
+            try:
+                await api.post(path_of(*path(name)), None)
+            except RefusedError as error:
+                refused.append(error)
+            else:
+                print(block(result(name)))
+        for one in refused[:-1]:
+            print(block(f"gpuward: {one}"), file=sys.stderr)
+        if refused:
+            one_code = len({one.exit_code for one in refused}) == 1
+            raise refused[-1] if one_code else RefusedError(str(refused[-1]))
 
     run(ctx, work)
 

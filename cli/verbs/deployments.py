@@ -10,7 +10,7 @@ import typer
 from cli.api import path_of
 from cli.errors import UsageError
 from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
-from cli.runner import TimeoutOption, post, run
+from cli.runner import TimeoutOption, post, post_each, run
 from cli.verbs.apply import DEFAULT_TIMEOUT_S, WaitOption
 from cli.wait import ProgressLog, until_gone
 from schemas.units import parse_duration_s
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="Name of the deployment.")]
+NamesArgument = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of deployments.")]
 
 
 @app.command()
@@ -40,9 +41,9 @@ def scale(
 
 
 @app.command()
-def stop(ctx: typer.Context, name: NameArgument) -> None:
-    """Stop a deployment. It stays stopped until `start`, or until `apply` changes it."""
-    post(ctx, ("deployments", name, "stop"), f"deployment/{name} stopped")
+def stop(ctx: typer.Context, names: NamesArgument) -> None:
+    """Stop deployments. They stay stopped until `start`, or until `apply` changes them."""
+    post_each(ctx, names, lambda name: ("deployments", name, "stop"), lambda name: f"deployment/{name} stopped")
 
 
 @app.command()
@@ -63,9 +64,9 @@ def wake(
 
 
 @app.command()
-def start(ctx: typer.Context, name: NameArgument) -> None:
-    """Start a stopped deployment."""
-    post(ctx, ("deployments", name, "start"), f"deployment/{name} started")
+def start(ctx: typer.Context, names: NamesArgument) -> None:
+    """Start stopped deployments."""
+    post_each(ctx, names, lambda name: ("deployments", name, "start"), lambda name: f"deployment/{name} started")
 
 
 @app.command()

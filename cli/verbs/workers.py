@@ -6,7 +6,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import NotFoundError
-from cli.runner import post, run
+from cli.runner import post_each, run
 from schemas.api.gpus import GpuView
 from schemas.printing import block
 
@@ -14,40 +14,44 @@ if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
-WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of the worker.")]
+WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
     str | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID or index.")
 ]
 
 
 @app.command()
-def cordon(ctx: typer.Context, worker: WorkerArgument, gpu: GpuOption = None) -> None:
-    """Place no new instances on a worker, or on one of its GPUs. Its running instances stay."""
+def cordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None) -> None:
+    """Place no new instances on workers, or on one GPU of one. Running instances stay."""
     if gpu is None:
-        post(ctx, ("workers", worker, "cordon"), f"worker/{worker} cordoned")
+        post_each(ctx, workers, lambda name: ("workers", name, "cordon"), lambda name: f"worker/{name} cordoned")
     else:
-        _post_gpu(ctx, worker, gpu, "cordon")
+        _post_gpu(ctx, workers, gpu, "cordon")
 
 
 @app.command()
-def uncordon(ctx: typer.Context, worker: WorkerArgument, gpu: GpuOption = None) -> None:
-    """End the cordon or drain of a worker, or the cordon of one of its GPUs.
+def uncordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None) -> None:
+    """End the cordon or drain of workers, or the cordon of one GPU.
 
     With --gpu it also dismisses a grave Xid that the driver has reported of that GPU.
     """
     if gpu is None:
-        post(ctx, ("workers", worker, "uncordon"), f"worker/{worker} uncordoned")
+        post_each(ctx, workers, lambda name: ("workers", name, "uncordon"), lambda name: f"worker/{name} uncordoned")
     else:
-        _post_gpu(ctx, worker, gpu, "uncordon")
+        _post_gpu(ctx, workers, gpu, "uncordon")
 
 
 @app.command()
-def drain(ctx: typer.Context, worker: WorkerArgument) -> None:
-    """Cordon a worker and move its instances to other workers."""
-    post(ctx, ("workers", worker, "drain"), f"worker/{worker} is draining")
+def drain(ctx: typer.Context, workers: WorkersArgument) -> None:
+    """Cordon workers and move their instances to others."""
+    post_each(ctx, workers, lambda name: ("workers", name, "drain"), lambda name: f"worker/{name} is draining")
 
 
-def _post_gpu(ctx: typer.Context, worker: str, gpu: str, verb: str) -> None:
+def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> None:
+    if len(workers) > 1:
+        raise typer.BadParameter("is of one worker; name that one alone", param_hint="--gpu")
+    (worker,) = workers
+
     async def work(api: "Api") -> None:
         uuid = await _uuid_of(api, worker, gpu)
         await api.post(path_of("gpus", uuid, verb))

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, worker
+from schemas.version import __version__
+from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, refusal, worker
 
 MANIFEST = "kind: Deployment\nname: hello\nengine: simulated\nresources: {gpus: 1, gpu_memory: 8GiB}\n"
 SPEC = {"engine": "simulated", "resources": {"gpus": 1, "gpu_memory": "8192MiB"}}
@@ -224,3 +225,39 @@ def test_apply_prints_warnings(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFEST)
     assert (result.exit_code, result.stdout) == (0, "deployment/hello unchanged\n")
     assert result.stderr == f"warning: {said}\n"
+
+
+def test_several_are_stopped_and_each_is_tried(gpuward, api):
+    api.add(deployment("a"), deployment("b"))
+    done = gpuward("stop", "a", "missing", "b", "a")
+    assert done.exit_code == 3
+    assert done.stdout == "deployment/a stopped\ndeployment/b stopped\n"
+    assert "missing" in done.stderr
+    asked = [path for method, path, _, _ in api.asked if method == "POST"]
+    assert asked == [f"/api/v1/deployments/{name}/stop" for name in ("a", "missing", "b")]
+
+
+def test_several_workers_are_cordoned_but_gpus_are_of_one(gpuward, api):
+    api.add(worker("w1"), worker("w2"))
+    assert gpuward("cordon", "w1", "w2").stdout == "worker/w1 cordoned\nworker/w2 cordoned\n"
+    refused = gpuward("cordon", "w1", "w2", "--gpu", "0")
+    assert (refused.exit_code, "--gpu" in refused.stderr) == (2, True)
+
+
+def test_refusals_of_two_kinds_exit_with_1(gpuward, api):
+    api.add(deployment("a"))
+
+    async def refuse(request):
+        if request.path.endswith("/a/start"):
+            return refusal(409, "conflict", "a cannot start")
+        return refusal(404, "not_found", "no such deployment")
+
+    api.refuse = refuse
+    done = gpuward("start", "missing", "a")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == ["gpuward: no such deployment", "gpuward: a cannot start"]
+
+
+def test_the_version_is_one_line(gpuward):
+    done = gpuward("--version")
+    assert (done.exit_code, done.stdout) == (0, f"gpuward {__version__}\n")
