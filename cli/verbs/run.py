@@ -106,7 +106,7 @@ async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
     except ManifestError as error:
         raise UsageError("\n".join(["this cannot be deployed:", *(f"  {one}" for one in error.problems)])) from None
     raw = await api.find(path_of("deployments", name))
-    if raw is None:
+    if raw is None or raw.get("deleted_at") is not None:  # what is deleted leaves its name free at once
         raw, _ = await api.apply(path_of("deployments", name), spec_as_json(manifest))
         print(f"deployment/{name} created", file=sys.stderr)
         return raw, True

@@ -13,7 +13,7 @@ import pytest
 from cli.chat import part_of
 from cli.errors import CliError
 from cli.verbs.run import name_of
-from support.standins.api import KEY, ApiDouble, deployment
+from support.standins.api import KEY, ApiDouble, deployment, now_text
 
 MODEL = "hf:Qwen/Qwen3-0.6B"
 
@@ -69,6 +69,12 @@ def test_one_that_exists_is_used_as_it_is_and_rm_leaves_it(gpuward, runs):
     assert done.exit_code == 0, done.stderr
     assert runs.bodies("PUT", "/api/v1/deployments/q") == []
     assert runs.objects["deployments"]["q"].get("deleted_at") is None
+
+
+def test_one_that_is_being_deleted_is_not_used(gpuward, runs):
+    runs.add({**deployment("q", "deleting", spec={"model": "hf:a/other"}), "deleted_at": now_text()})
+    gpuward("run", MODEL, "hello", "--name", "q", "--timeout", "0.2s")
+    assert len(runs.bodies("PUT", "/api/v1/deployments/q")) == 1
 
 
 @pytest.mark.parametrize(
