@@ -127,6 +127,15 @@ def test_an_error_within_an_answer_is_told(event: bytes) -> None:
         part_of(event)
 
 
+# Of a background job the shell has interrupts ignored, and its children inherit that.
+HEARS_INTERRUPTS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from cli.main import main
+main()
+"""
+
+
 class Terminal:
     """The command line on a terminal."""
 
@@ -134,7 +143,7 @@ class Terminal:
         self.main, inner = pty.openpty()
         env = {**os.environ, "TERM": "dumb", "INPUTRC": os.devnull}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli", *words],
+            [sys.executable, "-c", HEARS_INTERRUPTS, *words],
             stdin=inner, stdout=inner, stderr=inner, env=env, start_new_session=True,
         )  # fmt: skip
         os.close(inner)
