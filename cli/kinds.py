@@ -16,6 +16,7 @@ from schemas.units import format_bytes
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.deployments import DeploymentView
+    from schemas.api.events import EventView
     from schemas.api.gpus import GpuView
     from schemas.api.instances import InstanceStatus
     from schemas.api.model_cache import CachedModelView
@@ -187,6 +188,14 @@ POLICIES: Final = Kind(
         Column("AGE", lambda p, now: age(p.created_at, now), wide=True, rank=10),
     ),
 )
+
+
+def main_subject(view: "EventView") -> str:
+    """What an event is about, as KIND/NAME: its instance, else what it names first."""
+    subjects = sorted(view.subjects, key=lambda subject: subject.kind != "instance")
+    return f"{subjects[0].kind}/{subjects[0].name or subjects[0].uid}" if subjects else DASH
+
+
 EVENTS: Final = Kind(
     "event",
     "events",
@@ -194,10 +203,11 @@ EVENTS: Final = Kind(
     (
         Column("AGE", lambda e, now: age(e.at, now)),
         Column("REASON", lambda e, _: e.reason),
-        Column("ACTOR", lambda e, _: or_dash(e.actor), rank=1),
-        Column("REQUEST", lambda e, _: or_dash(e.request_id), wide=True, rank=2),
-        Column("ID", lambda e, _: str(e.id), wide=True, rank=3),
-        Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True, rank=4),
+        Column("OBJECT", lambda e, _: main_subject(e), rank=1),
+        Column("ACTOR", lambda e, _: or_dash(e.actor), rank=2),
+        Column("REQUEST", lambda e, _: or_dash(e.request_id), wide=True, rank=3),
+        Column("ID", lambda e, _: str(e.id), wide=True, rank=4),
+        Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True, rank=5),
         Column("MESSAGE", lambda e, _: e.message),
     ),
     by_name=False,

@@ -100,6 +100,9 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "Read the message, then store the secret: `gpuward secret set NAME`.",
     ),
     "stopping": ReasonText("The instance is being stopped.", _NONE),
+    "running": ReasonText(
+        "The instance answers. The event tells how long each phase of its start took (`durations`, in seconds).", _NONE
+    ),
     "removed": ReasonText("The stopped instance is gone.", _NONE),
     "deleted": ReasonText("The deployment was deleted.", _NONE),
     "drained": ReasonText("The instance leaves because an operator drains its worker.", _NONE),

@@ -9,8 +9,8 @@ import typer
 
 from cli.api import Json, parse, path_of
 from cli.errors import UnreachableError, UsageError
-from cli.formatting import printable
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
+from cli.formatting import or_dash, printable
+from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
 from cli.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.verbs.get import print_objects
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 _EVENTS_PERIOD_S: Final = 1.0
+_EVENTS: Final = 50
 _MAX_EVENTS: Final = 1000
 
 
@@ -31,9 +32,19 @@ def events(
     about: Annotated[
         str | None, typer.Option("--for", metavar="KIND/NAME", help="List only events of this object.")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="List only later events: 10m, or 2026-11-23T14:05:00Z."),
+    ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", help="List only events of this reason code. Several may be given.")
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=_MAX_EVENTS, help="Number of events, the newest ones.")
-    ] = 50,
+        int | None,
+        typer.Option(
+            "--limit", min=1, max=_MAX_EVENTS, help="Number of events, the newest ones. Default: 50, with --since 1000."
+        ),
+    ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List events, oldest first."""
@@ -41,7 +52,9 @@ def events(
     async def work(api: "Api") -> None:
         key = _object_named(about) if about is not None else None
         path = path_of(EVENTS.plural)
-        found = (await api.items(path, limit=limit, object=key))[::-1]
+        only = {"object": key, "reason": ",".join(reason or ()) or None}
+        most = limit or (_EVENTS if since is None else _MAX_EVENTS)
+        found = (await api.items(path, limit=most, after=since, **only))[::-1]
         if not watch:
             print_objects(EVENTS, found, output)
             return
@@ -50,7 +63,7 @@ def events(
         while True:
             await asyncio.sleep(_EVENTS_PERIOD_S)
             try:
-                found = (await api.items(path, limit=_MAX_EVENTS, object=key, since=seen))[::-1]
+                found = (await api.items(path, limit=_MAX_EVENTS, since=seen, **only))[::-1]
             except UnreachableError as error:
                 print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
@@ -75,6 +88,6 @@ def _print_events(found: list[Json], output: Format) -> None:
             continue
         view = parse(EventView, raw)
         moment = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
-        parts = (view.actor, view.request_id, ", ".join(view.objects))
-        about = "".join(f"  {part}" for part in parts if part) if output is Format.WIDE else ""
-        print(printable(f"{moment}  {view.reason}  {view.message}{about}"), flush=True)
+        more = (view.request_id, ", ".join(view.objects)) if output is Format.WIDE else ()
+        parts = (moment, view.reason, main_subject(view), or_dash(view.actor), view.message, *filter(None, more))
+        print(printable("  ".join(parts)), flush=True)

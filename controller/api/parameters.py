@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from schemas.units import parse_duration_s
 
 DEFAULT_LIMIT: Final = 100
 _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
+_MOMENT: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 _MAX_DIGITS: Final = 19  # of a 64-bit number
 
 
@@ -61,6 +63,28 @@ def duration_s(parameters: Mapping[str, str], name: str, *, low: float, high: fl
         bounds = f"{low:g}s to {high / 86_400:g}d"
         raise invalid([FieldProblem(name, f"must be a duration from {bounds}, got {text[:40]!r}")])
     return seconds
+
+
+def moment(parameters: Mapping[str, str], name: str) -> datetime | timedelta | None:
+    """A moment as RFC 3339, or how long ago it was, such as `10m`; None without one.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return None
+    try:
+        return timedelta(seconds=parse_duration_s(text))
+    except ValueError:
+        pass
+    try:
+        # A `+` that was not escaped comes as a space. A date alone is no moment.
+        found = datetime.fromisoformat(text.replace(" ", "+") if _MOMENT.match(text) else "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        fix = "must be a moment such as 2026-11-23T14:05:00Z, or a duration before now such as 10m"
+        raise invalid([FieldProblem(name, f"{fix}, got {text[:40]!r}")]) from error
 
 
 def flag(parameters: Mapping[str, str], name: str) -> bool:

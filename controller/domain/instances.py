@@ -125,6 +125,8 @@ class InstanceFacts:
     created_at: datetime
     engine: str = ""  # chosen by placement; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
+    start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
+    start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
     requests: int = 0  # at it, as the gateways last reported
     seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent

@@ -36,6 +36,9 @@ async def test_from_wanted_to_running_to_gone(db: Database, leader_term: LeaderT
     assert await leader_term.phases() == ["running"]
     (status,) = await rows(db, "select phase, ready from deployments")
     assert status == {"phase": "running", "ready": 1}
+    (told,) = await rows(db, "select objects, subjects, evidence, actor from events where reason = 'running'")
+    assert {"pending", "scheduled", "starting", "total"} <= set(told["evidence"]["durations"])
+    assert [one["kind"] for one in told["subjects"]] == ["deployment", "instance", "worker"]
     await sql(db, "update deployments set deleted_at = now() where uid = $1", uid)
     await leader_term.settle()
     stopping = await one(leader_term)

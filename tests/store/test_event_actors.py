@@ -1,8 +1,11 @@
 """Every event names what did it, in which request, and its objects by kind, name and uid, also once they are gone."""
 
+import ast
 import re
 import uuid
 from pathlib import Path
+
+import pytest
 
 from controller.domain.events import NewEvent
 from controller.store.access.keys import create_key, revoke_key
@@ -39,6 +42,29 @@ def test_every_statement_that_writes_events_names_actor_request_and_subjects() -
             named = {column.strip() for column in columns.split(",")}
             assert named >= {"actor", "request_id", "subjects"}, f"{file}: use write_events, or name them"
     assert found == 4
+
+
+def _events_without_objects() -> list[str]:
+    """Places in which an event is made without objects. Those of `decide` get the deployment from the writer."""
+    found = []
+    for file in sorted(CONTROLLER.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "NewEvent":
+                objects = [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "objects")]
+                if not objects or (isinstance(objects[0], ast.Tuple) and not objects[0].elts):
+                    found.append(f"{file.relative_to(CONTROLLER)}:{node.lineno}")
+    return found
+
+
+def test_every_place_that_makes_an_event_names_its_objects() -> None:
+    assert [place for place in _events_without_objects() if not place.startswith("decide/")] == []
+    assert _events_without_objects()  # the search finds some
+
+
+async def test_an_event_without_objects_is_not_written(migrated: Database) -> None:
+    with pytest.raises(ValueError, match="names no object"):
+        async with migrated.transaction() as connection:
+            await write_events(connection, [NewEvent("r", "m")])
 
 
 async def test_keys_tokens_and_secrets_leave_events_without_their_values(migrated: Database) -> None:

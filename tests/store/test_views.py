@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.deployments import list_deployments
-from controller.store.views.events import list_events, objects_named
+from controller.store.views.events import EventFilter, list_events, objects_named
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
 from controller.store.views.instances import instance_by_id, list_instances, log_source
 from controller.store.views.leader import read_leader
@@ -215,13 +216,49 @@ async def test_events_are_found_by_object_reason_and_id(migrated: Database) -> N
         await write_events(c, [NewEvent("other", "m6", (f"worker:{uuid.uuid4()}",), {"a": 1})])
     async with migrated.snapshot() as c:
         about = await objects_named(c, "deployment", "d")
-        newest = await list_events(c, limit=2, objects=about)
+        newest = await list_events(c, limit=2, wanted=EventFilter([about]))
         assert [event.message for event in newest.items] == ["m5", "m4"]
-        older = await list_events(c, limit=10, objects=about, cursor=newest.next)
+        older = await list_events(c, limit=10, wanted=EventFilter([about]), cursor=newest.next)
         assert [event.message for event in older.items] == ["m3", "m2", "m1", "m0"]
-        assert [e.message for e in (await list_events(c, limit=10, reason="r1")).items] == ["m5", "m3", "m1"]
-        since = await list_events(c, limit=10, since_id=newest.items[0].id)
+        odd = await list_events(c, limit=10, wanted=EventFilter(reasons=["r1"]))
+        assert [e.message for e in odd.items] == ["m5", "m3", "m1"]
+        both = await list_events(c, limit=10, wanted=EventFilter(reasons=["r1", "other"]))
+        assert [e.message for e in both.items] == ["m6", "m5", "m3", "m1"]
+        since = await list_events(c, limit=10, wanted=EventFilter(since_id=newest.items[0].id))
         assert [(event.message, event.evidence) for event in since.items] == [("m6", {"a": 1})]
+
+
+async def test_events_are_found_by_time_and_by_all_objects_at_once(migrated: Database) -> None:
+    uid = await add_deployment(migrated, "d")
+    async with migrated.transaction() as c:
+        for n, objects in enumerate([("gpu:G",), (f"deployment:{uid}",), (f"deployment:{uid}", "gpu:G")]):
+            await write_events(c, [NewEvent("r", f"m{n}", objects)])
+    await execute(migrated, "update events set at = '2026-01-01T00:00:00Z' where message <> 'm2'")
+    await execute(migrated, "update events set at = '2026-01-01T00:00:01Z' where message = 'm1'")
+
+    async def found(**asked: Any) -> list[str]:
+        async with migrated.snapshot() as c:
+            return [e.message for e in (await list_events(c, limit=10, wanted=EventFilter(**asked))).items]
+
+    assert await found(after=datetime(2026, 1, 1, tzinfo=UTC)) == ["m2", "m1"]
+    assert await found(after=timedelta(minutes=1)) == ["m2"]
+    assert await found(about=[[f"deployment:{uid}"], ["gpu:G"]]) == ["m2"]
+    assert await found(about=[[f"deployment:{uid}", "gpu:G"]]) == ["m2", "m1", "m0"]
+
+
+async def test_events_of_what_is_gone_are_found_by_its_name(migrated: Database) -> None:
+    first, second = await add_deployment(migrated, "d"), str(uuid.uuid4())
+    async with migrated.transaction() as c:
+        await write_events(c, [NewEvent("applied", "m", (f"deployment:{second}",), {"deployment": "e"})])
+        assert await objects_named(c, "deployment", "e") == ["deployment:e"]
+        for uid, name in ((str(first), "d"), (second, "e")):
+            await write_events(c, [NewEvent("finished", "gone", (f"deployment:{uid}",), {"deployment": name})])
+        assert await objects_named(c, "deployment", "e") == [f"deployment:{second}"]
+        assert await objects_named(c, "deployment", "d") == [f"deployment:{first}"]  # it lives again
+        await c.execute("set local enable_seqscan = off")
+        plan = await c.fetch("explain select 1 from events where reason in ('finished', 'policy_deleted') "
+                             "and subjects -> 0 ->> 'name' = 'e'")  # fmt: skip
+    assert "events_gone" in str(plan)
 
 
 async def test_without_a_term_the_lease_has_no_holder(migrated: Database) -> None:

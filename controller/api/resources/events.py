@@ -6,42 +6,57 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import known_parameters, page_limit, whole_number
+from controller.api.parameters import known_parameters, moment, page_limit, whole_number
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
-from controller.store.views.events import list_events, objects_named
+from controller.store.core.database import Reader
+from controller.store.views.events import EventFilter, list_events, objects_named
 from schemas.api.envelopes import Page
 from schemas.api.events import EventView
 from schemas.manifest.problems import FieldProblem
 
+_BY_NAME: Final = ("deployment", "instance", "worker", "gpu", "policy", "key")
+_MOST_OBJECTS: Final = 8
 _KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy", "key", "token", "secret")
 
 
 async def get_all(request: web.Request) -> web.Response:
     """`GET /events`."""
-    parameters = known_parameters(request, "limit", "cursor", "object", "reason", "since")
+    known = ("limit", "cursor", "object", "subject", *_BY_NAME, "reason", "since", "after")
+    parameters = known_parameters(request, *known)
     async with request.app[CONTEXT].database.snapshot() as connection:
-        objects = None
-        if about := parameters.get("object"):
-            kind, mark, name = about.replace("/", ":", 1).partition(":")
-            if not mark or not name or kind not in _KINDS:
-                forms = ", ".join(f"{known}:ID" for known in _KINDS)
-                raise invalid([FieldProblem("object", f"must be one of {forms}, or KIND/NAME, got {about[:80]!r}")])
-            objects = await objects_named(connection, kind, name) if "/" in about else [about]
-        page = await list_events(
-            connection,
-            limit=page_limit(parameters),
-            cursor=parameters.get("cursor"),
-            objects=objects,
-            reason=parameters.get("reason"),
+        asked = [(name, about) for name in ("object", "subject") for about in request.query.getall(name, ())]
+        asked += [(kind, f"{kind}/{name}") for kind in _BY_NAME for name in request.query.getall(kind, ())]
+        if len(asked) > _MOST_OBJECTS:
+            raise invalid([FieldProblem(asked[0][0], f"at most {_MOST_OBJECTS} objects, got {len(asked)}")])
+        reasons = ",".join(request.query.getall("reason", ())).split(",")
+        wanted = EventFilter(
+            about=[await _names(connection, *one) for one in asked],
+            reasons=[reason for reason in reasons if reason],
             since_id=whole_number(parameters, "since", low=0, high=2**63 - 1),
+            after=moment(parameters, "after"),
         )
+        limit, cursor = page_limit(parameters), parameters.get("cursor")
+        page = await list_events(connection, limit=limit, cursor=cursor, wanted=wanted)
     return json_response(page)
 
 
+async def _names(connection: Reader, parameter: str, about: str) -> list[str]:
+    """The names in events of an object that a parameter names."""
+    kind, mark, name = about.replace("/", ":", 1).partition(":")
+    if not mark or not name or kind not in _KINDS:
+        forms = ", ".join(f"{known}:ID" for known in _KINDS)
+        raise invalid([FieldProblem(parameter, f"must be one of {forms}, or KIND/NAME, got {about[:80]!r}")])
+    return await objects_named(connection, kind, name) if "/" in about else [about]
+
+
+_OBJECT: Final = f"only of this object: KIND:UID or KIND/NAME, the kind one of {', '.join(_KINDS)}"
 _FILTERS: Final = (
-    Query("object", f"only of this object: KIND:UID or KIND/NAME, the kind one of {', '.join(_KINDS)}"),
-    Query("reason", "only these reason codes, comma-separated"),
+    Query("object", f"{_OBJECT}; several: only of all of them at once"),
+    Query("subject", "the same as `object`"),
+    *(Query(kind, f"only of the {kind} of this name, also once it is gone") for kind in _BY_NAME),
+    Query("reason", "only these reason codes, comma-separated or several times"),
+    Query("after", "only events after this moment, such as 2026-11-23T14:05:00Z, or after that long ago, such as 10m"),
     Query("since", "only events after the one with this id", "integer"),
 )
 ROUTES: Final = (

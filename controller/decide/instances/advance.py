@@ -6,8 +6,10 @@ from controller.decide.instances.crash_loop import after_exit, after_refusal, en
 from controller.decide.instances.gang import leading_process, refused_start, stop_remaining_ranks
 from controller.decide.instances.gone_gpus import GPU_LOST, lost_gpu
 from controller.decide.instances.liveness import is_silent
+from controller.decide.instances.start_story import start_durations, story
 from controller.decide.instances.unreachable import await_return, end_replaced, leave_silent_worker
 from controller.domain.effects import DeploymentEffects, Progress
+from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import LIVE, PHASE_OF_STATE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
@@ -57,7 +59,7 @@ def _follow_process(
             effects.requeue(0.0)  # the next step replaces it, where its spec allows that
         return
     if phase is not None and phase is not instance.phase:
-        _step_towards(instance, phase, process, effects)
+        _step_towards(facts, instance, phase, process, effects)
     elif phase is P.STARTING:
         _tell_progress(instance, effects)
     if instance.phase is P.RUNNING and phase is P.RUNNING and instance.failures:
@@ -75,7 +77,11 @@ def _tell_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
 
 
 def _step_towards(
-    instance: InstanceFacts, phase: InstancePhase, process: ProcessFacts, effects: DeploymentEffects
+    facts: DeploymentFacts,
+    instance: InstanceFacts,
+    phase: InstancePhase,
+    process: ProcessFacts,
+    effects: DeploymentEffects,
 ) -> None:
     """Takes one legal edge towards the reported phase; from `scheduled` the way leads through `starting`."""
     if instance.phase is P.SCHEDULED or (instance.phase is P.STARTING and phase is P.UNHEALTHY):
@@ -85,3 +91,16 @@ def _step_towards(
         return  # a late report of the same epoch, within which phases only go forward
     unhealthy = phase is P.UNHEALTHY
     effects.change_phase(instance, phase, "probe_failed" if unhealthy else "", process.message if unhealthy else "")
+    if phase is P.RUNNING and instance.phase is P.STARTING:
+        _tell_start(facts, instance, effects)
+
+
+def _tell_start(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    durations = start_durations(instance, facts.now)
+    objects = (f"instance:{instance.id}", *(f"worker:{worker}" for worker in _workers(instance)))
+    evidence = {"epoch": instance.epoch, "durations": durations}
+    effects.events.append(NewEvent("running", story(instance.id, durations), objects, evidence))
+
+
+def _workers(instance: InstanceFacts) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(claim.worker_id for claim in instance.claims if claim.epoch == instance.epoch))

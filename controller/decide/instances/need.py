@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, StoreNeed
 from controller.domain.events import NewEvent
@@ -47,7 +48,7 @@ def settle_need(
         return False
     if finished.need is not None:
         effects.store_need = StoreNeed(revision.generation, finished.need, None)
-        effects.events.append(NewEvent("analyzed", "its need is known", (), {"memory_mib": finished.need.memory_mib}))
+        effects.events.append(_analyzed(facts, finished.need))
         return True
     attempts = (revision.need_error.attempts if revision.need_error else 0) + 1
     delay = timedelta(seconds=settings.delay_s(attempts))
@@ -56,6 +57,16 @@ def settle_need(
     evidence = {"attempts": attempts, "retryable": finished.retryable}
     effects.events.append(NewEvent(Reason.METADATA_UNKNOWN, finished.error, (), evidence))
     return False
+
+
+def _analyzed(facts: DeploymentFacts, need: Need) -> NewEvent:
+    """With how long the first instance has waited for it, where one has."""
+    waiting = [i for i in facts.instances if i.phase is P.ANALYZING and i.revision == facts.revision]
+    spent = max(((facts.now - i.phase_since).total_seconds() for i in waiting), default=None)
+    evidence: dict[str, Any] = {"memory_mib": need.memory_mib}
+    if spent is not None:
+        evidence["durations"] = {"analyzing": round(max(spent, 0.0), 3)}
+    return NewEvent("analyzed", "its need is known", (), evidence)
 
 
 def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int, effects: DeploymentEffects) -> None:

@@ -1,5 +1,7 @@
 """Stopping an instance: unsent commands are withdrawn, processes are stopped, claims of dead ones are released."""
 
+from typing import Any
+
 from controller.decide.instances.liveness import host_is_dead, is_lost, may_run
 from controller.domain.effects import DeploymentEffects, Stop
 from controller.domain.events import NewEvent
@@ -15,9 +17,13 @@ def stop(
     """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run."""
     unsent = [rank for rank in instance.ranks if effects.withdraw(instance, rank)]
     running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]
-    objects, evidence = _objects(instance), {"reason": reason}
+    objects = _objects(instance)
+    evidence: dict[str, Any] = {"reason": reason}
     if not running:
         effects.remove(instance)
+        if instance.phase is P.STOPPING:
+            spent_s = max(0.0, (facts.now - instance.phase_since).total_seconds())
+            evidence["durations"] = {"stopping": round(spent_s, 3)}
         effects.events.append(NewEvent("removed", message or f"removed: {reason}", objects, evidence))
         return
     if instance.phase is not P.STOPPING:

@@ -17,8 +17,14 @@ class _Connection(Protocol):
 
 
 async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> None:
-    """Appends events in order, in one statement. Those without an actor get the present one."""
+    """Appends events in order, in one statement. Those without an actor get the present one.
+
+    Raises:
+        ValueError: an event names no object, so it would show in no story.
+    """
     rows = list(events)
+    if unnamed := next((event for event in rows if not event.objects), None):
+        raise ValueError(f"the event {unnamed.reason!r} names no object")
     if rows:
         actor = current_actor()
         await connection.execute(

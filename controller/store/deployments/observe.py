@@ -206,6 +206,8 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         created_at=row["created_at"],
         engine=row["engine"] or "",
         layout=_layout(row["layout"]),
+        start_phases=row["start_phases"],
+        start_phase_since=row["start_phase_since"],
         preempted_for=row["pushed_out_for"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),

@@ -216,7 +216,12 @@ def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
         "message": f"{waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}{hosts}",
         "objects": [f"{kind}:{uid}" for kind, uid, _ in subjects],
         "subjects": [{"kind": kind, "uid": uid, "name": name} for kind, uid, name in subjects],
-        "evidence": {"gpus": gpus, "epoch": start.epoch, "waited_s": round(waiting.waited_s, 3)},
+        "evidence": {
+            "gpus": gpus,
+            "epoch": start.epoch,
+            "waited_s": round(waiting.waited_s, 3),
+            "durations": {"pending": round(waiting.waited_s, 3)},
+        },
     }
 
 

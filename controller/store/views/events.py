@@ -1,9 +1,45 @@
 """Events as the API shows them: newest first, optionally of some objects or reasons."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
 from controller.store.core.database import Reader
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.events import EventView
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are wanted.
+
+    Attributes:
+        about: for each object asked for its names in events, such as `deployment:<uid>`; an event has one of each.
+        reasons: only of any of these reasons; empty: of all.
+        since_id: only events after this one.
+        after: only events after this moment, or after that long before now.
+    """
+
+    about: Sequence[Sequence[str]] = ()
+    reasons: Sequence[str] = ()
+    since_id: int | None = None
+    after: datetime | timedelta | None = None
+
+
+EVERY_EVENT: Final = EventFilter()
+_LIVE: Final = {
+    "deployment": "select uid from deployments where name = $1",
+    "worker": "select id as uid from workers where name = $1",
+    "policy": "select uid from policies where name = $1",
+    "key": "select id as uid from api_keys where name = $1",
+}
+# The last event of an object that is gone has its uid and name. There is an index of these alone.
+_GONE: Final = """
+    select distinct subjects -> 0 ->> 'uid' as uid from events
+     where reason in ('finished', 'policy_deleted')
+       and subjects -> 0 ->> 'name' = $2 and subjects -> 0 ->> 'kind' = $1"""
 
 
 async def list_events(
@@ -11,9 +47,7 @@ async def list_events(
     *,
     limit: int,
     cursor: str | None = None,
-    objects: list[str] | None = None,
-    reason: str | None = None,
-    since_id: int | None = None,
+    wanted: EventFilter = EVERY_EVENT,
 ) -> Page[EventView]:
     """One page, newest first.
 
@@ -21,42 +55,42 @@ async def list_events(
         connection: to read from.
         limit: most events of the page.
         cursor: the begin of the page.
-        objects: only events of any of these objects, such as `deployment:<uid>`.
-        reason: only events of this reason, or of several, separated by commas.
-        since_id: only events after this one.
+        wanted: which events.
 
     Raises:
         BadCursorError: the cursor was not issued for this list.
     """
     before = open_cursor(cursor, (int,)) or [None]
+    after, age = (None, wanted.after) if isinstance(wanted.after, timedelta) else (wanted.after, None)
+    narrowed = "".join(f" and objects && ${number}::text[]" for number, _ in enumerate(wanted.about, 7))
     rows = await connection.fetch(
-        """select id, at, reason, message, evidence, objects, subjects, actor, request_id from events
-            where ($1::bigint is null or id < $1) and ($2::text[] is null or objects && $2)
-              and ($3::text is null or reason = any(string_to_array($3, ','))) and ($4::bigint is null or id > $4)
-            order by id desc limit $5""",
+        f"""select id, at, reason, message, evidence, objects, subjects, actor, request_id from events
+            where ($1::bigint is null or id < $1) and ($2::text[] is null or reason = any($2))
+              and ($3::bigint is null or id > $3) and ($4::timestamptz is null or at > $4)
+              and ($5::interval is null or at > now() - $5) {narrowed}
+            order by id desc limit $6""",  # noqa: S608 - numbers of parameters alone
         *before,
-        objects,
-        reason,
-        since_id,
+        list(wanted.reasons) or None,
+        wanted.since_id,
+        after,
+        age,
         limit + 1,
+        *map(list, wanted.about),
     )
-    return page_of([EventView.model_validate(dict(row)) for row in rows], limit, lambda view: (view.id,))
+    return page_of([event_view(dict(row)) for row in rows], limit, lambda view: (view.id,))
+
+
+def event_view(row: dict[str, Any]) -> EventView:
+    """An event's row as the API shows it."""
+    durations = row["evidence"].get("durations") or {}
+    return EventView.model_validate({**row, "durations": durations})
 
 
 async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
-    """An object's names in events, by the user's kind and name: one for each uid of that name that still exists."""
-    match kind:
-        case "deployment":
-            rows = await connection.fetch("select uid from deployments where name = $1", name)
-            return [f"deployment:{row['uid']}" for row in rows] or [f"deployment:{name}"]
-        case "worker":
-            rows = await connection.fetch("select id from workers where name = $1", name)
-            return [f"worker:{row['id']}" for row in rows] or [f"worker:{name}"]
-        case "policy":
-            rows = await connection.fetch("select uid from policies where name = $1", name)
-            return [f"policy:{row['uid']}" for row in rows] or [f"policy:{name}"]
-        case "key":
-            rows = await connection.fetch("select id from api_keys where name = $1", name)
-            return [f"key:{row['id']}" for row in rows] or [f"key:{name}"]
-        case _:
-            return [f"{kind}:{name}"]
+    """An object's names in events, by the user's kind and name: of all of that name that exist, or else of all gone."""
+    live = _LIVE.get(kind)
+    if live is None:
+        return [f"{kind}:{name}"]
+    uids = {str(row["uid"]) for row in await connection.fetch(live, name)}
+    uids = uids or {row["uid"] for row in await connection.fetch(_GONE, kind, name)}
+    return [f"{kind}:{uid}" for uid in sorted(uids)] or [f"{kind}:{name}"]

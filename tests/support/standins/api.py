@@ -167,6 +167,8 @@ class ApiDouble:
             items = [i for i in items if about in i["objects"]]
         if "reason" in request.query:
             items = [i for i in items if i["reason"] in request.query["reason"].split(",")]
+        if "after" in request.query:
+            items = [i for i in items if i["at"] > request.query["after"]]
         if "since" in request.query:
             items = [i for i in items if i["id"] > int(request.query["since"])]
         start = int(request.query.get("cursor", "0"))

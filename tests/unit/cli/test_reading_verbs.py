@@ -229,6 +229,22 @@ def test_events_are_listed_oldest_first_and_by_object(gpuward, api, hello):
     assert [item["id"] for item in found["items"]] == [1, 3]
 
 
+def test_events_are_listed_by_reason_and_time_with_object_and_actor(gpuward, api):
+    for number in range(1, 4):
+        event = {"id": number, "at": f"2026-11-23T14:0{number}:00Z", "reason": f"r{number}", "message": "m",
+                 "objects": ["deployment:u", "instance:hello-1"], "actor": "key:ann",
+                 "subjects": [{"kind": "deployment", "name": "hello", "uid": "u"},
+                              {"kind": "instance", "name": "hello-1", "uid": "hello-1"}]}  # fmt: skip
+        api.objects["events"] = {str(number): event, **api.objects["events"]}
+    words = ("events", "--since", "2026-11-23T14:01:00Z", "--reason", "r2", "--reason", "r1")
+    title, *lines = gpuward(*words).stdout.splitlines()
+    assert title.split() == ["AGE", "REASON", "OBJECT", "ACTOR", "MESSAGE"]
+    assert [line.split()[1:] for line in lines] == [["r2", "instance/hello-1", "key:ann", "m"]]
+    assert api.asked[-1][2] == {"limit": "1000", "after": "2026-11-23T14:01:00Z", "reason": "r2,r1"}
+    gpuward("events")
+    assert api.asked[-1][2] == {"limit": "50"}
+
+
 def test_events_for_an_invalid_object_is_a_usage_error(gpuward):
     result = gpuward("events", "--for", "hello")
     assert result.exit_code == 2
