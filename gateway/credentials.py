@@ -1,24 +1,42 @@
-"""Who sends a request: the key in its head, and the address that it comes from."""
+"""The sender of a request: the key or the browser's session in its head, and the address that it comes from."""
 
 from collections.abc import Iterable, Mapping
 from random import getrandbits
 from string import ascii_letters, digits
 from typing import Final
 
+from controller.live.key_ring import SESSION_COOKIE, key_credential, session_credential
 from http1.forwarded import Origin, TrustedProxies
 from http1.head import Fields, first, values
+from http1.same_origin import SAFE_METHODS, cookie_in, is_same_origin
 
 _KEY_FIELDS: Final = (b"x-api-key", b"api-key")
 _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
 _LONGEST_ID: Final = 64
 
 
-def key_of(named: Mapping[bytes, bytes]) -> str:
-    """The API key in a request's fields; empty without one."""
+def credential_of(method: bytes, named: Mapping[bytes, bytes]) -> str:
+    """The API key in a request's fields, else its session's credential; empty without one.
+
+    A session's cookie comes with whatever page asks, so that it counts for pages of this origin alone.
+    """
     scheme, _, key = named.get(b"authorization", b"").partition(b" ")
     if scheme:
-        return key.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
-    return next((value.decode("latin-1") for name in _KEY_FIELDS if (value := named.get(name))), "")
+        return key_credential(key.strip().decode("latin-1")) if scheme.lower() == b"bearer" else ""
+    given = next((value for name in _KEY_FIELDS if (value := named.get(name))), None)
+    if given is not None:
+        return key_credential(given.decode("latin-1"))
+    token = cookie_in(_field(named, b"cookie"), SESSION_COOKIE) if b"cookie" in named else ""
+    if not token:
+        return ""
+    same = method.decode("latin-1") in SAFE_METHODS or is_same_origin(
+        fetch_site=_field(named, b"sec-fetch-site"), origin=_field(named, b"origin"), host=_field(named, b"host")
+    )
+    return session_credential(token) if same else ""
+
+
+def _field(named: Mapping[bytes, bytes], name: bytes) -> str:
+    return named.get(name, b"").decode("latin-1")
 
 
 def request_id_of(named: Mapping[bytes, bytes]) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 import structlog
 
 from controller.live.key_ring import KeyRing, Principal, digest_of
-from gateway.credentials import key_of, origin_of, request_id_of
+from gateway.credentials import credential_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.admitting import unauthenticated
 from gateway.exchange.exchange import Exchange
@@ -181,10 +181,10 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
 
 
 def _credentials(head: RequestHead) -> tuple[str, bytes]:
-    """The key in a head, and its digest."""
+    """The credential in a head, and its digest."""
     found: tuple[str, bytes] | None = head.alike.get(_CREDENTIALS)
     if found is None:
-        key = key_of(head.named)
+        key = credential_of(head.method, head.named)
         found = head.alike[_CREDENTIALS] = (key, digest_of(key))
     return found
 

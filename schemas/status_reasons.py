@@ -364,6 +364,8 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "key_created": ReasonText("An API key was created.", _NONE),
     "key_changed": ReasonText("Limits, expiry or name of an API key were changed.", _NONE),
     "key_revoked": ReasonText("An API key was revoked.", _NONE),
+    "session_opened": ReasonText("A browser logged in with an API key.", _NONE),
+    "session_closed": ReasonText("A browser logged out.", _NONE),
     "token_created": ReasonText("A join token was created.", _NONE),
     "token_revoked": ReasonText("A join token was revoked.", _NONE),
     "secret_set": ReasonText("A secret was set. Its value is told nowhere.", _NONE),

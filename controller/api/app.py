@@ -6,12 +6,13 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api import middlewares
+from controller.api import dashboard, middlewares
 from controller.api.agent_proxies import agent_proxies_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import defrag, explain, manifests, plan
+from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
     audit,
@@ -31,6 +32,7 @@ from controller.api.resources import (
     policies,
     rollouts,
     secrets,
+    session,
     usage,
     utilization,
     watch,
@@ -84,10 +86,12 @@ def all_routes(version: str) -> list[Route]:
         keys.ROUTES,
         join_tokens.ROUTES,
         secrets.ROUTES,
+        session.ROUTES,
         usage.ROUTES,
         gateways.ROUTES,
         health.ROUTES,
         metrics.ROUTES,
+        dashboard.ROUTES,
     )
     routes = [route for table in tables for route in table]
     return [*routes, openapi_route([*routes, *_MODEL_ROUTES], version)]
@@ -133,6 +137,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[CONTEXT] = context
     app[middlewares.FAILURES_LOGGED] = LogLimit()
+    app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(
@@ -147,7 +152,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)
     app.cleanup_ctx.append(agent_proxies_context)
-    table = {(route.method, route.path): route for route in all_routes(context.version)}
+    table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():
         app.router.add_route(route.method, route.path, route.handler)

@@ -59,18 +59,21 @@ async def read_json_body(request: web.Request) -> object:
     return read_json(await read_body(request))
 
 
-async def read_model(request: web.Request, model: type[M], *, optional: bool = False) -> M:
+async def read_model(
+    request: web.Request, model: type[M], *, optional: bool = False, limit_bytes: int = MAX_BODY_BYTES
+) -> M:
     """The body as a model.
 
     Args:
         request: the request.
         model: the model to validate against.
         optional: an empty body gives the model's defaults.
+        limit_bytes: of the body.
 
     Raises:
         ManifestError: names every invalid field.
     """
-    body = await read_body(request)
+    body = await read_body(request, limit_bytes)
     value = {} if optional and not body.strip() else read_json(body)
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", _NOT_AN_OBJECT)])

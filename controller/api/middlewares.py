@@ -9,7 +9,8 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, KEYS, PRINCIPAL
+from controller.api.callers import caller_of
+from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, PRINCIPAL
 from controller.api.errors import (
     DATABASE_UNAVAILABLE,
     ApiError,
@@ -114,12 +115,11 @@ def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | N
 
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Requires a key, and a role that the route allows. A route outside the table can never be called."""
+    """Requires a key or a session, and a role that the route allows. A route outside the table can never be called."""
     route = _route_of(request)
     if route is not None and route.access is Access.OPEN:
         return await handler(request)
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    principal = await request.app[KEYS].authenticate(key.strip()) if scheme.lower() == "bearer" else None
+    principal = await caller_of(request)
     if principal is None:
         raise _unauthenticated()
     refuse(request.app[CONTEXT].connections.serve(request, principal.key_id))
@@ -150,7 +150,7 @@ async def end_streams(request: web.Request, handler: Handler) -> web.StreamRespo
     if route is None or not route.stream or PRINCIPAL not in request:
         return await handler(request)
     try:
-        with request.app[STREAMS].registered(request[PRINCIPAL].key_id):
+        with request.app[STREAMS].registered(request[PRINCIPAL].credential):
             return await handler(request)
     except StreamEndedError as ended:
         if _STARTED not in request:

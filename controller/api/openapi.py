@@ -28,7 +28,7 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     schemas = {model: references[model, "validation"] for model in models}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        paths.setdefault(route.canonical, {})[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Gpuward", "version": version},
@@ -48,7 +48,7 @@ def _operation(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, A
         "tags": [route.tag],
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-              for name in _VARIABLE.findall(route.path)),
+              for name in _VARIABLE.findall(route.canonical)),
             *(_query(query) for query in route.query),
         ],
         "responses": {
@@ -65,7 +65,7 @@ def _operation(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, A
 
 
 def _operation_id(route: Route) -> str:
-    words = re.findall(r"\w+", route.path.removeprefix("/api/v1"))
+    words = re.findall(r"\w+", route.canonical.removeprefix("/api/v1"))
     return "_".join([route.method.lower(), *words])
 
 

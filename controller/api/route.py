@@ -1,5 +1,6 @@
 """A route: path, handler, access and models. The route table builds the application and /openapi.json."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from schemas.api.access import Role
 
+_PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -76,3 +78,8 @@ class Route:
     media: str = "application/json"
     stream: bool = False
     from_memory: bool = False
+
+    @property
+    def canonical(self) -> str:
+        """The path without the patterns of its variables: `/ui/{path}` for `/ui/{path:.*}`."""
+        return _PATTERN.sub(r"{\1}", self.path)

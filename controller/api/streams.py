@@ -30,7 +30,7 @@ class StreamEndedError(Exception):
 class _Stream:
     """An open stream; `why` says why it was ended here, and is None otherwise."""
 
-    key_id: str
+    credential: str
     why: Why | None = None
 
 
@@ -41,7 +41,7 @@ class Streams:
         self._open: dict[asyncio.Task[Any], _Stream] = {}
 
     @contextmanager
-    def registered(self, key_id: str) -> Iterator[None]:
+    def registered(self, credential: str) -> Iterator[None]:
         """Registers the calling task for as long as the context lasts.
 
         Raises:
@@ -50,7 +50,7 @@ class Streams:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("registered() was called outside a task")
-        stream = self._open[task] = _Stream(key_id)
+        stream = self._open[task] = _Stream(credential)
         try:
             yield
         except asyncio.CancelledError as cancel:
@@ -60,9 +60,9 @@ class Streams:
         finally:
             del self._open[task]
 
-    def end_of(self, key_ids: Collection[str]) -> None:
-        """Ends the streams that these keys opened."""
-        self._end([task for task, stream in self._open.items() if stream.key_id in key_ids], "revoked")
+    def end_of(self, credentials: Collection[str]) -> None:
+        """Ends the streams that these keys and sessions opened."""
+        self._end([task for task, stream in self._open.items() if stream.credential in credentials], "revoked")
 
     async def end(self, _app: web.Application) -> None:
         """Ends every open stream; the app's on_shutdown signal."""

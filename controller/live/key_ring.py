@@ -1,4 +1,4 @@
-"""All unrevoked keys in memory, so that each request is checked at once, also while the database is away.
+"""All valid keys and browsers' sessions in memory, so that requests are checked at once, also without the database.
 
 One task reads them on a connection of its own: at its start, at each change, and where a count each `POLL_S` differs.
 Unknown keys are looked up together, a batch at a time, so that a flood of wrong keys costs few queries.
@@ -14,9 +14,19 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import DATABASE_ERRORS, Connect
-from controller.store.access.key_reads import KEY_PREFIX, Principal, count_keys, find_keys, hash_secret, read_keys
+from controller.store.access.key_reads import (
+    SESSION_COOKIE,
+    Principal,
+    count_keys,
+    find_keys,
+    hash_secret,
+    key_credential,
+    may_be_credential,
+    read_keys,
+    session_credential,
+)
 
-__all__ = ["KeyRing", "Principal", "digest_of"]
+__all__ = ["SESSION_COOKIE", "KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +48,7 @@ class KeyRing:
     Args:
         connect: opens a connection to the database that no other work uses.
         changes: wakes it at each change of kind `key`.
-        ended: called with the ids of keys that are revoked.
+        ended: called with the credentials, as `Principal.credential`, that are valid no longer.
         away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
 
@@ -62,7 +72,7 @@ class KeyRing:
         self._local = dict(local or {})
         self._known: dict[bytes, Principal] = {}
         self._ends_at: dict[bytes, float] = {}  # of keys that expire, by the loop's clock
-        self._counted: tuple[int, int] | None = None  # valid keys and changes at the last full read
+        self._counted: tuple[float, ...] | None = None  # keys, sessions and changes at the last full read
         self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # to whether the look-up succeeded
         self._away = False
         self._changed = False
@@ -80,7 +90,7 @@ class KeyRing:
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)
 
     async def authenticate(self, key: str) -> Principal | None:
-        """The owner of the key; None if it is unknown or revoked. Waits at most `ANSWER_S`.
+        """The owner of a key, or of a `session_credential`; None if it is unknown or over. Waits at most `ANSWER_S`.
 
         Raises:
             UnknownWhileAwayError: the key is not known here, and the database is away.
@@ -171,12 +181,12 @@ class KeyRing:
         counted = await _read(count_keys(connection))
         if self._changed or counted != self._counted:
             self._changed = False
-            before = {principal.key_id for principal in self._known.values()}
+            before = {principal.credential for principal in self._known.values()}
             self._known = await _read(read_keys(connection))
             self._ends_at = {digest: at for digest, at in self._ends_at.items() if digest in self._known}
             self._note_ends(self._known)
             self._counted = counted
-            gone = before - {principal.key_id for principal in self._known.values()}
+            gone = before - {principal.credential for principal in self._known.values()}
             if gone:
                 self._ended(frozenset(gone))
         if self._away:
@@ -211,7 +221,7 @@ def digest_of(key: str) -> bytes:
 
 
 def _may_be_one(key: str) -> bool:
-    return key.startswith(KEY_PREFIX) and len(key) <= _MAX_KEY_CHARS and key.isascii()
+    return len(key) <= _MAX_KEY_CHARS and may_be_credential(key)
 
 
 async def _read(reading: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What checks of keys read, without an ORM: who owns a key, by its hash."""
+"""What checks of keys and browsers' sessions read, without an ORM: who owns one, by its hash."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -10,11 +10,22 @@ from schemas.api.access import Role
 from schemas.key_limits import NO_LIMITS, KeyLimits
 
 KEY_PREFIX: Final = "gpw_"
+SESSION_COOKIE: Final = "gpuward_session"
+SESSION_PREFIX: Final = "gps_"
+_SESSION_DOMAIN: Final = "session\0"  # no header can hold it, so that no API key can be a session
 _COLUMNS: Final = (
     "hash, id, name, role, models, rpm, tpm, tokens_per_day, parallel, "
     "extract(epoch from expires_at - now())::float8 as expires_in_s"
 )
 _VALID: Final = "revoked_at is null and (expires_at is null or expires_at > now())"
+_SESSION_COLUMNS: Final = (
+    "s.hash, k.id, k.name, k.role, k.models, k.rpm, k.tpm, k.tokens_per_day, k.parallel, "
+    "extract(epoch from least(k.expires_at, s.expires_at) - now())::float8 as expires_in_s"
+)
+_SESSIONS: Final = (
+    "browser_sessions s join api_keys k on k.id = s.key_id where k.revoked_at is null "
+    "and (k.expires_at is null or k.expires_at > now()) and s.expires_at > now()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,7 @@ class Principal:
     Attributes:
         limits: on its requests to models.
         expires_in_s: when it was read; None: never.
+        session: the name of its browser session; empty: the key itself was given.
     """
 
     key_id: str
@@ -31,6 +43,27 @@ class Principal:
     role: Role
     limits: KeyLimits = NO_LIMITS
     expires_in_s: float | None = None
+    session: str = ""
+
+    @property
+    def credential(self) -> str:
+        """What ends its streams when it ends: the session, else the key."""
+        return self.session or self.key_id
+
+
+def session_credential(token: str) -> str:
+    """What a session's cookie is checked as; empty for what cannot be one."""
+    return _SESSION_DOMAIN + token if token.startswith(SESSION_PREFIX) else ""
+
+
+def key_credential(given: str) -> str:
+    """What a given API key is checked as; empty for what cannot be one."""
+    return given if given.startswith(KEY_PREFIX) else ""
+
+
+def may_be_credential(credential: str) -> bool:
+    """Whether a credential has the form of a key or a session."""
+    return credential.startswith((KEY_PREFIX, _SESSION_DOMAIN + SESSION_PREFIX)) and credential.isascii()
 
 
 def hash_secret(secret: str) -> bytes:
@@ -39,25 +72,34 @@ def hash_secret(secret: str) -> bytes:
 
 
 async def read_keys(connection: Reader) -> dict[bytes, Principal]:
-    """All valid keys, by their hash."""
-    return _by_hash(await connection.fetch(f"select {_COLUMNS} from api_keys where {_VALID}"))  # noqa: S608 - constants
+    """All valid keys and sessions, by their hash."""
+    keys = _by_hash(await connection.fetch(f"select {_COLUMNS} from api_keys where {_VALID}"))  # noqa: S608 - constants
+    sessions = await connection.fetch(f"select {_SESSION_COLUMNS} from {_SESSIONS}")  # noqa: S608 - constants
+    return keys | _by_hash(sessions, are_sessions=True)
 
 
 async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Those of these keys that exist and are valid, by their hash."""
+    """Those of these keys and sessions that exist and are valid, by their hash."""
     query = f"select {_COLUMNS} from api_keys where hash = any($1::bytea[]) and {_VALID}"  # noqa: S608 - constants
-    return _by_hash(await connection.fetch(query, list(hashes)))
+    keys = _by_hash(await connection.fetch(query, list(hashes)))
+    if len(keys) == len(hashes):
+        return keys
+    query = f"select {_SESSION_COLUMNS} from {_SESSIONS} and s.hash = any($1::bytea[])"  # noqa: S608 - constants
+    return keys | _by_hash(await connection.fetch(query, list(hashes)), are_sessions=True)
 
 
-async def count_keys(connection: Reader) -> tuple[int, int]:
-    """How many valid keys there are, and how many changes were made to all. No change leaves both as they were."""
+async def count_keys(connection: Reader) -> tuple[int, int, int, float]:
+    """Valid keys, changes of all keys, valid sessions, and when the newest began. A change leaves not all as it was."""
     (row,) = await connection.fetch(
         f"select count(*) filter (where {_VALID}) as valid, count(*) + sum(changed) as changes from api_keys"  # noqa: S608
     )
-    return row["valid"], int(row["changes"] or 0)
+    (sessions,) = await connection.fetch(
+        f"select count(*) as valid, extract(epoch from max(s.created_at))::float8 as newest from {_SESSIONS}"  # noqa: S608
+    )
+    return row["valid"], int(row["changes"] or 0), sessions["valid"], sessions["newest"] or 0.0
 
 
-def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
+def _by_hash(rows: Iterable[Any], *, are_sessions: bool = False) -> dict[bytes, Principal]:
     return {
         row["hash"]: Principal(
             str(row["id"]),
@@ -65,6 +107,7 @@ def _by_hash(rows: Iterable[Any]) -> dict[bytes, Principal]:
             row["role"],
             KeyLimits(tuple(row["models"]), row["rpm"], row["tpm"], row["tokens_per_day"], row["parallel"]),
             row["expires_in_s"],
+            f"session:{row['hash'][:8].hex()}" if are_sessions else "",
         )
         for row in rows
     }

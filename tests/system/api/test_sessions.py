@@ -1,0 +1,211 @@
+"""Sessions of browsers: an HttpOnly cookie in place of a key, which ends with its key and counts for this origin."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from http.cookies import SimpleCookie
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import ClientSession, DummyCookieJar
+
+from controller.store.access.key_reads import SESSION_COOKIE, hash_secret, session_credential
+from controller.store.access.keys import create_key, list_keys, revoke_key
+from controller.store.access.sessions import MAX_OF_KEY, open_session
+from controller.store.core.database import Database
+from support.leading.served_api import ROLES, ServedApi, served
+
+ENDS_S = 5.0
+KEY = "x" * 22 + "=="
+UPGRADE = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec_WebSocket_Version": "13", "Sec_WebSocket_Key": KEY}
+SESSION = "/api/v1/session"
+
+
+async def ask(
+    api: ServedApi, method: str, path: str, *, body: Any = None, **headers: str
+) -> tuple[int, Any, Mapping[str, str]]:
+    """Status, JSON and headers of a request without any credential but what the headers hold."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with (
+        ClientSession(cookie_jar=DummyCookieJar()) as client,
+        client.request(method, api.url + path, json=body, headers=named) as answer,
+    ):
+        read = await answer.json() if answer.content_type == "application/json" else None
+        return answer.status, read, answer.headers
+
+
+def own(api: ServedApi) -> str:
+    """The origin of the API's own pages."""
+    return api.url
+
+
+async def login(api: ServedApi, role: str = "admin") -> str:
+    """The `Cookie` header of a new session."""
+    status, body, headers = await ask(api, "POST", SESSION, body={"key": api.keys[role]}, Origin=own(api))
+    assert status == 200, body
+    cookie = SimpleCookie(headers["Set-Cookie"])[SESSION_COOKIE]
+    return f"{SESSION_COOKIE}={cookie.value}"
+
+
+async def test_the_cookie_is_out_of_reach_of_scripts(api: ServedApi) -> None:
+    status, body, headers = await ask(api, "POST", SESSION, body={"key": api.keys["operator"]}, Origin=own(api))
+    assert (status, body["role"], body["session"]) == (200, "operator", True)
+    assert body["may"] == ["read", "operate", "infer", "logs"]
+    assert api.keys["operator"] not in str(body)
+    cookie = SimpleCookie(headers["Set-Cookie"])[SESSION_COOKIE]
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
+    assert int(cookie["max-age"]) == 12 * 3600
+    assert not cookie["secure"]
+    status, body, _ = await ask(api, "GET", "/api/v1/me", Cookie=f"{SESSION_COOKIE}={cookie.value}")
+    assert (status, body["name"], body["session"], body["encrypted"]) == (200, "operator", True, False)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_session_may_what_its_role_may(api: ServedApi, role: str) -> None:
+    if role == "inference":
+        status, body, headers = await ask(api, "POST", SESSION, body={"key": api.keys[role]}, Origin=own(api))
+        assert (status, body["error"]["message"]) == (403, "This key may only send requests to models.")
+        assert "Set-Cookie" not in headers
+        return
+    cookie = await login(api, role)
+    status, body, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie)
+    assert (status, body["role"]) == (200, role)
+    status, _, _ = await ask(api, "GET", "/api/v1/keys", Cookie=cookie)
+    assert status == (200 if role == "admin" else 403)
+
+
+async def test_wrong_keys_are_limited_by_address(api: ServedApi) -> None:
+    for _ in range(10):
+        status, body, headers = await ask(api, "POST", SESSION, body={"key": "gpw_wrong"})
+        assert (status, body["error"]["message"]) == (401, "This key is not known here.")
+        assert "Set-Cookie" not in headers
+    status, body, headers = await ask(api, "POST", SESSION, body={"key": api.keys["admin"]})
+    assert (status, body["error"]["code"]) == (429, "too_many_logins")
+    assert 0 < int(headers["Retry-After"]) <= 60
+    assert (await api.call("GET", "/api/v1/me"))[0] == 200, "requests with a key go on"
+
+
+@pytest.mark.parametrize("key", ["", "x" * 300, "session\0gps_x", "gps_x", 7, None])
+async def test_what_cannot_be_a_key(api: ServedApi, key: object) -> None:
+    status, _, headers = await ask(api, "POST", SESSION, body={"key": key})
+    assert status in (400, 401)
+    assert "Set-Cookie" not in headers
+
+
+async def test_pages_of_other_origins_change_nothing(api: ServedApi) -> None:
+    cookie = await login(api)
+    path = "/api/v1/keys"
+    before = await api.get(path)
+    other: tuple[dict[str, str], ...] = (
+        {}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Origin": own(api)},
+    )  # fmt: skip
+    for headers in other:
+        status, body, _ = await ask(api, "POST", path, body={"role": "admin"}, Cookie=cookie, **headers)
+        assert (status, body["error"]["code"]) == (403, "cross_origin"), headers
+        status, _, _ = await ask(api, "GET", "/api/v1/watch", Cookie=cookie, **headers, **UPGRADE)
+        assert status == 403, headers
+    assert await api.get(path) == before
+    status, _, _ = await ask(api, "POST", SESSION, body={"key": api.keys["admin"]}, Origin="https://evil.example")
+    assert status == 403, "a page elsewhere cannot log the browser in"
+    status, _, _ = await ask(api, "POST", path, body={"role": "viewer"}, Cookie=cookie, Origin=own(api))
+    assert status == 201
+    status, _, _ = await ask(api, "POST", path, body={"role": "viewer"}, Authorization=f"Bearer {api.keys['admin']}")
+    assert status == 201, "a key needs no origin"
+
+
+async def test_a_key_counts_before_a_cookie(api: ServedApi) -> None:
+    cookie = await login(api, "admin")
+    status, body, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie, Authorization=f"Bearer {api.keys['viewer']}")
+    assert (status, body["role"], body["session"]) == (200, "viewer", False)
+    status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie, Authorization="Bearer gpw_wrong")
+    assert status == 401
+
+
+async def test_a_session_is_no_key_and_a_key_no_session(api: ServedApi) -> None:
+    token = (await login(api)).partition("=")[2]
+    for bearer in (token, session_credential(token).replace("\0", "")):
+        status, _, _ = await ask(api, "GET", "/api/v1/me", Authorization=f"Bearer {bearer}")
+        assert status == 401
+    status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=f"{SESSION_COOKIE}={api.keys['admin']}")
+    assert status == 401
+
+
+async def test_logging_out_ends_the_session_and_its_streams_but_no_other(api: ServedApi) -> None:
+    first, second = await login(api), await login(api)
+    async with (
+        ClientSession(cookie_jar=DummyCookieJar()) as client,
+        client.get(api.url + "/api/v1/watch", headers={"Cookie": first}) as one,
+        client.get(api.url + "/api/v1/watch", headers={"Cookie": second}) as other,
+    ):
+        assert (await one.content.readline(), await other.content.readline()) == (b"event: snapshot\n",) * 2
+        status, _, headers = await ask(api, "DELETE", SESSION, Cookie=first, Origin=own(api))
+        assert (status, "Max-Age=0" in headers["Set-Cookie"]) == (204, True)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with asyncio.timeout(ENDS_S):
+                await one.content.read()
+        status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=first)
+        assert status == 401
+        status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=second)
+        assert status == 200
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await other.content.read()
+
+
+async def test_a_session_ends_with_its_key_on_another_controller_too(db: Database, api: ServedApi) -> None:
+    made = await create_key(db, "operator", name="ann")
+    api.keys["ann"] = made.key
+    cookie = await login(api, "ann")
+    async with served(db) as other:
+        status, _, _ = await ask(other, "GET", "/api/v1/me", Cookie=cookie)
+        assert status == 200, "sessions are the database's"
+        async with ClientSession(cookie_jar=DummyCookieJar()) as client:
+            watching = await client.get(other.url + "/api/v1/watch", headers={"Cookie": cookie})
+            assert await watching.content.readline() == b"event: snapshot\n"
+            await revoke_key(db, made.id)
+            began = time.monotonic()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                async with asyncio.timeout(ENDS_S):
+                    await watching.content.read()
+            assert time.monotonic() - began < ENDS_S
+        status, _, _ = await ask(other, "GET", "/api/v1/me", Cookie=cookie)
+        assert status == 401
+
+
+async def test_models_take_a_session_of_a_page_of_this_origin(api: ServedApi) -> None:
+    cookie = await login(api, "operator")
+    body = {"model": "none", "messages": []}
+    for headers, expected in (({}, 401), ({"Origin": "https://evil.example"}, 401), ({"Origin": own(api)}, 404)):
+        status, _, _ = await ask(api, "POST", "/v1/chat/completions", body=body, Cookie=cookie, **headers)
+        assert status == expected, headers
+    status, _, _ = await ask(api, "GET", "/v1/models", Cookie=cookie)
+    assert status == 200
+    viewer = await login(api, "viewer")
+    status, _, _ = await ask(api, "POST", "/v1/chat/completions", body=body, Cookie=viewer, Origin=own(api))
+    assert status == 403
+
+
+async def test_only_hashes_are_stored_and_few_of_a_key(db: Database, api: ServedApi) -> None:
+    token = (await login(api)).partition("=")[2]
+    owner = next(key for key in await list_keys(db) if key.role == "admin")
+    for _ in range(MAX_OF_KEY):
+        assert await open_session(db, owner.id, owner.name) is not None
+    async with db.connection() as connection:
+        rows = await connection.fetch("select hash from browser_sessions")
+    hashes = {bytes(row["hash"]) for row in rows}
+    assert len(hashes) == MAX_OF_KEY
+    assert hash_secret(session_credential(token)) not in hashes, "the oldest ended"
+    assert not any(token.encode() in one for one in hashes)
+
+
+async def test_a_session_of_an_expired_key_is_over(db: Database, api: ServedApi) -> None:
+    made = await create_key(db, "viewer", name="short", expires_s=1.5)
+    api.keys["short"] = made.key
+    cookie = await login(api, "short")
+    status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie)
+    assert status == 200
+    await asyncio.sleep(1.6)
+    status, _, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie)
+    assert status == 401
