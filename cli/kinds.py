@@ -10,9 +10,10 @@ from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, 
 from cli.gpu_text import foreign, measure, throttle
 from cli.kind import Column, Kind
 from cli.policy_text import action_of, idle_for, stops_in
-from cli.runtime_text import CONTAINERS, runtimes
+from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
 from schemas.units import format_bytes
+from schemas.worker_conditions import CONTAINERS
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.deployments import DeploymentView

@@ -1,13 +1,10 @@
 """Runtimes and images as text for lists and `describe`. Pure."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.workers import RuntimeView
-
-
-CONTAINERS: Final = "ContainersUsable"  # the condition of a worker
 
 
 def runtimes(known: Iterable["RuntimeView"]) -> str:

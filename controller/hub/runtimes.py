@@ -1,13 +1,10 @@
 """What a worker can run besides processes of its host: a condition where its containers, or their GPUs, do not work."""
 
-from typing import Final
-
 from controller.store.core.database import Connection
 from controller.store.workers.conditions import clear_condition, set_condition
 from schemas.placement_reasons import Reason
 from schemas.wire import RUNTIME_DOCKER, Inventory, RuntimeFacts
-
-CONTAINERS: Final = "ContainersUsable"
+from schemas.worker_conditions import CONTAINERS
 
 
 async def record_runtimes(connection: Connection, worker_id: str, inventory: Inventory) -> None:

@@ -16,17 +16,23 @@ READING_GOOD_FOR_S: Final = 30
 DETAILS_GOOD_FOR_S: Final = 90
 # Of a GPU `d`: free memory for one more shared claim.
 FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
-_GPUS: Final = f"""
-    select d.*, {FREE_MIB} as free_mib, w.name as worker, w.created_at as since,
-           case when d.present then r.used_mib end as used_mib,
-           case when d.present then r.utilization end as utilization,
-           case when d.present then x.details end as details
+# What the list and the map have in common: the figures of a GPU, its worker and fresh reading, and which are shown.
+FIGURES: Final = f"""
+    {FREE_MIB} as free_mib, w.name as worker,
+    case when d.present then r.used_mib end as used_mib,
+    case when d.present then r.utilization end as utilization"""
+FROM: Final = f"""
       from devices d
       join workers w on w.id = d.worker_id
-      left join device_readings r on r.device = d.uuid and r.read_at > now() - interval '{READING_GOOD_FOR_S} s'
+      left join device_readings r on r.device = d.uuid and r.read_at > now() - interval '{READING_GOOD_FOR_S} s'"""
+SHOWN: Final = """
+    d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
+    and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))"""
+_GPUS: Final = f"""
+    select d.*, {FIGURES}, w.created_at as since, case when d.present then x.details end as details
+      {FROM}
       left join device_details x on x.device = d.uuid and x.read_at > now() - interval '{DETAILS_GOOD_FOR_S} s'
-     where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
-       and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))"""  # noqa: S608 - a constant, no input
+     where {SHOWN}"""
 _CLAIMS: Final = """
     select c.device, c.instance_id, c.epoch, c.memory_mib, c.exclusive, p.name as deployment
       from claims c

@@ -14,10 +14,13 @@ from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 # A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
+# Of a worker `w` and its liveness `l`: what its state and its conditions follow from.
+STATE_COLUMNS: Final = """
+    w.*, w.quarantined_until > clock_timestamp() as quarantined,
+    coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
+    l.connected and l.session = w.session as connected, l.last_seen"""
 _WORKERS: Final = f"""
-    select w.*, w.quarantined_until > clock_timestamp() as quarantined,
-           coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
-           l.connected and l.session = w.session as connected, l.last_seen,
+    select {STATE_COLUMNS},
            t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
            t.free_cpu_milli, t.instances
       from workers w
@@ -72,7 +75,7 @@ async def worker_by_name(connection: Reader, name: str) -> WorkerView:
     return _view(rows[0])
 
 
-def _state(row: Any) -> str:
+def worker_state(row: Any) -> str:
     """The state for operators: their own flags take precedence over the observed phase."""
     if row["deleted_at"] is not None:
         return "deleted"
@@ -86,7 +89,7 @@ def _state(row: Any) -> str:
     return phase
 
 
-def _conditions(row: Any) -> list[Condition]:
+def worker_conditions(row: Any) -> list[Condition]:
     """Those that are stored, and whether sampling periods could not be taken of late."""
     conditions = [Condition.model_validate(one) for one in row["conditions"]]
     if not row["dropping"]:
@@ -116,7 +119,11 @@ def _view(row: Any) -> WorkerView:
         status=WorkerStatus(
             **(
                 columns_of(WorkerStatus, row)
-                | {"state": _state(row), "connected": bool(row["connected"]), "conditions": _conditions(row)}
+                | {
+                    "state": worker_state(row),
+                    "connected": bool(row["connected"]),
+                    "conditions": worker_conditions(row),
+                }
             ),
         ),
     )
