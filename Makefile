@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli reference estimates docs lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,7 +32,7 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli: see bench/'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch: see bench/'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -81,8 +81,8 @@ test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 test-docker: $(VENV)/.ready-dev
 	$(BIN)/python tests/docker/run.py $(ARGS)
 
-# Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost and bench-cli exit with 1 where a limit is exceeded.
-bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation: bench-%: $(VENV)/.ready-dev
+# Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli and bench-watch exit with 1 where a limit is exceeded.
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-watch: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 bench-gateway: $(VENV)/.ready-dev

@@ -153,6 +153,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)
+    app.cleanup_ctx.append(watch.feed_context)
     app.cleanup_ctx.append(agent_proxies_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}

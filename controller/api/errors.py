@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.engines.base import SpecError
 from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
-from controller.live.errors import UnknownWhileAwayError
+from controller.live.errors import UnknownWhileAwayError, WatchEndedError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
 from controller.store.core.refusals import (
     GenerationConflictError,
@@ -69,6 +69,8 @@ def as_api_error(error: Exception) -> ApiError | None:
             known = _from_aiohttp(error)
         case TimeoutError():
             known = unavailable("timed_out", "the request timed out here; try again in a moment")
+        case WatchEndedError():
+            known = database_unavailable()
         case _ if is_database_trouble(error):
             known = database_unavailable()
         case _:

@@ -1,16 +1,16 @@
-"""Passes change notifications on to watches and the gateway. Bounded and coalescing; an overflow says "read all"."""
+"""Passes change notifications on, and counts watchers. Bounded and coalescing; an overflow says "read all"."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from controller.store.core.notify import PLACES
 
 MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
-MAX_SUBSCRIBERS: Final = 256
+MAX_SUBSCRIBERS: Final = 256  # watchers
 MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"
 _BETWEEN_GATEWAYS: Final = (PLACES,)  # nothing that is read has changed
@@ -70,7 +70,8 @@ class ChangeFanout:
     """The subscriptions. Publishing never blocks."""
 
     def __init__(self) -> None:
-        self._subscriptions: set[Subscription] = set()
+        self._subscriptions: set[object] = set()  # what watchers hold: one for each
+        self._listening: set[Subscription] = set()
         self._of_key: Counter[str] = Counter()
         self._wakes: list[tuple[str, Callable[[], None]]] = []
 
@@ -80,7 +81,7 @@ class ChangeFanout:
         What gateways tell one another goes to those alone that `woken_by` names.
         """
         if kind not in _BETWEEN_GATEWAYS:
-            for subscription in self._subscriptions:
+            for subscription in self._listening:
                 subscription.put(kind, object_id)
         for wanted, wake in self._wakes:
             if kind in (wanted, _EVERY_KIND):
@@ -97,24 +98,36 @@ class ChangeFanout:
             self._wakes.remove(entry)
 
     @contextmanager
-    def subscribe(self, key_id: str | None = None) -> Iterator[Subscription]:
-        """A subscription for as long as the context lasts; `key_id` None: a part of the server itself.
+    def admitted(self, key_id: str, watcher: object) -> Iterator[None]:
+        """Counts a watcher of this key for as long as the context lasts. It gets no changes from here.
 
         Raises:
             TooManyOfKeyError: beyond `MAX_OF_KEY`.
             TooManySubscribersError: beyond `MAX_SUBSCRIBERS`.
         """
-        if key_id is not None and self._of_key[key_id] >= MAX_OF_KEY:
+        if self._of_key[key_id] >= MAX_OF_KEY:
             raise TooManyOfKeyError(f"{MAX_OF_KEY} watches of this key are open, the most allowed; close some or poll")
-        if key_id is not None and len(self._subscriptions) >= MAX_SUBSCRIBERS:
+        if len(self._subscriptions) >= MAX_SUBSCRIBERS:
             raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
-        subscription = Subscription()
-        self._subscriptions.add(subscription)
-        if key_id is not None:
-            self._of_key[key_id] += 1
+        self._subscriptions.add(watcher)
+        self._of_key[key_id] += 1
         try:
-            yield subscription
+            yield
         finally:
-            self._subscriptions.discard(subscription)
-            if key_id is not None:
-                self._of_key -= Counter((key_id,))  # drops what is at zero
+            self._subscriptions.discard(watcher)
+            self._of_key -= Counter((key_id,))  # drops what is at zero
+
+    @contextmanager
+    def subscribe(self, key_id: str | None = None) -> Iterator[Subscription]:
+        """A subscription for as long as the context lasts; `key_id` None: a part of the server itself, not counted.
+
+        Raises:
+            TooManyOfKeyError, TooManySubscribersError: as `admitted`.
+        """
+        subscription = Subscription()
+        with nullcontext() if key_id is None else self.admitted(key_id, subscription):
+            self._listening.add(subscription)
+            try:
+                yield subscription
+            finally:
+                self._listening.discard(subscription)

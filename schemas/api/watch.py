@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
+from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 from schemas.base import View
 
@@ -12,4 +13,4 @@ class WatchEvent(View):
     """One server-sent event: `snapshot` first, then `changed` or `gone` objects."""
 
     type: Literal["snapshot", "changed", "gone"]
-    object: DeploymentView | InstanceView | WorkerView | dict[str, Any]
+    object: DeploymentView | InstanceView | WorkerView | PolicyView | dict[str, Any]

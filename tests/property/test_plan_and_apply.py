@@ -19,16 +19,13 @@ from support.api_calls import deployment, plan
 from support.database.ledger import add_host
 from support.database.migrated import migrated_database
 from support.database.postgres import PostgresServer
+from support.database.truncated import EMPTY
 from support.leading.leader_term import LeaderTerm
 from support.leading.plan_floor import Document, Floor, check_foretold
 from support.leading.served_api import ServedApi, served
 from support.profiles import plan_settings
 from support.standins.hosts_by_hand import set_heartbeat
 
-_EMPTY = """
-    delete from claims; delete from commands; delete from processes; delete from instances; delete from revisions;
-    delete from intents; delete from deployments; delete from events; delete from worker_liveness;
-    delete from devices; delete from workers; delete from policies"""
 POLICY = {"kind": "UtilizationPolicy", "name": "p", "min_gpu_utilization": 10, "time_window": "30m"}
 
 
@@ -142,7 +139,7 @@ def test_plan_and_apply_agree(postgres: PostgresServer, template: str) -> None:
 
 async def one_example(api: ServedApi, db: Database, scene: Scene) -> None:
     async with db.connection() as connection:
-        await connection.execute(_EMPTY)
+        await connection.execute(EMPTY)
     term = await LeaderTerm.begin(db)
     try:
         await check(Floor(api, db, term), scene)

@@ -14,7 +14,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.notify import notify_all
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
@@ -158,7 +158,7 @@ async def _record(
     objects = (f"policy:{uid}", *(f"deployment:{one}" for one in list(affected)[:_OBJECTS_MAX]))
     event = NewEvent(reason, message, objects, {**evidence, "deployments": len(affected)})
     await write_events(connection, [event])
-    await notify(connection, "deployment", affected)
+    await notify_all(connection, {"deployment": affected, "policy": [str(uid)]})
 
 
 def _written(spec: PolicySpec) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.store.core.notify import notify
 from controller.store.deployments.processes import lock_sessions
 from controller.store.telemetry.partitions import samples_range
 from schemas.wire import ProcessSample, Readings, SamplePeriod
@@ -122,6 +123,7 @@ async def write_samples(
 async def record_dropped(connection: Any, worker_id: str, session: int, what: str) -> None:
     """Shows on the worker, for a time, that one of its sampling periods could not be taken."""
     await connection.execute(_DROPPED, worker_id, session, what)
+    await notify(connection, "worker", [worker_id])
 
 
 async def _unwritten(

@@ -58,6 +58,11 @@ async def list_policies(connection: Reader, *, limit: int, cursor: str | None = 
     return page_of([_view(row) for row in rows], limit, lambda view: (view.name,))
 
 
+async def all_policies(connection: Reader) -> list[PolicyView]:
+    """All policies, by name."""
+    return [_view(row) for row in await connection.fetch(f"{_POLICIES} order by p.name")]
+
+
 async def policy_by_name(connection: Reader, name: str) -> PolicyView:
     """One policy.
 

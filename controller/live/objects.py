@@ -1,0 +1,268 @@
+"""Objects as watchers are shown them: each encoded once, and the updates from one read to the next. Reads nothing."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import orjson
+
+from controller.live.change_fanout import Changes
+from schemas.api.deployments import DeploymentView
+from schemas.api.instances import InstanceView
+from schemas.api.policies import PolicyView
+from schemas.api.workers import WorkerView
+
+LISTS: Final[Mapping[str, str]] = {
+    "Deployment": "deployments",
+    "Instance": "instances",
+    "Worker": "workers",
+    "UtilizationPolicy": "policies",
+}
+DEFAULT_KINDS: Final = frozenset({"deployments", "instances", "workers"})
+SWEPT: Final = 50  # objects of a kind that a sweep reads again
+_DEPLOYMENT_KINDS: Final = ("deployment", "status", "process", "wake")
+_QUARANTINED: Final = "quarantined"  # this state and this condition of a worker end with the database's clock
+_SAMPLES_DROPPED: Final = "TelemetryComplete"
+K = TypeVar("K")
+V = TypeVar("V")
+
+Key = tuple[str, str]  # kind, uid
+View = DeploymentView | InstanceView | WorkerView | PolicyView
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a watcher asks for.
+
+    Attributes:
+        kinds: values of `LISTS`.
+        deployment: of deployments and instances only those of this name; None: all.
+    """
+
+    kinds: frozenset[str] = DEFAULT_KINDS
+    deployment: str | None = None
+
+    def has(self, kind: str, deployment: str) -> bool:
+        """Whether it asks for an object of this kind, which belongs to the deployment of this name, or to none."""
+        if LISTS[kind] not in self.kinds:
+            return False
+        return self.deployment is None or kind not in ("Deployment", "Instance") or deployment == self.deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An object as it was last read.
+
+    Attributes:
+        owner: uid of the deployment whose read covers it; of others the own uid.
+        deployment: name of the deployment; empty for others.
+        body: JSON.
+        mark: what must differ for it to have changed.
+        claims: of an instance: each device with its worker's name.
+        by_clock: it changes with time alone.
+    """
+
+    kind: str
+    uid: str
+    name: str
+    owner: str
+    deployment: str
+    body: bytes
+    mark: bytes
+    claims: frozenset[tuple[str, str, int, int]] = frozenset()
+    by_clock: bool = False
+
+
+def shown(view: View) -> Shown:
+    """The object, encoded."""
+    body = view.model_dump_json().encode()
+    owner, deployment, mark = view.uid, "", body
+    claims: frozenset[tuple[str, str, int, int]] = frozenset()
+    by_clock = False
+    match view:
+        case DeploymentView():
+            deployment = view.name
+            by_clock = view.status.scaling is not None and view.status.scaling.awake_until is not None
+        case InstanceView():
+            owner, deployment = view.spec.deployment_uid, view.spec.deployment
+            claims = frozenset((one.worker, one.device, one.epoch, one.memory_mib) for one in view.status.claims)
+        case WorkerView():
+            dropped = any(one.type == _SAMPLES_DROPPED for one in view.status.conditions)
+            by_clock = dropped or view.status.state == _QUARANTINED
+            if view.status.connected:  # each heartbeat moves `last_seen` on; that alone is no news
+                mark = _without(view, last_seen=None)
+        case PolicyView():  # while an action lasts, the seconds that it freed grow with the clock
+            mark = _without(view, gpu_seconds_freed=0.0)
+    return Shown(view.kind, view.uid, view.name, owner, deployment, body, mark, claims, by_clock)
+
+
+def _without(view: WorkerView | PolicyView, **parts: object) -> bytes:
+    return view.model_copy(update={"status": view.status.model_copy(update=parts)}).model_dump_json().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One `changed` or `gone` message, as JSON."""
+
+    kind: str
+    deployment: str
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The updates of one read. Each form of it is made once for all watchers."""
+
+    updates: tuple[Update, ...]
+    _frames: dict[Wanted, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(update.message) for update in self.updates)
+
+    def messages(self, wanted: Wanted) -> list[bytes]:
+        """The messages that are asked for, in order."""
+        return [update.message for update in self.updates if wanted.has(update.kind, update.deployment)]
+
+    def frames(self, wanted: Wanted) -> bytes:
+        """These as server-sent events; may be empty."""
+        if wanted not in self._frames:
+            self._frames[wanted] = b"".join(map(frame, self.messages(wanted)))
+        return self._frames[wanted]
+
+
+def frame(message: bytes) -> bytes:
+    """The server-sent event of a message, named by its `type`."""
+    kind = message.split(b'"', 4)[3]
+    return b"event: %b\ndata: %b\n\n" % (kind, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a read covers: everything, or some deployments with their instances, some workers, and the policies."""
+
+    everything: bool = False
+    deployments: frozenset[str] = frozenset()
+    workers: frozenset[str] = frozenset()
+    policies: bool = False
+
+    @classmethod
+    def of(cls, changes: Changes) -> "Scope":
+        """What must be read after these changes."""
+        return cls(
+            changes.resync, changes.of(*_DEPLOYMENT_KINDS), changes.of("worker"), policies=bool(changes.of("policy"))
+        )
+
+    def __or__(self, other: "Scope") -> "Scope":
+        return Scope(
+            self.everything or other.everything,
+            self.deployments | other.deployments,
+            self.workers | other.workers,
+            self.policies or other.policies,
+        )
+
+    def __bool__(self) -> bool:
+        return self.everything or self.policies or bool(self.deployments or self.workers)
+
+
+class Objects:
+    """All objects as they were last read."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, Shown] = {}
+        self._of_owner: dict[tuple[bool, str], set[Key]] = defaultdict(set)
+        self._workers: dict[str, set[str]] = defaultdict(set)  # uids by name: of a deleted one claims may be left
+        self._by_clock: set[Key] = set()
+        self._round: deque[Key] = deque()
+
+    def snapshot(self, wanted: Wanted) -> bytes:
+        """The message of all objects that are asked for."""
+        lists: dict[str, list[bytes]] = {name: [] for name in LISTS.values() if name in wanted.kinds}
+        for one in self._objects.values():
+            if wanted.has(one.kind, one.deployment):
+                lists[LISTS[one.kind]].append(one.body)
+        parts = (b'"%b":[%b]' % (name.encode(), b",".join(bodies)) for name, bodies in lists.items())
+        return b'{"type":"snapshot","object":{%b}}' % b",".join(parts)
+
+    def workers_of_changed_claims(self, found: Iterable[Shown], scope: Scope) -> frozenset[str]:
+        """The workers on which instances have other claims now: their sums have changed with them.
+
+        Args:
+            found: all instances of the scope's deployments, and maybe other objects.
+            scope: of the read.
+        """
+        before = {one.uid: one.claims for one in self._covered(scope) if one.kind == "Instance"}
+        after = {one.uid: one.claims for one in found if one.kind == "Instance"}
+        names: set[str] = set()
+        for uid in before.keys() | after.keys():
+            changed = before.get(uid, frozenset()) ^ after.get(uid, frozenset())
+            names.update(worker for worker, *_ in changed)
+        return frozenset(uid for name in names for uid in self._workers.get(name, ()))
+
+    def merge(self, found: Sequence[Shown], scope: Scope) -> list[Update]:
+        """Takes over what a read of this scope found; returns what is new to watchers."""
+        updates: list[Update] = []
+        seen = {(one.kind, one.uid) for one in found}
+        for one in [one for one in self._covered(scope) if (one.kind, one.uid) not in seen]:
+            self._forget(one)
+            gone = orjson.dumps({"kind": one.kind, "name": one.name, "uid": one.uid})
+            updates.append(Update(one.kind, one.deployment, b'{"type":"gone","object":%b}' % gone))
+        for one in found:
+            known = self._objects.get((one.kind, one.uid))
+            self._keep(one)
+            if known is None or known.mark != one.mark:
+                updates.append(Update(one.kind, one.deployment, b'{"type":"changed","object":%b}' % one.body))
+        return updates
+
+    def sweep(self) -> Scope:
+        """The next few objects of a round through all, those that change with time alone, and the policies.
+
+        Every change is notified. This is for one that was not, as by another version of the controller.
+        """
+        if not self._round:
+            self._round.extend(key for key in self._objects if key[0] in ("Deployment", "Worker"))
+        keys = {self._round.popleft() for _ in range(min(SWEPT, len(self._round)))} | self._by_clock
+        return Scope(
+            deployments=frozenset(uid for kind, uid in keys if kind == "Deployment"),
+            workers=frozenset(uid for kind, uid in keys if kind == "Worker"),
+            policies=True,
+        )
+
+    def _covered(self, scope: Scope) -> Iterator[Shown]:
+        """The known objects that a read of this scope would have found."""
+        if scope.everything:
+            yield from self._objects.values()
+            return
+        owners = [(False, uid) for uid in scope.deployments] + [(True, uid) for uid in scope.workers]
+        for owner in owners:
+            for key in self._of_owner.get(owner, ()):
+                yield self._objects[key]
+        if scope.policies:
+            yield from [one for key, one in self._objects.items() if key[0] == "UtilizationPolicy"]
+
+    def _keep(self, one: Shown) -> None:
+        key = (one.kind, one.uid)
+        self._objects[key] = one
+        self._of_owner[one.kind == "Worker", one.owner].add(key)
+        if one.kind == "Worker":
+            self._workers[one.name].add(one.uid)
+        if one.by_clock:
+            self._by_clock.add(key)
+        else:
+            self._by_clock.discard(key)
+
+    def _forget(self, one: Shown) -> None:
+        key = (one.kind, one.uid)
+        del self._objects[key]
+        self._by_clock.discard(key)
+        _drop(self._of_owner, (one.kind == "Worker", one.owner), key)
+        if one.kind == "Worker":
+            _drop(self._workers, one.name, one.uid)
+
+
+def _drop(index: dict[K, set[V]], at: K, value: V) -> None:
+    index[at].discard(value)
+    if not index[at]:
+        del index[at]

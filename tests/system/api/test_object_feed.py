@@ -1,0 +1,159 @@
+"""Watchers share one reader: what one read finds, all are told; a failed read ends all; the last one ends it."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+from controller.live import object_feed
+from controller.live.change_fanout import ChangeFanout
+from controller.live.errors import WatchEndedError
+from controller.live.object_feed import ObjectFeed, ObjectStream, Wanted
+from controller.live.objects import Batch, Update
+from controller.store.core.database import Database
+from support.database.ledger import add_deployment, add_host, add_instance, claim
+from support.leading.served_api import ServedApi
+
+LIMIT_S = 20.0
+ALL = Wanted()
+
+
+@pytest.fixture
+def feed(db: Database) -> ObjectFeed:
+    return ObjectFeed(db, ChangeFanout())
+
+
+async def told(stream: ObjectStream) -> list[dict[str, Any]]:
+    async with asyncio.timeout(LIMIT_S):
+        return [orjson.loads(m) for batch in await stream.take() for m in batch.messages(stream.wanted)]
+
+
+async def worker_told(stream: ObjectStream) -> dict[str, Any]:
+    while True:
+        for one in await told(stream):
+            if one["object"]["kind"] == "Worker":
+                return one
+
+
+async def test_claims_that_come_and_go_are_told_of_their_worker(db: Database) -> None:
+    changes = ChangeFanout()
+    feed = ObjectFeed(db, changes)
+    host = await add_host(db, "w", gpus=2)
+    uid = await add_deployment(db, "d")
+    await add_instance(db, uid, "d-1", phase="running", epoch=1)
+    async with feed.watch("k", ALL) as stream:
+        await claim(db, host.gpus[0], "d-1", 1024)
+        changes.publish("status", uid)
+        assert (await worker_told(stream))["object"]["status"]["claimed_mib"] == 1024
+        async with db.transaction() as connection:
+            await connection.execute("delete from claims")
+            await connection.execute("update workers set deleted_at = now()")
+        changes.publish("process", uid)
+        assert (await worker_told(stream))["type"] == "gone"
+    await feed.stop()
+
+
+async def test_what_the_clock_changes_is_read_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_feed, "SWEEP_S", 0.1)
+    feed = ObjectFeed(db, ChangeFanout())
+    host = await add_host(db, "quarantined", phase="unreachable")
+    other = await add_host(db, "dropping")
+    async with db.transaction() as connection:
+        await connection.execute(
+            "insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, 1, true, now())",
+            host.id,
+        )
+        await connection.execute(
+            "update workers set quarantined_until = clock_timestamp() + $2::interval where id = $1",
+            host.id, timedelta(seconds=1),
+        )  # fmt: skip
+        await connection.execute(
+            """update workers set samples_dropped = 'x', samples_dropped_at = clock_timestamp() - $2::interval
+                where id = $1""",
+            other.id, timedelta(seconds=599),
+        )  # fmt: skip
+    async with feed.watch("k", ALL) as stream:
+        before = {one["name"]: one["status"] for one in orjson.loads(stream.snapshot)["object"]["workers"]}
+        assert before["quarantined"]["state"] == "quarantined"
+        assert before["dropping"]["conditions"]
+        after: dict[str, Any] = {}
+        while len(after) < 2:
+            after |= {one["object"]["name"]: one["object"]["status"] for one in await told(stream)}
+        assert after["quarantined"]["state"] == "unreachable"
+        assert not after["dropping"]["conditions"]
+    await feed.stop()
+
+
+async def test_watchers_share_a_reader_from_the_first_to_the_last(db: Database) -> None:
+    changes = ChangeFanout()
+    feed = ObjectFeed(db, changes)
+
+    def readers() -> int:
+        return sum(task.get_name() == "object-feed" and not task.done() for task in asyncio.all_tasks())
+
+    uid = await add_deployment(db, "d")
+    async with feed.watch("k", ALL) as one:
+        async with feed.watch("k", Wanted(frozenset({"deployments"}), "other")) as two, feed.watch("k", ALL) as three:
+            assert readers() == 1
+            async with db.transaction() as connection:
+                await connection.execute("update deployments set message = 'new'")
+            changes.publish("status", uid)
+            async with asyncio.timeout(LIMIT_S):
+                (batch,), (same,) = await one.take(), await three.take()
+            assert batch is same
+            assert batch.frames(ALL) is same.frames(ALL)
+            assert batch.messages(two.wanted) == []
+        assert readers() == 1
+    await feed.stop()
+    assert readers() == 0
+
+
+async def test_a_failed_read_ends_all_watchers(feed: ObjectFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with feed.watch("k", ALL) as one, feed.watch("k", ALL) as two:
+
+        async def fails(*_: Any) -> Any:
+            raise OSError("the database is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(object_feed, "deployments_by_uid", fails)
+            feed._changes.publish("*", None)
+            for stream in (one, two):
+                with pytest.raises(WatchEndedError):
+                    await told(stream)
+            with pytest.raises(WatchEndedError):
+                async with feed.watch("k", ALL):
+                    pass
+        async with feed.watch("k", ALL) as again:
+            assert orjson.loads(again.snapshot)["type"] == "snapshot"
+    await feed.stop()
+
+
+async def test_a_watcher_that_falls_behind_is_ended() -> None:
+    stream = ObjectStream(ALL)
+    for n in range(object_feed.MAX_BATCHES + 1):
+        stream.put(Batch((Update("Worker", "", b"%d" % n),)))
+    with pytest.raises(WatchEndedError):
+        await stream.take()
+    large = ObjectStream(ALL)
+    large.put(Batch((Update("Worker", "", b"x" * (object_feed.MAX_WAITING_BYTES + 1)),)))
+    assert len(await large.take()) == 1  # one always fits
+    large.put(Batch((Update("Worker", "", b"x"),)))
+    large.put(Batch((Update("Worker", "", b"x" * object_feed.MAX_WAITING_BYTES),)))
+    with pytest.raises(WatchEndedError):
+        await large.take()
+
+
+async def test_parameters_of_a_watch(api: ServedApi, db: Database) -> None:
+    for name in ("a", "b"):
+        await add_instance(db, await add_deployment(db, name), f"{name}-1")
+    await add_host(db, "w")
+    status, body = await api.call("GET", "/api/v1/watch?kinds=deployments,gpu")
+    assert (status, body["error"]["details"]["problems"][0]["path"]) == (400, "kinds")
+    url = f"{api.url}/api/v1/watch?kinds=deployments,instances,policies&deployment=a"
+    async with api.session.get(url, headers=api.header("viewer")) as answer, asyncio.timeout(LIMIT_S):
+        await answer.content.readline()
+        first = orjson.loads((await answer.content.readline()).removeprefix(b"data: "))
+    found = {kind: [one["name"] for one in listed] for kind, listed in first["object"].items()}
+    assert found == {"deployments": ["a"], "instances": ["a-1"], "policies": []}
