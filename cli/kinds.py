@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 from cli.access_kinds import KEYS, TOKENS
 from cli.errors import UsageError
-from cli.explanations import layout_line, one_line
+from cli.explanations import layout_line
 from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
 from cli.gpu_text import foreign, measure, throttle
 from cli.kind import Column, Kind
 from cli.policy_text import action_of, idle_for, stops_in
 from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
+from schemas.explain_text import one_line
 from schemas.units import format_bytes
 from schemas.worker_conditions import CONTAINERS
 

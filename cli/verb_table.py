@@ -43,6 +43,7 @@ VERBS: Final = (
     Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
     Verb("get", "cli.verbs.get", "List the objects of a kind, or show one of them."),
     Verb("ps", "cli.verbs.get", "List instances."),
+    Verb("pending", "cli.verbs.pending", "List pending instances in the order in which they are placed."),
     Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
     Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
     Verb("report", "cli.verbs.report", "Report how GPUs were used."),

@@ -7,7 +7,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.explanations import layout_line, one_line
+from cli.explanations import layout_line
 from cli.formatting import gib, or_dash, short_gpus
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
@@ -17,6 +17,7 @@ from cli.table import Table
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
+from schemas.explain_text import one_line
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import

@@ -11,7 +11,7 @@ from controller.api.agent_proxies import agent_proxies_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import defrag, explain, manifests, plan
+from controller.api.dry_run import defrag, explain, manifests, pending, plan
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
@@ -73,6 +73,7 @@ def all_routes(version: str) -> list[Route]:
         defrag.ROUTES,
         instances.ROUTES,
         explain.ROUTES,
+        pending.ROUTES,
         logs.ROUTES,
         workers.ROUTES,
         model_cache.ROUTES,

@@ -1,6 +1,7 @@
 """A pending instance: as it is stored, and as admission sees it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from controller.domain.placement import Ask
@@ -77,6 +78,22 @@ class PendingRow:
             own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s,
             self.queued_at, self.awaited,
         )  # fmt: skip
+
+
+def in_order(pending: Sequence[PendingRow], awaited: Sequence[PendingRow]) -> list[PendingRow]:
+    """All in the order in which they are placed. The awaited ones come after what is pending with their priority.
+
+    Args:
+        pending: as they are read: the replacements of relocations, then by priority and age.
+        awaited: the successors of outdated instances that are stopping.
+    """
+    if not awaited:
+        return list(pending)
+
+    def order(one: PendingRow) -> tuple[bool, int]:
+        return one.destination is None, -one.priority
+
+    return sorted([*pending, *awaited], key=order)
 
 
 def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:

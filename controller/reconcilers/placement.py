@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from controller.domain.holdings import Holders
-from controller.domain.pending import PendingRow
+from controller.domain.pending import PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
 from controller.runtime.lease import check_term
@@ -68,14 +68,8 @@ class _Observed:
     leaving: Holders
 
     def queue(self) -> list[PendingRow]:
-        """All in order. The awaited ones come after what is pending with their priority."""
-        if not self.awaited:
-            return self.pending.instances
-
-        def order(one: PendingRow) -> tuple[bool, int]:
-            return one.destination is None, -one.priority
-
-        return sorted([*self.pending.instances, *self.awaited], key=order)
+        """All in order."""
+        return in_order(self.pending.instances, self.awaited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ from schemas.api.gateways import GatewayView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
 from schemas.api.model_cache import CachedModelView
+from schemas.api.pending import PendingView
 from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 
 VIEWS: Final[tuple[type[BaseModel], ...]] = (
-    CachedModelView, DeploymentView, EventView, GatewayView, GpuView, InstanceView, KeyView, PolicyView, TokenView,
-    WorkerView,
+    CachedModelView, DeploymentView, EventView, GatewayView, GpuView, InstanceView, KeyView, PendingView, PolicyView,
+    TokenView, WorkerView,
 )  # fmt: skip
 _SCALARS: Final[dict[Any, str]] = {str: "str", int: "int", float: "float", bool: "bool", datetime: "moment"}
 _CONTAINERS: Final[dict[Any, tuple[str, int]]] = {list: ("[", 0), tuple: ("(", 0), dict: ("{", 1)}  # of which argument

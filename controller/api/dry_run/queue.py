@@ -22,7 +22,7 @@ from controller.store.placement.pending import (
 )
 from controller.store.placement.plan_reads import newest_revisions
 
-_MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
+MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Queue:
 async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
     """The present queue, without instances and relocations of the deployments `without` (uids)."""
     failures = RestartSettings().failures_per_worker
-    waiting = (await read_pending(connection, _MAX_QUEUED, failures_per_worker=failures)).instances
+    waiting = (await read_pending(connection, MAX_QUEUED, failures_per_worker=failures)).instances
     reserved = await read_planned_copies(connection)
     awaited = await read_awaited(connection)
-    asks = await _asks_of(connection, [*waiting, *reserved, *awaited])
+    asks = await asks_of(connection, [*waiting, *reserved, *awaited])
 
     known = [
         (one, ask)
@@ -62,7 +62,8 @@ async def read_successors(connection: Reader, holders: Holders, holdings: Holdin
     return {uid: ask for (uid, _), ask in (await _parsed(connection, keys)).items()}
 
 
-async def _asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
+async def asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
+    """The asks that the instances of a revision share. A revision that this version cannot run is missing."""
     return await _parsed(connection, sorted({(one.deployment_uid, one.revision) for one in some}))
 
 

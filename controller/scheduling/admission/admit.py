@@ -21,7 +21,7 @@ from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.admission.future_capacity import FutureCapacity
-from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names
+from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
@@ -58,12 +58,14 @@ class AdmissionDecision:
         victims: the holders that it preempts with this pass.
         awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
         after_victims: its place once the victims have ended.
+        reserved_on: the names of the workers on which capacity is reserved for it, by rank; empty: none is.
     """
 
     decision: Decision
     victims: tuple[Holder, ...] = ()
     awaits_servers: bool = False
     after_victims: Placed | None = None
+    reserved_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +230,9 @@ def _reserved(
     reservations: Reservations, ask: Ask, found: Reservation, decision: Unplaced, reason: Reason | None, text: str
 ) -> AdmissionDecision:
     reservations.add(ask, found.placed, found.victims)
-    note = f"{text} {worker_names(reservations.inventory, found.placed)}"
-    return AdmissionDecision(_with_note(decision, reason, note))
+    names = workers_of(reservations.inventory, found.placed)
+    note = f"{text} {', '.join(names)}"
+    return AdmissionDecision(_with_note(decision, reason, note), reserved_on=names)
 
 
 def _freeing(admission: AdmissionDecision) -> AdmissionDecision:

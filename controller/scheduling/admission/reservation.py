@@ -115,6 +115,11 @@ def _beyond(placed: Placed, ending: Sequence[Holder]) -> Placed:
     return replace(placed, claims=claims)
 
 
-def worker_names(inventory: Inventory, placed: Placed) -> str:
+def workers_of(inventory: Inventory, placed: Placed) -> tuple[str, ...]:
     """The names of a place's workers, by rank."""
-    return ", ".join(inventory.worker(worker).name for worker in placed.workers)
+    return tuple(inventory.worker(worker).name for worker in placed.workers)
+
+
+def worker_names(inventory: Inventory, placed: Placed) -> str:
+    """The same in a sentence."""
+    return ", ".join(workers_of(inventory, placed))

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FIGURES, FROM, SHOWN
+from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions, worker_state
 from schemas.api.map import MapGpus, MapGpuState, MapView, MapWorkers
 from schemas.status_reasons import WORKERS
@@ -42,15 +43,13 @@ _GPUS: Final = f"""
 
 async def read_map(connection: Reader) -> MapView:
     """The map. The connection must be in one REPEATABLE READ transaction."""
-    (moment,) = await connection.fetch("select now() as at")
+    at = await read_moment(connection)
     workers = await connection.fetch(_WORKERS)
     gpus = await connection.fetch(_GPUS)
     number_of = {row["id"]: number for number, row in enumerate(workers)}
     models = sorted({row["model"] for row in gpus})
     # Not validated: the rows have these types, and there may be a hundred thousand values.
-    return MapView.model_construct(
-        at=moment["at"], workers=_workers(workers), gpus=_gpus(gpus, number_of, models), models=models
-    )
+    return MapView.model_construct(at=at, workers=_workers(workers), gpus=_gpus(gpus, number_of, models), models=models)
 
 
 def _workers(rows: Sequence[Any]) -> MapWorkers:

@@ -1,8 +1,9 @@
 """Why an instance is pending, its need and its layout, as text."""
 
-from cli.explanations import explain_lines, layout_line, need_lines, one_line
+from cli.explanations import explain_lines, layout_line, need_lines
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.api.needs import LayoutView, NeedView
+from schemas.explain_text import one_line
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")
 

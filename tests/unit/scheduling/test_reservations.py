@@ -57,6 +57,8 @@ def test_capacity_that_servers_hold_is_reserved_for_a_bounded_time(
     found = decide(fleet, holders, big, pending("small", 80))
     assert fits(found["small"]) is not reserved
     assert found["big"].awaits_servers is (reserved and not task)
+    assert found["big"].reserved_on == (("a",) if reserved else ())
+    assert found["small"].reserved_on == ()
 
 
 def test_after_its_time_the_next_one_has_its_turn() -> None:

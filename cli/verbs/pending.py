@@ -1,0 +1,62 @@
+"""The verb `pending`."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from cli.api import path_of
+from cli.formatting import age, or_dash
+from cli.kind import Column, Kind, table_of
+from cli.output import Format, print_data, print_table
+from cli.runner import OutputOption, run
+from cli.views import read_view
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+    from schemas.api.pending import PendingView
+
+app = typer.Typer()
+
+
+def _place(view: "PendingView") -> str:
+    return "" if view.place is None else f"{view.place} of {view.of}"
+
+
+PENDING: Final = Kind(
+    "pending instance",
+    "pending",
+    "PendingView",
+    (
+        Column("PLACE", lambda p, _: or_dash(_place(p))),
+        Column("NAME", lambda p, _: p.instance),
+        Column("DEPLOYMENT", lambda p, _: p.deployment, rank=4),
+        Column("PRIORITY", lambda p, _: str(p.priority), rank=2),
+        Column("AGE", lambda p, now: age(p.queued_at, now), wide=True, rank=5),
+        Column("PENDING FOR", lambda p, now: age(p.since, now), rank=1),
+        Column("RESERVED ON", lambda p, _: or_dash(", ".join(p.reserved_on)), rank=3),
+        Column("REASON", lambda p, _: or_dash(p.reason), wide=True, rank=6),
+        Column("WHY", lambda p, _: or_dash(p.message)),
+    ),
+    by_name=False,
+)
+
+
+@app.command()
+def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """List pending instances in the order in which they are placed.
+
+    Each line shows for which of them capacity is reserved, and why it does not fit. `gpuward describe instance NAME`
+    adds what would make it fit.
+    """
+
+    async def work(api: "Api") -> None:
+        found = await api.get(path_of(PENDING.plural))
+        if output.for_programs:
+            print_data(found, output)
+            return
+        views = [read_view(PENDING.view, raw) for raw in found["items"]]
+        table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE)
+        print_table(table, empty="Nothing is pending.")
+
+    run(ctx, work)

@@ -1,0 +1,158 @@
+"""`GET /pending`: the pending instances in the order in which they are placed, and what is reserved for them.
+
+Reservations live within one placement pass. So one pass is made in memory, over one snapshot, and nothing is written.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.context import CONTEXT
+from controller.api.dry_run.queue import MAX_QUEUED, asks_of
+from controller.api.parameters import known_parameters
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.domain.holdings import Holders
+from controller.domain.pending import PendingInstance, in_order
+from controller.domain.placement import Ask, Unplaced
+from controller.domain.restart_delays import RestartSettings
+from controller.leader.inventory_cache import read_inventory
+from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
+from controller.scheduling.inventory.capacity import Inventory
+from controller.store.core.database import Reader
+from controller.store.placement.pending import count_queued, read_awaited, read_pending, read_planned_copies
+from controller.store.placement.preemption import read_holders
+from controller.store.views.moment import read_moment
+from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
+from schemas.api.pending import PendingList, PendingView
+from schemas.explain_text import one_line
+
+NOT_LISTED: Final = 1_000_000_000  # of one deployment: none is left out for being one of many
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one placement pass starts from."""
+
+    inventory: Inventory
+    waiting: Sequence[PendingInstance]
+    reserved: Sequence[Ask]
+    holders: Holders
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The pending instances at one moment; `queued`: ids in order, the first of `of`."""
+
+    at: datetime
+    queued: Sequence[str]
+    of: int
+    facts: Mapping[str, PendingFacts]
+    others: Sequence[PendingFacts]
+    one_pass: _Pass | None = None
+
+
+async def get(request: web.Request) -> web.Response:
+    """`GET /pending`."""
+    known_parameters(request, "limit", "cursor")
+    context = request.app[CONTEXT]
+    async with context.database.snapshot() as connection:
+        seen = await _read(connection, context.reserve)
+    reserved_on: Mapping[str, Sequence[str]] = {}
+    if seen.one_pass is not None:
+        reserved_on = await asyncio.to_thread(reservations_of, seen.one_pass, context.reserve)
+    return json_response(_list(seen, reserved_on))
+
+
+async def _read(connection: Reader, reserve: ReserveTimes) -> _Seen:
+    failures = RestartSettings().failures_per_worker
+    pending = await read_pending(connection, MAX_QUEUED, failures_per_worker=failures, of_deployment=NOT_LISTED)
+    queued = [one.id for one in pending.instances]
+    of = await count_queued(connection) if len(queued) == MAX_QUEUED else len(queued)
+    at = await read_moment(connection)
+    facts = await read_pending_facts(connection, queued) if queued else {}
+    others = await read_unqueued(connection, queued, more=of > len(queued))
+    if not queued:
+        return _Seen(at, queued, of, facts, others)
+    copies, awaited = await read_planned_copies(connection), await read_awaited(connection)
+    asks = await asks_of(connection, [*pending.instances, *copies, *awaited])
+    known = {(one.deployment_uid, one.revision) for one in (*pending.instances, *copies, *awaited)} & asks.keys()
+    waiting = [
+        one.pending_by(asks[one.deployment_uid, one.revision])
+        for one in in_order(pending.instances, awaited)
+        if (one.deployment_uid, one.revision) in known
+    ]
+    reserved = [
+        one.ask_by(asks[one.deployment_uid, one.revision])
+        for one in copies
+        if (one.deployment_uid, one.revision) in known
+    ]
+    inventory = await read_inventory(connection)
+    only_leaving = not any(may_reserve(one, reserve.after_s) for one in waiting)
+    holders = await read_holders(connection, inventory.holdings, only_leaving=only_leaving)
+    return _Seen(at, queued, of, facts, others, _Pass(inventory.inventory, waiting, reserved, holders))
+
+
+def reservations_of(one_pass: _Pass, reserve: ReserveTimes) -> dict[str, tuple[str, ...]]:
+    """The workers on which capacity is reserved, by instance. Decides as the reconciler does."""
+    by_id = {one.ask.instance: one for one in one_pass.waiting}
+    leaving = Holders(leaving=one_pass.holders.leaving)
+    decisions = _decide(one_pass, leaving, reserve)
+    unplaced = (by_id[one.decision.instance] for one in decisions if isinstance(one.decision, Unplaced))
+    if any(may_reserve(one, reserve.after_s) for one in unplaced):
+        decisions = _decide(one_pass, one_pass.holders, reserve)
+    return {one.decision.instance: one.reserved_on for one in decisions if one.reserved_on}
+
+
+def _decide(one_pass: _Pass, holders: Holders, reserve: ReserveTimes) -> list[AdmissionDecision]:
+    inventory = one_pass.inventory
+    try:
+        return list(admit(inventory, one_pass.waiting, holders, reserve=reserve, reserved=one_pass.reserved))
+    finally:
+        inventory.rollback()
+
+
+def _list(seen: _Seen, reserved_on: Mapping[str, Sequence[str]]) -> PendingList:
+    queued = [
+        _view(seen.facts[id_], seen.of, place, reserved_on.get(id_, ()))
+        for place, id_ in enumerate(seen.queued, start=1)
+        if id_ in seen.facts
+    ]
+    others = [_view(one, seen.of) for one in seen.others]
+    more = seen.of > len(seen.queued) or len(others) == MOST_UNQUEUED
+    return PendingList(at=seen.at, of=seen.of, more=more, items=[*queued, *others])
+
+
+def _view(facts: PendingFacts, of: int, place: int | None = None, reserved_on: Sequence[str] = ()) -> PendingView:
+    line = one_line(facts.explain) if facts.explain is not None and facts.phase == "pending" else ""
+    return PendingView.model_validate(
+        {
+            "instance": facts.id,
+            "deployment": facts.deployment,
+            "deployment_uid": facts.deployment_uid,
+            "place": place,
+            "of": of,
+            "phase": facts.phase,
+            "priority": facts.priority,
+            "preempt": facts.preempt,
+            "since": facts.since,
+            "queued_at": facts.queued_at,
+            "not_before": facts.not_before,
+            "reason": facts.reason,
+            "message": line or facts.message or facts.reason,
+            "explain": facts.explain,
+            "reserved_on": list(reserved_on),
+        }
+    )
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/pending", get, Access.READ, "List pending instances in the order in which they are placed",
+        "instances", PendingList,
+    ),
+)  # fmt: skip

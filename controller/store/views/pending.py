@@ -1,0 +1,82 @@
+"""Pending instances as the API shows them, apart from their places in the queue."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from controller.store.core.database import Reader
+from schemas.api.explain import Explain
+
+MOST_UNQUEUED: Final = 1_000
+_PENDING: Final = """
+    select i.id, i.deployment_uid::text as deployment_uid, d.name as deployment, i.phase, i.phase_since, i.created_at,
+           i.not_before, i.reason, i.message, i.explain, (d.spec ->> 'priority')::int as priority,
+           coalesce((d.spec ->> 'preempt')::boolean, false) as preempt
+      from instances i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+     where i.phase in ('pending', 'analyzing') and d.deleted_at is null"""
+_THESE: Final = f"{_PENDING} and i.id = any($1)"
+# Their analysis is running, they are in backoff, or their revision is outdated and they are about to go.
+_OTHERS: Final = f"""{_PENDING} and i.id <> all($1)
+       and (not $2 or r.need is null or i.not_before > clock_timestamp())
+     order by priority desc, i.created_at, i.id
+     limit {MOST_UNQUEUED}"""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFacts:
+    """A pending instance, with what was stored when it was last considered.
+
+    Attributes:
+        since: when it became pending.
+        queued_at: from when its age in the queue counts.
+        not_before: it is not placed earlier; None: it may be placed at once.
+    """
+
+    id: str
+    deployment_uid: str
+    deployment: str
+    phase: str
+    since: datetime
+    queued_at: datetime
+    not_before: datetime | None
+    reason: str
+    message: str
+    explain: Explain | None
+    priority: int
+    preempt: bool
+
+
+async def read_pending_facts(connection: Reader, instances: Collection[str]) -> dict[str, PendingFacts]:
+    """Of these pending instances, by id."""
+    return {row["id"]: _facts(row) for row in await connection.fetch(_THESE, list(instances))}
+
+
+async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bool) -> list[PendingFacts]:
+    """The pending instances without a place in the queue, `MOST_UNQUEUED` at most.
+
+    Args:
+        connection: in one REPEATABLE READ transaction.
+        queued: the ids of those with a place.
+        more: whether further ones have a place, which were not read.
+    """
+    return [_facts(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
+
+
+def _facts(row: Any) -> PendingFacts:
+    return PendingFacts(
+        id=row["id"],
+        deployment_uid=row["deployment_uid"],
+        deployment=row["deployment"],
+        phase=row["phase"],
+        since=row["phase_since"],
+        queued_at=row["created_at"],
+        not_before=row["not_before"],
+        reason=row["reason"],
+        message=row["message"],
+        explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+        priority=row["priority"],
+        preempt=row["preempt"],
+    )
