@@ -79,7 +79,7 @@ def moment(parameters: Mapping[str, str], name: str) -> datetime | timedelta | N
     except ValueError:
         pass
     try:
-        # A `+` that was not escaped comes as a space. A date alone is no moment.
+        # A `+` that was not escaped comes as a space. A date alone does not say one.
         found = datetime.fromisoformat(text.replace(" ", "+") if _MOMENT.match(text) else "")
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError) as error:

@@ -90,7 +90,7 @@ def shown(view: View) -> Shown:
         case WorkerView():
             dropped = any(one.type == _SAMPLES_DROPPED for one in view.status.conditions)
             by_clock = dropped or view.status.state == _QUARANTINED
-            if view.status.connected:  # each heartbeat moves `last_seen` on; that alone is no news
+            if view.status.connected:  # each heartbeat moves `last_seen` on, which alone is not told
                 mark = _without(view, last_seen=None)
         case PolicyView():  # while an action lasts, the seconds that it freed grow with the clock
             mark = _without(view, gpu_seconds_freed=0.0)

@@ -141,7 +141,7 @@ async def agree(floor: Floor, watcher: Watcher) -> None:
     wanted = at_rest(await lists(floor.api))
     try:
         async with asyncio.timeout(LIMIT_S):
-            while at_rest(watcher.state) != wanted:  # noqa: ASYNC110 - what is told is no event
+            while at_rest(watcher.state) != wanted:  # noqa: ASYNC110 - nothing is awaited here
                 await asyncio.sleep(0.02)
     except TimeoutError:
         told = at_rest(watcher.state)

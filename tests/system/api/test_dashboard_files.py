@@ -57,7 +57,7 @@ async def test_files_are_compressed_and_cached(api: ServedApi) -> None:
     assert sum(len(file.bodies.get("gzip", file.bodies["identity"])) for file in FILES.values()) <= COMPRESSED_LIMIT
 
 
-async def test_a_missing_asset_is_no_page(api: ServedApi) -> None:
+async def test_a_missing_asset_gives_no_page(api: ServedApi) -> None:
     answer, _ = await get(api, "/ui/assets/index-00000000.js")
     assert answer.status == 404
 

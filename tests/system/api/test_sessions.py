@@ -123,7 +123,7 @@ async def test_a_key_counts_before_a_cookie(api: ServedApi) -> None:
     assert status == 401
 
 
-async def test_a_session_is_no_key_and_a_key_no_session(api: ServedApi) -> None:
+async def test_a_session_serves_as_no_key_and_a_key_as_no_session(api: ServedApi) -> None:
     token = (await login(api)).partition("=")[2]
     for bearer in (token, session_credential(token).replace("\0", "")):
         status, _, _ = await ask(api, "GET", "/api/v1/me", Authorization=f"Bearer {bearer}")
