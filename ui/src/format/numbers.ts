@@ -1,0 +1,50 @@
+/** Figures as the command line writes them. What is unknown is a dash, never zero. */
+
+export const UNKNOWN = "–";
+
+const grouped = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+/** 12345 → 12,345. */
+export function count(value: number | null | undefined): string {
+  return value == null ? UNKNOWN : grouped.format(value);
+}
+
+/** MiB as GiB with at most one decimal: 81920 → 80, 902553.6 → 881.4. Without the unit. */
+export function gibNumber(mib: number | null | undefined): string {
+  if (mib == null) return UNKNOWN;
+  const text = (Math.round((mib / 1024) * 10) / 10).toLocaleString("en-US", { maximumFractionDigits: 1 });
+  return text;
+}
+
+/** As `gibNumber`, with the unit: 80 GiB. */
+export function gib(mib: number | null | undefined): string {
+  return mib == null ? UNKNOWN : `${gibNumber(mib)} GiB`;
+}
+
+/** 12.4 → 12 %. */
+export function percent(value: number | null | undefined): string {
+  return value == null ? UNKNOWN : `${Math.round(value)} %`;
+}
+
+/** GPU hours: two decimals below 100, none above. */
+export function hours(value: number | null | undefined): string {
+  if (value == null) return UNKNOWN;
+  return value < 100 ? value.toFixed(2) : grouped.format(value);
+}
+
+/** 1 instance, 2 instances. */
+export function plural(number: number, one: string, many = `${one}s`): string {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+/** 1st, 2nd, 3rd, 4th, 11th. */
+export function ordinal(number: number): string {
+  const ten = number % 100;
+  const suffix = ten >= 11 && ten <= 13 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th");
+  return `${count(number)}${suffix}`;
+}
+
+/** The first block of a GPU's UUID, as the command line prints it. */
+export function shortGpu(uuid: string): string {
+  return uuid.replace(/^GPU-/, "").split("-")[0] ?? uuid;
+}

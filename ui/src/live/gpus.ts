@@ -1,0 +1,62 @@
+/** The map's data: one read, then claims and states from the live objects, and rounds of figures. */
+
+import { computed, signal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { type Loaded, type Resource, useResource } from "../api/load";
+import { type MapAnswer, type MapGpu, mapGpus } from "../map/model";
+import { instances, workers } from "./cluster";
+import { useLive } from "./subscribe";
+
+const answer = signal<MapAnswer | null>(null);
+const samples = signal<ReadonlyMap<string, number | null>>(new Map());
+
+/** All GPUs by worker and index, as they are now. */
+export const gpus = computed<MapGpu[]>(() =>
+  answer.value ? mapGpus(answer.value, instances.all, workers.all, samples.value) : [],
+);
+
+/** How often the whole map is read again, for what the rounds do not carry: health, cordons of single GPUs. */
+const REREAD_MS = 30_000;
+
+/** Reads the map and follows it while the component is shown. */
+export function useMap(): Resource<MapAnswer> {
+  const resource = useResource<MapAnswer>("map", REREAD_MS);
+  const loaded: Loaded<MapAnswer> = resource.loaded.value;
+  useEffect(() => {
+    if (loaded.state === "there") {
+      answer.value = loaded.value;
+      samples.value = new Map();
+    }
+  }, [loaded]);
+  const workersNow = workers.all;
+  const known = workersNow.map((worker) => `${worker.name} ${worker.status.state} ${worker.generation}`).join();
+  useEffect(() => {
+    if (loaded.state !== "there") return;
+    const timer = setTimeout(resource.reload, 500);
+    return () => clearTimeout(timer);
+  }, [known]);
+  useLive("gpus", "map", () => ({}), takeRound);
+  return resource;
+}
+
+let order: string[] = [];
+
+/** A round: first the order of the GPUs, then the changed ones by their number. */
+export function takeRound(message: { type: string; [field: string]: unknown }): void {
+  const round = (message.object ?? message) as {
+    order?: string[];
+    uuid?: string[];
+    index?: number[];
+    utilization?: (number | null)[];
+  };
+  const named = round.order ?? round.uuid;
+  if (named) order = named;
+  const values = round.utilization;
+  if (!values) return;
+  const next = new Map(samples.value);
+  values.forEach((value, place) => {
+    const uuid = order[round.index?.[place] ?? place];
+    if (uuid !== undefined) next.set(uuid, value);
+  });
+  samples.value = next;
+}

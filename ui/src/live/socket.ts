@@ -1,0 +1,104 @@
+/** One WebSocket per tab. It carries every subscription of the page, and comes back by itself. */
+
+import { signal } from "@preact/signals";
+
+/** A message of the server about one subscription. */
+export interface LiveMessage {
+  id: number;
+  type: string;
+  [field: string]: unknown;
+}
+
+export type Topic = "objects" | "gpus" | "events" | "logs";
+export type LiveState = { state: "connecting" } | { state: "live" } | { state: "away"; since: number };
+
+interface Subscription {
+  topic: Topic;
+  params: () => Record<string, unknown>;
+  take: (message: LiveMessage) => void;
+}
+
+const SESSION_OVER = 4401;
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 10_000;
+/** The server sends a heartbeat every 10 s. Without any message for so long, the connection is dead. */
+const SILENCE_MS = 25_000;
+
+/** How long to wait before the n-th try: doubled each time up to 10 s, of which a third is random. */
+export function waitBefore(tries: number, random: number = Math.random()): number {
+  const full = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** tries);
+  return full * (2 / 3 + random / 3);
+}
+
+export class LiveSocket {
+  readonly state = signal<LiveState>({ state: "connecting" });
+  private readonly subscriptions = new Map<number, Subscription>();
+  private socket: WebSocket | null = null;
+  private nextId = 1;
+  private tries = 0;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private silence: ReturnType<typeof setTimeout> | undefined;
+  private closed = false;
+
+  constructor(
+    private readonly url: string,
+    private readonly onSessionOver: () => void,
+  ) {
+    this.connect();
+  }
+
+  /** Subscribes; the returned function ends it. `params` is asked again after each reconnect, so it may move on. */
+  open(topic: Topic, params: () => Record<string, unknown>, take: (message: LiveMessage) => void): () => void {
+    const id = this.nextId++;
+    this.subscriptions.set(id, { topic, params, take });
+    this.tell({ op: "open", id, topic, params: params() });
+    return () => {
+      if (this.subscriptions.delete(id)) this.tell({ op: "close", id });
+    };
+  }
+
+  /** Ends the connection for good. */
+  close(): void {
+    this.closed = true;
+    clearTimeout(this.timer);
+    clearTimeout(this.silence);
+    this.subscriptions.clear();
+    this.socket?.close(1000);
+  }
+
+  private tell(message: Record<string, unknown>): void {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+
+  private connect(): void {
+    const socket = new WebSocket(this.url);
+    this.socket = socket;
+    socket.onopen = () => {
+      this.tries = 0;
+      this.state.value = { state: "live" };
+      this.listen();
+      for (const [id, { topic, params }] of this.subscriptions) this.tell({ op: "open", id, topic, params: params() });
+    };
+    socket.onmessage = (event: MessageEvent<string>) => {
+      this.listen();
+      const message = JSON.parse(event.data) as LiveMessage;
+      this.subscriptions.get(message.id)?.take(message);
+    };
+    socket.onclose = (event) => {
+      clearTimeout(this.silence);
+      if (this.closed || this.socket !== socket) return;
+      if (event.code === SESSION_OVER) {
+        this.close();
+        this.onSessionOver();
+        return;
+      }
+      if (this.state.value.state !== "away") this.state.value = { state: "away", since: Date.now() };
+      this.timer = setTimeout(() => this.connect(), waitBefore(this.tries++));
+    };
+  }
+
+  private listen(): void {
+    clearTimeout(this.silence);
+    this.silence = setTimeout(() => this.socket?.close(), SILENCE_MS);
+  }
+}

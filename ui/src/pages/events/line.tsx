@@ -1,0 +1,78 @@
+import type { Event } from "../../api/types";
+import { Age } from "../../parts/age";
+
+const PAGES: Record<string, (name: string, uid: string) => string> = {
+  deployment: (name) => `/ui/deployments/${name}`,
+  instance: (name, uid) => `/ui/instances/${name || uid}`,
+  worker: (name) => `/ui/workers/${name}`,
+  gpu: (_, uid) => `/ui/gpus/${uid}`,
+  policy: (name) => `/ui/policies/${name}`,
+};
+
+/** Where an object's page is; null for kinds without one. */
+export function pageOf(kind: string, name: string, uid: string): string | null {
+  return name || uid ? (PAGES[kind.toLowerCase()]?.(name, uid) ?? null) : null;
+}
+
+/** What did it, in words: `key:ann` is "ann", `policy:stop-idle` is "policy stop-idle". */
+export function actorText(actor: string): string {
+  const [kind, ...name] = actor.split(":");
+  if (!name.length) return actor;
+  return kind === "key" ? name.join(":") : `${kind} ${name.join(":")}`;
+}
+
+/** Consecutive events that say the same about the same objects, newest first. */
+export interface Run {
+  events: Event[];
+}
+
+export function runs(events: readonly Event[]): Run[] {
+  const found: Run[] = [];
+  for (const event of events) {
+    const before = found.at(-1)?.events[0];
+    const same =
+      before &&
+      before.reason === event.reason &&
+      before.message === event.message &&
+      before.actor === event.actor &&
+      String(before.objects) === String(event.objects);
+    if (same) found.at(-1)?.events.push(event);
+    else found.push({ events: [event] });
+  }
+  return found;
+}
+
+/** One line of the story: when, what, by whom, about which objects. */
+export function EventLine({ run }: { run: Run }) {
+  const [newest] = run.events;
+  const oldest = run.events.at(-1);
+  if (!newest || !oldest) return null;
+  return (
+    <li class="event" data-reason={newest.reason}>
+      <span class="event-when">
+        <Age at={newest.at} />
+      </span>
+      <code class="event-reason">{newest.reason}</code>
+      <span class="event-text">
+        {newest.message}
+        {run.events.length > 1 && (
+          <>
+            {" "}
+            <strong>×{run.events.length}</strong>{" "}
+            <span class="muted">
+              first <Age at={oldest.at} ago />
+            </span>
+          </>
+        )}
+        <span class="event-subjects">
+          {(newest.subjects ?? []).map((subject) => {
+            const href = pageOf(subject.kind, subject.name ?? "", subject.uid);
+            const text = subject.name || subject.uid;
+            return <span key={`${subject.kind}${subject.uid}`}>{href ? <a href={href}>{text}</a> : text}</span>;
+          })}
+        </span>
+      </span>
+      <span class="event-actor muted">{newest.actor ? actorText(newest.actor) : ""}</span>
+    </li>
+  );
+}

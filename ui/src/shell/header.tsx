@@ -1,0 +1,115 @@
+import { useLocation } from "preact-iso";
+import { asApiError } from "../api/load";
+import { clock } from "../format/times";
+import { instances, socket } from "../live/cluster";
+import { isLocal } from "../session/login";
+import { logout, may, me, type Right } from "../session/session";
+import { searching } from "./search";
+import { type Theme, theme } from "./theme";
+
+interface Place {
+  title: string;
+  href: string;
+  right?: Right;
+}
+const PLACES: readonly Place[] = [
+  { title: "Cluster", href: "/ui/" },
+  { title: "Deployments", href: "/ui/deployments" },
+  { title: "Pending", href: "/ui/pending" },
+  { title: "Workers", href: "/ui/workers" },
+  { title: "Catalog", href: "/ui/catalog" },
+  { title: "GPU hours", href: "/ui/hours" },
+  { title: "Policies", href: "/ui/policies" },
+  { title: "Events", href: "/ui/events" },
+  { title: "Playground", href: "/ui/playground", right: "infer" },
+  { title: "Apply", href: "/ui/apply", right: "operate" },
+  { title: "Access", href: "/ui/access", right: "administer" },
+];
+
+export function Header() {
+  const { path } = useLocation();
+  const pending = instances.all.filter(
+    (one) => one.status.phase === "pending" || one.status.phase === "analyzing",
+  ).length;
+  return (
+    <header class="top">
+      <a class="skip" href="#content">
+        Skip to the content
+      </a>
+      <a class="brand" href="/ui/">
+        <img src="/ui/icon.svg" alt="" width="22" height="22" /> Gpuward
+      </a>
+      <nav aria-label="Pages">
+        <ul>
+          {PLACES.filter(({ right }) => !right || may(right)).map(({ title, href }) => (
+            <li key={href}>
+              <a href={href} aria-current={isWithin(path, href) ? "page" : undefined}>
+                {title}
+                {title === "Pending" && pending > 0 && <span class="number">{pending.toLocaleString("en-US")}</span>}
+              </a>
+            </li>
+          ))}
+        </ul>
+      </nav>
+      <div class="side">
+        <button type="button" onClick={() => (searching.value = true)}>
+          Search <kbd>/</kbd>
+        </button>
+        <Live />
+        <label class="sr" for="theme">
+          Colours
+        </label>
+        <select id="theme" value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
+          <option value="system">System</option>
+          <option value="light">Light</option>
+          <option value="dark">Dark</option>
+        </select>
+        <span class="muted">
+          {me.value?.name} ({me.value?.role})
+        </span>
+        <button type="button" class="plain" onClick={() => void leave()}>
+          Log out
+        </button>
+        {location.protocol === "http:" && !isLocal() && (
+          <span class="muted" data-part="insecure">
+            not encrypted
+          </span>
+        )}
+      </div>
+    </header>
+  );
+}
+
+async function leave(): Promise<void> {
+  try {
+    await logout();
+  } catch (error) {
+    alert(asApiError(error).message);
+  }
+}
+
+function Live() {
+  const state = socket.value?.state.value;
+  if (state?.state === "live")
+    return (
+      <span class="live on" data-part="live" role="status">
+        live
+      </span>
+    );
+  if (state?.state === "away") {
+    return (
+      <span class="live off" data-part="live" role="status">
+        no connection since {clock(state.since)}
+      </span>
+    );
+  }
+  return (
+    <span class="live muted" data-part="live" role="status">
+      connecting
+    </span>
+  );
+}
+
+function isWithin(path: string, href: string): boolean {
+  return href === "/ui/" ? path === "/ui/" || path === "/ui" : path === href || path.startsWith(`${href}/`);
+}
