@@ -15,16 +15,12 @@ UI := .venv-ui
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
-NPX = PATH=$(abspath $(UI)/bin):$$PATH npx --no-install
+NPX = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-<<<<<<< HEAD
-.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch reference estimates docs lock clean
-=======
-.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli ui ui-check test-ui reference estimates docs lock clean
->>>>>>> 84b78f5 (Begin the dashboard: shell, login, live objects, map of all GPUs)
+.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,13 +34,9 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
-<<<<<<< HEAD
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch: see bench/'
-=======
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
-	@echo 'make test-ui       the dashboard: types, lint, that the build is the committed one, and tests in Chromium'
->>>>>>> 84b78f5 (Begin the dashboard: shell, login, live objects, map of all GPUs)
+	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -115,7 +107,7 @@ $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready
 	rm -f $@
 	$(PYTHON) -m venv --clear $(UI)
 	$(UI)/bin/python $(LOCKED) requirements-ui.lock
-	cd ui && PATH=$(abspath $(UI)/bin):$$PATH npm ci --no-audit --no-fund --loglevel=error
+	cd ui && PATH=$(abspath $(UI)/bin):$$PATH npm ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
 	touch $@
 
 # It says SKIPPED where no Docker engine can run.
