@@ -15,7 +15,7 @@ UI := .venv-ui
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
-NPX = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
+JS = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
@@ -84,19 +84,21 @@ test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 # The built files are committed, so that all else needs no Node.js. The same sources give the same bytes.
 ui: $(UI)/.ready
 	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
-	cd ui && $(NPX) openapi-typescript ../$(UI)/openapi.json --output src/api/schema.d.ts
-	cd ui && $(NPX) biome check --write .
-	cd ui && $(NPX) tsc --noEmit
-	cd ui && $(NPX) vite build
+	cd ui && $(JS) openapi-typescript ../$(UI)/openapi.json --output src/api/schema.d.ts
+	cd ui && $(JS) prettier --write --log-level warn .
+	cd ui && $(JS) eslint --max-warnings 0 .
+	cd ui && $(JS) tsc --noEmit
+	cd ui && $(JS) vite build
 
 ui-check: $(UI)/.ready
 	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
-	cd ui && $(NPX) openapi-typescript ../$(UI)/openapi.json --output ../$(UI)/schema.d.ts
+	cd ui && $(JS) openapi-typescript ../$(UI)/openapi.json --output ../$(UI)/schema.d.ts
 	cmp $(UI)/schema.d.ts ui/src/api/schema.d.ts || { echo 'The API has changed: run make ui' >&2; exit 1; }
-	cd ui && $(NPX) biome ci --error-on-warnings .
-	cd ui && $(NPX) tsc --noEmit
+	cd ui && $(JS) prettier --check --log-level warn .
+	cd ui && $(JS) eslint --max-warnings 0 .
+	cd ui && $(JS) tsc --noEmit
 	rm -rf $(UI)/files
-	cd ui && $(NPX) vite build --outDir ../$(UI)/files --emptyOutDir
+	cd ui && $(JS) vite build --outDir ../$(UI)/files --emptyOutDir
 	diff -r $(UI)/files controller/dashboard/files || { echo 'The committed build is not of these sources: run make ui' >&2; exit 1; }
 
 # Playwright drives the Chromium of the machine: Debian's package, or the one that CHROMIUM names.

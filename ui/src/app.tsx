@@ -51,8 +51,7 @@ function Dashboard() {
   );
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: each page has props of its own, from its path
-type PageComponent = ComponentType<any>;
+type PageComponent = ComponentType<Record<string, string>>;
 const PAGES: readonly (readonly [string, PageComponent])[] = [];
 
 function NotFound() {

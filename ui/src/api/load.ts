@@ -5,9 +5,7 @@ import { useEffect } from "preact/hooks";
 import { ApiError, request } from "./request";
 
 export type Loaded<T> =
-  | { state: "loading" }
-  | { state: "failed"; error: ApiError }
-  | { state: "there"; value: T; again: boolean };
+  { state: "loading" } | { state: "failed"; error: ApiError } | { state: "there"; value: T; again: boolean };
 
 export interface Resource<T> {
   readonly loaded: Signal<Loaded<T>>;

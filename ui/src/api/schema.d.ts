@@ -560,6 +560,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/map": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read all workers and GPUs in columns, as for a map
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_map"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/policies": {
         parameters: {
             query?: never;
@@ -2811,6 +2831,107 @@ export interface components {
             leading: boolean;
         };
         /**
+         * MapGpus
+         * @description All GPUs by worker and index. Entry `i` of each column is of GPU `i`. The figures are those of `GpuStatus`.
+         *
+         *     Attributes:
+         *         worker: its number in `workers`.
+         *         model: its number in `models`.
+         *         memory_free_bytes: the most that one more claim could have.
+         *         memory_used_bytes: measured; None is unknown.
+         *         utilization: percent; None: no sample of the last 30 s.
+         *         state: the gravest that holds: `absent`, `unhealthy`, `mig_mode` (its slices are claimed in its stead),
+         *             `cordoned`, `unknown` (its health is), `ok`.
+         *         message: why it is unhealthy or of unknown health; None: there is nothing to say.
+         *         cordoned: by an operator, whatever its state is.
+         *         holder: the deployment that alone holds claims on it; None: none does, or several do.
+         *         holders: number of instances with claims on it.
+         *         exclusive: whether one of them has the whole GPU.
+         */
+        MapGpus: {
+            /** Worker */
+            worker: number[];
+            /** Index */
+            index: number[];
+            /** Uuid */
+            uuid: string[];
+            /** Model */
+            model: number[];
+            /** Memory Total Bytes */
+            memory_total_bytes: number[];
+            /** Memory Claimed Bytes */
+            memory_claimed_bytes: number[];
+            /** Memory Free Bytes */
+            memory_free_bytes: number[];
+            /** Memory Used Bytes */
+            memory_used_bytes: (number | null)[];
+            /** Utilization */
+            utilization: (number | null)[];
+            /** State */
+            state: ("ok" | "unknown" | "cordoned" | "mig_mode" | "unhealthy" | "absent")[];
+            /** Message */
+            message: (string | null)[];
+            /** Cordoned */
+            cordoned: boolean[];
+            /** Holder */
+            holder: (string | null)[];
+            /** Holders */
+            holders: number[];
+            /** Exclusive */
+            exclusive: boolean[];
+        };
+        /**
+         * MapView
+         * @description All workers and GPUs at one moment.
+         */
+        MapView: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            workers: components["schemas"]["MapWorkers"];
+            gpus: components["schemas"]["MapGpus"];
+            /** Models */
+            models: string[];
+        };
+        /**
+         * MapWorkers
+         * @description All workers by name. Entry `i` of each column is of worker `i`.
+         *
+         *     Attributes:
+         *         state: as in `WorkerStatus`.
+         *         reason: why, as a code: of the state, else of the first condition that does not hold; empty: none.
+         *         message: the same in words; None: there is nothing to say.
+         *         since: when the state began; None: unknown, as of what an operator has set.
+         *         connected: whether its agent is connected.
+         *         instances: that hold claims there.
+         */
+        MapWorkers: {
+            /** Name */
+            name: string[];
+            /** State */
+            state: string[];
+            /** Reason */
+            reason: string[];
+            /** Message */
+            message: (string | null)[];
+            /** Since */
+            since: (string | null)[];
+            /** Connected */
+            connected: boolean[];
+            /** Cordoned */
+            cordoned: boolean[];
+            /** Draining */
+            draining: boolean[];
+            /** Instances */
+            instances: number[];
+            /** Labels */
+            labels: {
+                [key: string]: string;
+            }[];
+        };
+        /**
          * MeView
          * @description The caller.
          *
@@ -4341,7 +4462,7 @@ export interface components {
              */
             type: "snapshot" | "changed" | "gone";
             /** Object */
-            object: components["schemas"]["DeploymentView"] | components["schemas"]["InstanceView"] | components["schemas"]["WorkerView"] | {
+            object: components["schemas"]["DeploymentView"] | components["schemas"]["InstanceView"] | components["schemas"]["WorkerView"] | components["schemas"]["PolicyView"] | {
                 [key: string]: unknown;
             };
         };
@@ -5351,6 +5472,27 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_map: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read all workers and GPUs in columns, as for a map */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MapView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_policies: {
         parameters: {
             query?: {
@@ -5602,7 +5744,12 @@ export interface operations {
     };
     get_watch: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description some of deployments, instances, workers, policies, separated by commas (default: all but policies) */
+                kinds?: string;
+                /** @description of deployments and instances only those of the deployment of this name */
+                deployment?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -49,7 +49,6 @@ export function GpuMap({ gpus: given, marked }: MapProps) {
   };
   if (asTable.value) {
     return (
-      // biome-ignore lint/a11y/noStaticElementInteractions: T anywhere in the table leads back to the map
       <div
         onKeyDown={(event) => {
           if (event.key.toLowerCase() === "t") asTable.value = false;
@@ -132,8 +131,7 @@ function nextOf(event: KeyboardEvent, gpus: readonly MapGpu[], from: number): nu
         ? -1
         : 0;
   if (step !== 0) {
-    if (event.shiftKey || event.key === "ArrowDown" || event.key === "ArrowUp")
-      return otherWorker(gpus, from, step as 1 | -1);
+    if (event.shiftKey || event.key === "ArrowDown" || event.key === "ArrowUp") return otherWorker(gpus, from, step);
     return Math.max(0, Math.min(gpus.length - 1, from + step));
   }
   if (event.key === "Home") return 0;

@@ -51,16 +51,38 @@ export interface MapGpu {
 
 /** The gravest that holds of a GPU and its worker; `held` and `free` are the healthy ones. */
 export type GpuState =
-  | "lost" | "unreachable" | "unhealthy" | "absent" | "quarantined" | "joining" | "draining" | "drained" | "cordoned"
-  | "mig_mode" | "no_sample" | "held" | "free"; // biome-ignore format: a list
+  | "lost"
+  | "unreachable"
+  | "unhealthy"
+  | "absent"
+  | "quarantined"
+  | "joining"
+  | "draining"
+  | "drained"
+  | "cordoned"
+  | "mig_mode"
+  | "no_sample"
+  | "held"
+  | "free";
 
 const MIB = 2 ** 20;
 
 /** Worst first. */
 export const STATES: readonly GpuState[] = [
-  "lost", "unhealthy", "unreachable", "absent", "quarantined", "joining", "draining", "drained", "cordoned",
-  "mig_mode", "no_sample", "held", "free",
-]; // biome-ignore format: a list
+  "lost",
+  "unhealthy",
+  "unreachable",
+  "absent",
+  "quarantined",
+  "joining",
+  "draining",
+  "drained",
+  "cordoned",
+  "mig_mode",
+  "no_sample",
+  "held",
+  "free",
+];
 
 /** A state in words. */
 export function stateWord(state: GpuState): string {

@@ -32,6 +32,7 @@ async function toClipboard(text: string): Promise<boolean> {
   area.setAttribute("aria-hidden", "true");
   document.body.append(area);
   area.select();
+  // eslint-disable-next-line @typescript-eslint/no-deprecated -- the only way without a secure context
   const done = document.execCommand("copy");
   area.remove();
   return done;

@@ -11,10 +11,7 @@ export interface Me {
 }
 
 export type SessionState =
-  | { state: "unknown" }
-  | { state: "out" }
-  | { state: "in"; me: Me }
-  | { state: "failed"; error: ApiError };
+  { state: "unknown" } | { state: "out" } | { state: "in"; me: Me } | { state: "failed"; error: ApiError };
 
 export const session = signal<SessionState>({ state: "unknown" });
 export const me = computed(() => (session.value.state === "in" ? session.value.me : null));
