@@ -1,4 +1,4 @@
-import type { ComponentType } from "preact";
+import type { FunctionComponent } from "preact";
 import { useEffect } from "preact/hooks";
 import { ErrorBoundary, LocationProvider, Route, Router } from "preact-iso";
 import { connect, socket } from "./live/cluster";
@@ -51,8 +51,8 @@ function Dashboard() {
   );
 }
 
-type PageComponent = ComponentType<Record<string, string>>;
-const PAGES: readonly (readonly [string, PageComponent])[] = [];
+/** A page reads the variables of its path by `useRoute().params`. */
+const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [];
 
 function NotFound() {
   useEffect(() => {
