@@ -316,6 +316,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/pending": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List pending instances in the order in which they are placed
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_pending"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/instances/{id}/logs": {
         parameters: {
             query?: never;
@@ -3181,6 +3201,111 @@ export interface components {
             dp: number | "auto";
         };
         /**
+         * PendingList
+         * @description All pending instances: those with a place, in order, then the others. `next` is always null.
+         *
+         *     Attributes:
+         *         at: when they were read.
+         *         of: how many have a place.
+         *         more: further ones are pending than the answer has.
+         */
+        PendingList: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Of */
+            of: number;
+            /**
+             * More
+             * @default false
+             */
+            more: boolean;
+            /** Items */
+            items: components["schemas"]["PendingView"][];
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
+        };
+        /**
+         * PendingView
+         * @description A pending instance.
+         *
+         *     Attributes:
+         *         instance: its id.
+         *         place: in the queue, from 1; None: it has none yet, since its need is being worked out or it is in backoff.
+         *         of: how many have a place.
+         *         since: when it became pending.
+         *         queued_at: from when its age in the queue counts: it keeps it when it is preempted or relocated.
+         *         not_before: it is not placed earlier; None: it may be placed at once.
+         *         reason: a code.
+         *         message: why it is pending, in one line, as `gpuward ps` prints it.
+         *         explain: the counts and the nearest miss of the latest placement pass; None: there was none yet.
+         *         reserved_on: the workers on which capacity is reserved for it, by rank; empty: none is.
+         */
+        PendingView: {
+            /** Instance */
+            instance: string;
+            /** Deployment */
+            deployment: string;
+            /** Deployment Uid */
+            deployment_uid: string;
+            /**
+             * Place
+             * @default null
+             */
+            place: number | null;
+            /** Of */
+            of: number;
+            /**
+             * Phase
+             * @enum {string}
+             */
+            phase: "pending" | "analyzing";
+            /** Priority */
+            priority: number;
+            /**
+             * Preempt
+             * @default false
+             */
+            preempt: boolean;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /**
+             * Queued At
+             * Format: date-time
+             */
+            queued_at: string;
+            /**
+             * Not Before
+             * @default null
+             */
+            not_before: string | null;
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+            /** @default null */
+            explain: components["schemas"]["Explain"] | null;
+            /**
+             * Reserved On
+             * @default []
+             */
+            reserved_on: string[];
+        };
+        /**
          * Placement
          * @description Where an instance may be placed. Manual selection passes the same checks as automatic selection.
          */
@@ -5148,6 +5273,27 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Explain"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_pending: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List pending instances in the order in which they are placed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PendingList"];
                 };
             };
             default: components["responses"]["Error"];
