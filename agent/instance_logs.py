@@ -1,16 +1,21 @@
 """Streams an instance's log: its last lines, and what is added while the process lives."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
+import orjson
+
 from agent.journal import Journal
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders, LogFile
 from agent.proxy_answers import error_body
+from agent.timed_log import LINES_MAX, TimedLog
 from http1.streamed_answer import StreamedAnswer
+from schemas.wire import TIMED_LOG
 
 TAIL_DEFAULT: Final = 200
 TAIL_MAX: Final = 10_000
@@ -21,7 +26,7 @@ _MOST_FIELDS: Final = 20
 
 
 class LogReader:
-    """Answers `/logs/{instance}?tail=N&follow=1&previous=1&rank=R`."""
+    """Answers `/logs/{instance}?tail=N&follow=1&previous=1&rank=R&epoch=E`, with `times=1` each line with its time."""
 
     def __init__(self, journal: Journal, folders: InstanceFolders) -> None:
         self._journal = journal
@@ -31,14 +36,22 @@ class LogReader:
         """Streams the log. `tail` is a number of lines; `follow` ends when the process has ended and all is sent."""
         asked = {name: values[-1] for name, values in parse_qs(query, max_num_fields=_MOST_FIELDS).items()}
         try:
-            tail = _number(asked, "tail", TAIL_DEFAULT, TAIL_MAX)
-            rank = _number(asked, "rank", None, None)
+            timed, since_ms = _flag(asked, "times"), _number(asked, "since_ms", None, None)
+            tail = _number(asked, "tail", None, LINES_MAX) if timed else _number(asked, "tail", TAIL_DEFAULT, TAIL_MAX)
+            rank, epoch = _number(asked, "rank", None, None), _number(asked, "epoch", None, None)
         except ValueError as error:
             await _refuse(response, 400, "bad_request", str(error))
             return
-        chosen = self._choose(instance, previous=_flag(asked, "previous"), rank=rank)
+        chosen = self._choose(instance, previous=_flag(asked, "previous"), rank=rank, epoch=epoch)
         if chosen is None:
             await _refuse(response, 404, "not_found", f"no such log of instance {instance} on this host")
+            return
+        if timed:
+            if tail is None:
+                tail = TAIL_DEFAULT if since_ms is None else LINES_MAX
+            await self._answer_timed(
+                response, ProcessKey(instance, chosen.epoch, chosen.rank), since_ms, tail, follow=_flag(asked, "follow")
+            )
             return
         text, offset = await asyncio.to_thread(read_tail, chosen.path, tail or 0)
         response.start(200, [(b"content-type", b"text/plain; charset=utf-8")])
@@ -46,10 +59,12 @@ class LogReader:
         if _flag(asked, "follow"):
             await self._follow(response, ProcessKey(instance, chosen.epoch, chosen.rank), chosen.path, offset)
 
-    def _choose(self, instance: str, *, previous: bool, rank: int | None) -> LogFile | None:
+    def _choose(self, instance: str, *, previous: bool, rank: int | None, epoch: int | None = None) -> LogFile | None:
         if instance in ("", ".", "..") or "/" in instance or "\x00" in instance:
             return None
         logs = [log for log in self._folders.logs(instance) if rank is None or log.rank == rank]
+        if epoch is not None:
+            return next((log for log in logs if log.epoch == epoch), None)
         newest = logs[0].epoch if logs else None
         if previous and newest is not None and not self._lives(instance, newest):
             return logs[0]  # between two starts the one that has just ended is the previous one
@@ -60,6 +75,43 @@ class LogReader:
         """Whether any process of that start lives."""
         records = self._journal.processes.values()
         return any(one.alive for one in records if (one.instance, one.epoch) == (instance, epoch))
+
+    async def _answer_timed(
+        self, response: StreamedAnswer, key: ProcessKey, since_ms: int | None, tail: int, *, follow: bool
+    ) -> None:
+        index = await asyncio.to_thread(self._folders.index, key)
+        reader = TimedLog(self._folders.log(key), index)
+        await asyncio.to_thread(reader.begin, since_ms=since_ms, tail=tail)
+        response.start(200, [(b"content-type", TIMED_LOG.encode())])
+        caught_up = lived = False
+        while True:
+            ended = self._ended(key)  # checked before the read, which then includes the last output
+            while (frames := await asyncio.to_thread(reader.read, last=ended)) is not None:
+                await _write(response, b"".join(frames))
+            if not caught_up:
+                await _write(response, b"C\n")
+                caught_up = True
+            if ended:
+                await _write(response, self._end_frame(key, lived=lived))
+            if ended or not follow:
+                return
+            lived = True
+            await asyncio.sleep(_POLL_S)
+
+    def _ended(self, key: ProcessKey) -> bool:
+        record = self._journal.processes.get(key)
+        return record is None or not record.alive
+
+    def _end_frame(self, key: ProcessKey, *, lived: bool) -> bytes:
+        """How the process ended; `at_ms` where that was now."""
+        record = self._journal.processes.get(key)
+        told = {
+            "reason": record.reason if record else None,
+            "exit_code": record.exit_code if record else None,
+            "message": record.message if record else "",
+            "at_ms": int(time.time() * 1000) if lived else None,
+        }
+        return b"E%b\n" % orjson.dumps(told)
 
     async def _follow(self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int) -> None:
         while True:

@@ -7,9 +7,12 @@ an agent that comes later goes on from there.
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from agent.log_index import LogIndex
 
 _TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ")
 
@@ -19,10 +22,13 @@ class LogCopy:
 
     Args:
         log: the instance's file.
+        index: of that file, which gets Docker's times.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, index: LogIndex | None = None) -> None:
         self._log = log
+        self._index = index or LogIndex(log)
+        self._index.begin()
         self._mark = log.with_suffix(".since")
         self._last, self._count = b"", 0  # the time of the last piece, and how many pieces in a row have it
         with contextlib.suppress(OSError, ValueError):
@@ -58,13 +64,14 @@ class LogCopy:
         for time, _ in fresh:
             if time:
                 last, count = time, (count + 1 if time == last else 1)
-        with self._log.open("ab", buffering=0) as file:
+        with self._index.lock, self._log.open("ab", buffering=0) as file:
             before = os.fstat(file.fileno()).st_size
             try:
                 left = memoryview(b"".join(text for _, text in fresh))
                 while left:
                     left = left[file.write(left) :]
                 self._note(last, count)
+                self._index.note(_ends(before, fresh))
             except OSError:
                 if os.fstat(file.fileno()).st_size > before:  # it may have been rotated meanwhile
                     os.ftruncate(file.fileno(), before)
@@ -96,6 +103,18 @@ class LogCopy:
         """Removes the mark, once nothing can come any more."""
         self._mark.unlink(missing_ok=True)
         self._mark.with_suffix(".since-part").unlink(missing_ok=True)
+
+
+def _ends(size: int, pieces: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, int]]:
+    """The log's size after each piece that has a time, and that time in milliseconds."""
+    second, begin_ms = b"", 0
+    for time, text in pieces:
+        size += len(text)
+        if time:
+            if time[:19] != second:
+                second = time[:19]
+                begin_ms = int(datetime.fromisoformat(second.decode("ascii")).replace(tzinfo=UTC).timestamp()) * 1000
+            yield size, begin_ms + int(time[20:23])
 
 
 def _split(piece: bytes) -> tuple[bytes, bytes]:

@@ -245,7 +245,7 @@ class ContainerRuntime:
                 await engine.remove(one["name"])
 
     def _log_copy(self, key: ProcessKey) -> LogCopy:
-        return LogCopy(self._folders.log(key))
+        return LogCopy(self._folders.log(key), self._folders.index(key))
 
 
 @dataclass(frozen=True, slots=True)

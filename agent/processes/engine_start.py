@@ -107,6 +107,7 @@ class EngineStart:
             env.setdefault("HF_HUB_OFFLINE", "1")
         try:
             work, output = folders.work(key.instance), folders.log(key)
+            folders.index(key).begin()
         except OSError as error:
             raise SpawnError(f"cannot prepare the folders of {key.instance}: {error}") from error
         cgroup = context.cgroups.make(key, order.host_memory_mib)

@@ -1,7 +1,7 @@
 """The instances' folders in the data folder: the working folder, and the logs by epoch and rank.
 
     instances/<instance>/work/                 the engine's working folder
-    instances/<instance>/logs/<epoch>-<rank>.log, .log.1
+    instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index
 
 Logs are files, not pipes, so that engines can write while no agent runs. A log is rotated by copying its tail and then
 truncating it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
@@ -12,8 +12,11 @@ import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
+from agent.log_index import LogIndex
 from agent.process_records import ProcessKey
 
 LOG_BYTES: Final = 16 * 2**20
@@ -39,6 +42,8 @@ class InstanceFolders:
         self.data_dir = data_dir
         self._root = data_dir / "instances"
         self._log_bytes = log_bytes
+        self._indexes: WeakValueDictionary[Path, LogIndex] = WeakValueDictionary()
+        self._indexes_lock = Lock()
 
     def work(self, instance: str) -> Path:
         """The working folder; created if it is missing."""
@@ -51,6 +56,15 @@ class InstanceFolders:
         folder = self._root / key.instance / "logs"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder / f"{key.epoch}-{key.rank}.log"
+
+    def index(self, key: ProcessKey) -> LogIndex:
+        """When the process's log grew; one object as long as anything uses it. Blocks."""
+        path = self.log(key)
+        with self._indexes_lock:
+            found = self._indexes.get(path)
+            if found is None:
+                found = self._indexes[path] = LogIndex(path)
+            return found
 
     def logs(self, instance: str) -> tuple[LogFile, ...]:
         """The logs of an instance, newest epoch first, ranks in order."""
@@ -77,19 +91,21 @@ class InstanceFolders:
 
     def rotate_log(self, key: ProcessKey) -> bool:
         """Rotates a log that has grown too large; True if it did. Blocks for a copy: call it in a thread."""
-        path = self.log(key)
+        path, index = self.log(key), self.index(key)
         if not path.exists() or path.stat().st_size <= self._log_bytes:
             return False
-        rotated = path.with_suffix(".log.1")
-        part = path.with_suffix(".part")
-        with path.open("rb") as source, part.open("wb") as target:
-            source.seek(-self._log_bytes, os.SEEK_END)
-            left = self._log_bytes
-            while left > 0 and (chunk := source.read(min(_CHUNK, left))):
-                target.write(chunk)
-                left -= len(chunk)
-        os.truncate(path, 0)
-        part.replace(rotated)
+        with index.lock:
+            index.look()
+            part = path.with_suffix(".part")
+            with path.open("rb") as source, part.open("wb") as target:
+                size = source.seek(-self._log_bytes, os.SEEK_END) + self._log_bytes
+                left = self._log_bytes
+                while left > 0 and (chunk := source.read(min(_CHUNK, left))):
+                    target.write(chunk)
+                    left -= len(chunk)
+            os.truncate(path, 0)
+            part.replace(path.with_suffix(".log.1"))
+            index.rotated(self._log_bytes, size)
         return True
 
     def prune(self, live: Collection[str]) -> None:
@@ -111,6 +127,7 @@ class InstanceFolders:
             if log.epoch not in epochs[:EPOCHS_KEPT]:
                 log.path.unlink(missing_ok=True)
                 log.path.with_suffix(".log.1").unlink(missing_ok=True)
+                log.path.with_suffix(".index").unlink(missing_ok=True)
 
 
 def _last_change(path: Path) -> int:

@@ -53,11 +53,14 @@ async def watch_health(
 
 
 async def rotate_log(kept: KeptRecord, context: ProcessContext, kills: deque[int]) -> None:
-    """Rotates the log as it grows, and notes how often the kernel has killed for want of memory. Never returns."""
+    """Notes when the log grows, rotates it, and notes the kernel's kills for want of memory. Never returns."""
+    index = await asyncio.to_thread(context.folders.index, kept.key)
+    await asyncio.to_thread(index.look)  # at once: until now perhaps nothing looked
     while True:
         await asyncio.sleep(_LOG_CHECK_S)
         kills.append(oom_kills())
         try:
+            await asyncio.to_thread(index.look)
             await asyncio.to_thread(context.folders.rotate_log, kept.key)
         except OSError as error:  # the engine keeps running on a full disk
             log.warning("log not rotated", instance=kept.key.instance, error=str(error))

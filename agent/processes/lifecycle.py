@@ -1,6 +1,7 @@
 """The lifecycle of one process on this host: start or adopt, watch, stop, report. One task per process."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -87,6 +88,7 @@ class EngineProcess:
             if self._kept.now.stop is not None:
                 await self._drain(group)
             await self._kill(group)
+            await self._note_last_words()
             await self._report_end(group)
             await group.forget()
         finally:
@@ -128,6 +130,12 @@ class EngineProcess:
         while left := await group.kill(_KILL_LIMIT_S):
             if self._kept.say_for_now(f"still alive {_KILL_LIMIT_S:g} s after SIGKILL: {left}"):
                 log.error("process group survives SIGKILL", instance=self.key.instance, epoch=self.key.epoch, left=left)
+
+    async def _note_last_words(self) -> None:
+        """What it logged since the last look gets its time."""
+        with contextlib.suppress(OSError):
+            index = await asyncio.to_thread(self._context.folders.index, self.key)
+            await asyncio.to_thread(index.look)
 
     async def _report_end(self, group: Running) -> None:
         kept, context, plan = self._kept, self._context, self._kept.now.stop

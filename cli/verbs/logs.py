@@ -29,23 +29,52 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until Ctrl-C.")] = False,
     previous: Annotated[bool, typer.Option("--previous", help="Logs of the previous start.")] = False,
     tail: Annotated[
-        int | None, typer.Option("--tail", min=0, help="Number of lines to show from the end. Default: all.")
+        int | None,
+        typer.Option("--tail", min=0, help="Number of lines to show from the end of each log. Default: 200."),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Show only lines written later: 10m, or 2026-11-23T14:05:00Z."),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time of each line (UTC).")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Merge the logs of all replicas and ranks by time, also of new ones.")
+    ] = False,
 ) -> None:
     """Print the logs of engines."""
 
     async def work(api: "Api") -> None:
-        ids = await _instances_named(api, name)
         query: dict[str, Any] = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
+        query |= {"since": since, "timestamps": "true" if timestamps else None}
+        if all_:
+            deployment, instance = await _deployment_of(api, name)
+            await _copy(
+                api, path_of(DEPLOYMENTS.plural, deployment, "logs"), {**query, "instance": instance}, prefix=""
+            )
+            return
+        ids = [path_of(INSTANCES.plural, one, "logs") for one in await _instances_named(api, name)]
         if len(ids) == 1:
             await _copy(api, ids[0], query, prefix="")
         elif follow:
             await _copy_together(api, ids, query)
         else:
-            for instance in ids:
-                await _copy(api, instance, query, prefix=f"[{instance}] ")
+            for path in ids:
+                await _copy(api, path, query, prefix=_prefix(path))
 
     run(ctx, work, endless=follow)
+
+
+async def _deployment_of(api: "Api", name: str) -> tuple[str, str | None]:
+    """The deployment with this name, or that of the instance with this name, and the instance."""
+    if await api.find(path_of(DEPLOYMENTS.plural, name)) is not None:
+        return name, None
+    (instance,) = await _instances_named(api, name)
+    found = await api.get(path_of(INSTANCES.plural, instance))
+    return str(found["spec"]["deployment"]), instance
+
+
+def _prefix(path: str) -> str:
+    return f"[{path.split('/')[-2]}] "
 
 
 async def _instances_named(api: "Api", name: str) -> list[str]:
@@ -65,7 +94,7 @@ async def _instances_named(api: "Api", name: str) -> list[str]:
     return found
 
 
-async def _copy(api: "Api", instance: str, query: dict[str, Any], *, prefix: str) -> None:
+async def _copy(api: "Api", path: str, query: dict[str, Any], *, prefix: str) -> None:
     """Copies a log to stdout, with a prefix before each line; control characters but colours are shown escaped."""
     out = sys.stdout.buffer
     text = LogText(colours=sys.stdout.isatty())
@@ -81,16 +110,15 @@ async def _copy(api: "Api", instance: str, query: dict[str, Any], *, prefix: str
         out.write(shown.encode("utf-8", "replace"))
         out.flush()
 
-    async for chunk in api.stream(path_of(INSTANCES.plural, instance, "logs"), **query):
+    async for chunk in api.stream(path, **query):
         write(text.feed(chunk))
     write(text.feed(b"", last=True), last=True)
 
 
-async def _copy_together(api: "Api", instances: list[str], query: dict[str, Any]) -> None:
+async def _copy_together(api: "Api", paths: list[str], query: dict[str, Any]) -> None:
     try:
         async with asyncio.TaskGroup() as group:
-            for instance in instances:
-                copying = _copy(api, instance, query, prefix=f"[{instance}] ")
-                group.create_task(copying, name=f"logs {instance}")
+            for path in paths:
+                group.create_task(_copy(api, path, query, prefix=_prefix(path)), name=path)
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures

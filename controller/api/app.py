@@ -142,6 +142,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[middlewares.FAILURES_LOGGED] = LogLimit()
     app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
+    app[logs.MERGES] = asyncio.Semaphore(logs.MOST_MERGES)
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(
         context.database.listen_connection,

@@ -46,6 +46,7 @@ from schemas.wire.proxy import (
     PROXY_LOGS_PREFIX,
     PROXY_OUTCOME_HEADER,
     PROXY_REFUSAL_HEADER,
+    TIMED_LOG,
     end_to_end,
     is_final,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "RUNTIME_DOCKER",
     "SAMPLE_S",
     "SPOKEN",
+    "TIMED_LOG",
     "UNNAMED",
     "AgentMessage",
     "ClaimOrder",

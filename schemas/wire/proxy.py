@@ -5,7 +5,10 @@ from typing import Final
 
 PROXY_ENGINE_PREFIX: Final = "/engines"  # /engines/{instance}/{path...}
 PROXY_CACHE: Final = "/cache"  # GET lists cached models; POST ?model=hf:org/name&unused_for_s=N removes some
-PROXY_LOGS_PREFIX: Final = "/logs"  # /logs/{instance}?tail=N&follow=1&previous=1
+PROXY_LOGS_PREFIX: Final = "/logs"  # /logs/{instance}?tail=N&follow=1&previous=1&rank=R&epoch=E&times=1&since_ms=N
+# The type of a log with `times=1`, by lines: `L<ms since 1970> <1: exact, 0: no later> <position> <text>`, `C` once all
+# that is there is sent, `E{json}` at the end of the process. Earlier agents send plain text instead.
+TIMED_LOG: Final = "application/x-gpuward-log"
 # Marks of the agent on its own answers. It strips headers with their prefix from the engines', which cannot forge them.
 OUR_HEADERS: Final = "x-gpuward-"
 PROXY_REFUSAL_HEADER: Final = "X-Gpuward-Refusal"  # no byte went to the engine; the value is a code

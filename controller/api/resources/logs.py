@@ -1,5 +1,9 @@
-"""Logs of an instance: an engine's output, streamed from its worker's agent."""
+"""Logs of instances: engines' output, streamed from their workers' agents; of a deployment all of them, by time."""
 
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 import aiohttp
@@ -7,38 +11,51 @@ from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, unreachable
 from controller.api.context import CONTEXT
-from controller.api.errors import ApiError
-from controller.api.parameters import flag, known_parameters, whole_number
+from controller.api.errors import ApiError, invalid, unavailable
+from controller.api.merged_logs.merge import MOST_LOGS, Look, Merge, Told
+from controller.api.merged_logs.texts import as_json, as_text
+from controller.api.parameters import flag, known_parameters, moment, whole_number
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
+from controller.store.core.refusals import NotFoundError
 from controller.store.views.instances import log_source
+from controller.store.views.logs import DeploymentLogs, InstanceLog, deployment_logs
+from schemas.manifest.problems import FieldProblem
 from schemas.wire import PROXY_LOGS_PREFIX
 
 MAX_TAIL: Final = 1_000_000
+MERGES: Final = web.AppKey("MERGES", asyncio.Semaphore)
+MOST_MERGES: Final = 64  # answered at once
+_MOST_RANK: Final = 65_535
 _FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON_LINES: Final = "application/x-ndjson"
+_READ: Final = ("tail", "follow", "previous")
+_TIMED: Final = ("since", "timestamps", "format")
 
 
 async def get(request: web.Request) -> web.StreamResponse:
-    """`GET /instances/{id}/logs?tail=&follow=&previous=`."""
-    parameters = known_parameters(request, "tail", "follow", "previous")
-    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
-    query = {
-        name: "1" for name in ("follow", "previous") if flag(parameters, name)
-    } | ({} if tail is None else {"tail": str(tail)})  # fmt: skip
+    """`GET /instances/{id}/logs`."""
+    parameters = known_parameters(request, *_READ, *_TIMED, "rank")
+    rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
     instance = request.match_info["id"]
+    query = _query(parameters)
     async with request.app[CONTEXT].database.snapshot() as connection:
-        source = await log_source(connection, instance)
+        source = await log_source(connection, instance, rank or 0)
     if source is None:
         raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
     if not source.address:
         raise unreachable(source)
+    if any(name in parameters for name in _TIMED):
+        return await _merged(request, parameters, DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False))
     url = f"http://{source.address}{PROXY_LOGS_PREFIX}/{instance}"
     headers = {"Authorization": f"Bearer {source.secret}"}
     session = request.app[AGENT_PROXIES]
+    asked = query | ({} if rank is None else {"rank": str(rank)})
     try:
-        async with session.get(url, params=query, headers=headers, timeout=_FOLLOW_TIMEOUT) as answer:
+        async with session.get(url, params=asked, headers=headers, timeout=_FOLLOW_TIMEOUT) as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
             if answer.status != _OK:
@@ -48,8 +65,87 @@ async def get(request: web.Request) -> web.StreamResponse:
         raise unreachable(source) from error
 
 
+async def get_merged(request: web.Request) -> web.StreamResponse:
+    """`GET /deployments/{name}/logs`."""
+    parameters = known_parameters(request, *_READ, *_TIMED, "instance", "rank")
+    rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
+    _query(parameters, timed=True)  # refused before anything is read
+    _form(parameters)
+    instances = request.query.getall("instance", [])
+    database, name = request.app[CONTEXT].database, request.match_info["name"]
+
+    async def look() -> DeploymentLogs:
+        async with database.snapshot() as connection:
+            return await deployment_logs(connection, name, instances=instances or None, rank=rank)
+
+    async def look_again() -> DeploymentLogs:
+        try:
+            return await look()
+        except NotFoundError:
+            return DeploymentLogs((), lives=False)
+
+    found = await look()
+    if len(found.logs) > MOST_LOGS:
+        fix = f"has {len(found.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
+        raise ApiError(409, "too_many_logs", f"deployment {name!r} {fix}")
+    return await _merged(request, parameters, found, look_again if flag(parameters, "follow") else None, names=True)
+
+
+async def _merged(
+    request: web.Request,
+    parameters: Mapping[str, str],
+    found: DeploymentLogs,
+    look: Look | None = None,
+    *,
+    names: bool = False,
+) -> web.StreamResponse:
+    query, form = _query(parameters, timed=True), _form(parameters)
+    ranks = names and any(log.rank for log in found.logs)
+    as_lines = as_text(names=names, ranks=ranks, timestamps=flag(parameters, "timestamps"))
+    media, written = (_TEXT, as_lines) if form == "text" else (_JSON_LINES, as_json)
+    merges = request.app[MERGES]
+    if merges.locked():
+        raise unavailable(
+            "overloaded", f"this controller answers {MOST_MERGES} requests for merged logs already; try again later"
+        )
+    response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
+
+    async def emit(told: list[Told]) -> None:
+        await write(response, written(told))
+
+    async with merges:
+        await response.prepare(request)
+        try:
+            await Merge(request.app[AGENT_PROXIES], query, emit, look).run(found.logs)
+        except (SlowClientError, ConnectionError):
+            cut(request)
+    return response
+
+
+def _form(parameters: Mapping[str, str]) -> str:
+    form = parameters.get("format", "text")
+    if form not in ("text", "json"):
+        raise invalid([FieldProblem("format", f"must be text or json, got {form[:40]!r}")])
+    return form
+
+
+def _query(parameters: Mapping[str, str], *, timed: bool = False) -> dict[str, str]:
+    """What is asked of an agent. The moment counts on its clock."""
+    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
+    query = {name: "1" for name in ("follow", "previous") if flag(parameters, name)}
+    since = moment(parameters, "since")
+    if timed and since is not None:
+        query["since_ms"] = str(_milliseconds(since))
+    return query | ({} if tail is None else {"tail": str(tail)})
+
+
+def _milliseconds(since: datetime | timedelta) -> int:
+    at_s = time.time() - since.total_seconds() if isinstance(since, timedelta) else since.timestamp()
+    return max(0, int(at_s * 1000))
+
+
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-cache"})
+    response = web.StreamResponse(headers={"Content-Type": _TEXT, "Cache-Control": "no-cache"})
     await response.prepare(request)
     try:
         async for chunk in answer.content.iter_any():
@@ -59,14 +155,30 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     return response
 
 
+_RANK: Final = Query("rank", "of this rank (default 0) of an instance on several workers", "integer")
 _QUERY: Final = (
-    Query("tail", "number of lines from the end", "integer"),
+    Query("tail", "number of lines from the end of each log", "integer"),
     Query("follow", "keep streaming new lines", "boolean"),
     Query("previous", "logs of the previous start", "boolean"),
+    Query("since", "only lines written after this moment, such as 2026-11-23T14:05:00Z, or after that long ago: 10m"),
+    Query(
+        "timestamps", "the time before each line, to the second or better; `-` where the agent is too old", "boolean"
+    ),
+    Query("format", "text (default), or json: one object a line, with instance, rank, epoch, at, position and line"),
+)
+_MERGED: Final = (
+    *_QUERY,
+    Query("instance", "only of this instance; several may be given"),
+    Query("rank", "only of this rank of each instance", "integer"),
 )
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/instances/{id}/logs", get, Access.READ, "Read the logs of an instance", "instances",
-        query=_QUERY, media="text/plain", stream=True,
+        query=(*_QUERY, _RANK), media="text/plain", stream=True,
+    ),
+    Route(
+        "GET", "/api/v1/deployments/{name}/logs", get_merged, Access.READ,
+        "Read the logs of all instances of a deployment, merged by time", "deployments",
+        query=_MERGED, media="text/plain", stream=True,
     ),
 )  # fmt: skip

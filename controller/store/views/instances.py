@@ -92,8 +92,8 @@ async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
     return views[0]
 
 
-async def log_source(connection: Reader, instance: str) -> LogSource | None:
-    """The worker on which rank 0 of this instance runs or ran last; None if it never ran.
+async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSource | None:
+    """The worker on which this rank of this instance runs or ran last; None if it never ran.
 
     Raises:
         NotFoundError: no instance has this id.
@@ -102,14 +102,15 @@ async def log_source(connection: Reader, instance: str) -> LogSource | None:
         """select w.name, w.phase, w.proxy_address, w.proxy_secret
              from instances i
              left join lateral (
-                 select p.worker_id, p.epoch, 0 as claimed from processes p where p.instance_id = i.id and p.rank = 0
+                 select p.worker_id, p.epoch, 0 as claimed from processes p where p.instance_id = i.id and p.rank = $2
                  union all
                  select d.worker_id, c.epoch, 1 from claims c join devices d on d.uuid = c.device
-                  where c.instance_id = i.id and c.rank = 0
+                  where c.instance_id = i.id and c.rank = $2
                  order by epoch desc, claimed limit 1) at on true
              left join workers w on w.id = at.worker_id
             where i.id = $1""",
         instance,
+        rank,
     )
     if not rows:
         raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")

@@ -129,6 +129,7 @@ class ApiDouble:
         app = web.Application(middlewares=[self._guard])
         api = "/api/v1"
         app.router.add_get(api + "/instances/{name}/logs", self._logs)
+        app.router.add_get(api + "/deployments/{name}/logs", self._logs)
         app.router.add_put(api + "/deployments/{name}", self._put)
         app.router.add_put(api + "/policies/{name}", self._put_policy)
         app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))

@@ -218,6 +218,24 @@ def test_logs_of_missing_objects_exit_with_3_and_without_instances_with_1(gpuwar
     assert "has no instances" in result.stderr
 
 
+def test_logs_of_all_replicas_are_merged_by_the_server(gpuward, api, hello):
+    assert {one["spec"]["deployment"] for one in api.objects["instances"].values()} == {hello["name"]}
+    api.logs["hello"] = b"[hello-1] 2026-11-23T14:05:00.100Z one\n[hello-2] 2026-11-23T14:05:00.200Z two\n"
+    words = ("--all", "--since", "10m", "--timestamps", "-f")
+    assert gpuward("logs", "hello", *words).stdout_bytes == api.logs["hello"]
+    asked = {"since": "10m", "timestamps": "true", "follow": "1"}
+    assert api.asked[-1][1:3] == ("/api/v1/deployments/hello/logs", asked)
+    assert gpuward("logs", "hello-2", "--all").stdout_bytes == api.logs["hello"]
+    assert api.asked[-1][1:3] == ("/api/v1/deployments/hello/logs", {"instance": "hello-2"})
+
+
+@pytest.mark.usefixtures("hello")
+def test_logs_of_one_instance_by_time(gpuward, api):
+    api.logs["hello-1"] = b"2026-11-23T14:05:00.100Z one\n"
+    assert gpuward("logs", "hello-1", "--since", "5m", "--timestamps").stdout_bytes == api.logs["hello-1"]
+    assert api.asked[-1][2] == {"since": "5m", "timestamps": "true"}
+
+
 def test_events_are_listed_oldest_first_and_by_object(gpuward, api, hello):
     for number, about in ((1, hello["uid"]), (2, "other"), (3, hello["uid"])):
         event = {"id": number, "at": hello["created_at"], "reason": f"r{number}", "message": "m"}

@@ -1,0 +1,1 @@
+"""Logs of several processes as one stream, by time."""
