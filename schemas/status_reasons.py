@@ -10,6 +10,7 @@ from schemas.placement_reasons import PLACEMENT, ReasonText
 from schemas.xids import CONDEMNING
 
 IMAGE_DIFFERS: Final = "image_differs"
+NO_LEADER: Final = "no_leader"
 _NONE: Final = "Nothing to do."
 _RESET: Final = "Drain its worker, then reset the GPU or restart the host."
 _SEE_LOGS: Final = "See the log: `gpuward logs NAME --previous`."
@@ -372,6 +373,13 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "secret_deleted": ReasonText("A secret was deleted. Running processes keep its value.", _NONE),
 }
 
+CONTROLLERS: Final[Mapping[str, ReasonText]] = {
+    NO_LEADER: ReasonText(
+        "No controller holds the lease, so nothing is placed, moved or stopped.",
+        "Start a controller, or read the log of the one that runs.",
+    ),
+}
+
 REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Placement": PLACEMENT,
     "Instances": INSTANCES,
@@ -382,4 +390,5 @@ REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {
     "Policies": POLICIES,
     "Scaling": SCALING,
     "Rollouts": ROLLOUTS,
+    "Controllers": CONTROLLERS,
 }

@@ -15,6 +15,7 @@ from controller.api.dry_run import defrag, explain, manifests, pending, plan
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
+    attention,
     audit,
     deployments,
     events,
@@ -84,6 +85,7 @@ def all_routes(version: str) -> list[Route]:
         idle_report.ROUTES,
         events.ROUTES,
         audit.ROUTES,
+        attention.ROUTES,
         leader.ROUTES,
         watch.ROUTES,
         keys.ROUTES,

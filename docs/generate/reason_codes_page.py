@@ -24,6 +24,7 @@ INTRO: Final = {
     "Scaling": "Why a deployment wants its number of replicas, and events of that. See [Scaling](scaling.md).",
     "Rollouts": "How far a new revision is with `update: rolling`, and events of that. See [Rollouts](rollouts.md).",
     "Access": "These stand in events of keys, join tokens and secrets.",
+    "Controllers": "The state of all controllers together.",
     "Policies": "Verdicts and actions of utilization policies. See [Policies](policies.md).",
 }
 

@@ -1,0 +1,263 @@
+"""What needs an operator: one entry for each cause and not for each instance, the worst first. Pure.
+
+A lost worker with hundreds of instances is one entry, and so is a deployment of which hundreds of instances crash. An
+instance is in one entry at most. Codes and their meanings are those of the reference.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar, get_args
+
+from controller.domain.attention import (
+    AttentionFacts,
+    IdleInstance,
+    SickGpu,
+    TroubledDeployment,
+    TroubledInstance,
+    WorkerFacts,
+)
+from controller.domain.devices import reason_code
+from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
+from schemas.placement_reasons import Reason
+from schemas.status_reasons import NO_LEADER, REASONS
+
+PENDING_AFTER: Final = timedelta(seconds=60)
+MAX_SUBJECTS: Final = 20
+BREAKER_OPEN: Final = "breaker_open"
+_CRASHES: Final = 2  # failures in a row; before, it may be a single accident
+_TEXTS: Final = {code: text for group in REASONS.values() for code, text in group.items()}
+_CAUSES: Final[dict[Cause, int]] = {cause: place for place, cause in enumerate(get_args(Cause))}
+_SEVERITIES: Final[dict[Severity, int]] = {severity: place for place, severity in enumerate(get_args(Severity))}
+_CLUSTER: Final = AttentionObject(kind="cluster")
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+def find_attention(facts: AttentionFacts) -> list[AttentionEntry]:
+    """All entries: by severity, then by cause, then the oldest first."""
+    entries = [
+        *_of_cluster(facts),
+        *_of_workers(facts.workers),
+        *_of_instances(facts.instances, facts.at),
+        *map(_of_deployment, facts.deployments),
+        *_of_idle(facts.idle),
+        *_of_gpus(facts.gpus),
+    ]
+    return sorted(
+        entries, key=lambda e: (_SEVERITIES[e.severity], _CAUSES[e.cause], e.since or _NEVER, e.object.name, e.code)
+    )
+
+
+def _of_cluster(facts: AttentionFacts) -> Iterator[AttentionEntry]:
+    if not facts.leader:
+        since = facts.leaderless_since
+        yield _entry("critical", "no_leader", NO_LEADER, _CLUSTER, "no controller leads", since=since)
+    if facts.violations:
+        message = _and_more(facts.violations)
+        yield _entry(
+            "critical", "invariant", "invariant_violated", _CLUSTER, "the ledger breaks an invariant", message,
+            count=len(facts.violations),
+        )  # fmt: skip
+
+
+def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
+    absent = [one for one in workers if not one.ready]
+    if silent := [one for one in absent if one.reason == BREAKER_OPEN]:
+        title = f"{len(silent)} workers are silent at once"
+        instances = _instances_text(sum(one.instances for one in silent))
+        yield _entry(
+            "critical", "workers_silent", BREAKER_OPEN, _CLUSTER, title, _sentences(_meaning(BREAKER_OPEN), instances),
+            since=_oldest(one.since for one in silent), count=len(silent), subjects=_workers(silent),
+        )  # fmt: skip
+    for one in absent:
+        if one.reason != BREAKER_OPEN:
+            yield _absent(one)
+    conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
+    for one in workers:
+        for code, message, since in one.conditions:
+            conditions[code].append((one, message, since))
+    for code, found in conditions.items():
+        yield _condition(code, found)
+
+
+def _absent(one: WorkerFacts) -> AttentionEntry:
+    code = one.reason or {"lost": "worker_lost", "joining": "worker_joining"}.get(one.state, "worker_unreachable")
+    message = _sentences(_meaning(code), _instances_text(one.instances))
+    return _entry(
+        "error" if one.state == "lost" else "warning", "worker", code, _worker(one.name),
+        f"worker {one.name} is {one.state}", message, since=one.since, count=one.instances,
+        subjects=[_instance(name) for name in one.sample],
+    )  # fmt: skip
+
+
+def _condition(code: str, found: Sequence[tuple[WorkerFacts, str, datetime | None]]) -> AttentionEntry:
+    first, message, _ = found[0]
+    several = len(found) > 1
+    title = f"{len(found)} workers: {code}" if several else f"worker {first.name}: {code}"
+    return _entry(
+        "warning", "worker_condition", code, _CLUSTER if several else _worker(first.name), title,
+        f"{first.name}: {message}" if several else message, since=_oldest(since for *_, since in found),
+        count=len(found), subjects=_workers([one for one, *_ in found]),
+    )  # fmt: skip
+
+
+def _of_instances(instances: Sequence[TroubledInstance], at: datetime) -> Iterator[AttentionEntry]:
+    by_cause: dict[Cause, list[TroubledInstance]] = defaultdict(list)
+    for one in instances:
+        if (cause := _cause(one, at)) is not None:
+            by_cause[cause].append(one)
+    for cause, affected in by_cause.items():
+        for name, some in _grouped(affected, lambda one: one.deployment).items():
+            yield _of_some(cause, name, some)
+
+
+def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
+    """The one cause of this instance's trouble; None: there is none."""
+    if one.need_error or (one.phase == "failed" and one.reason == Reason.METADATA_UNKNOWN):
+        return "model"
+    if one.phase == "failed":
+        return "failed"
+    if one.phase == "pending" and at - one.since >= PENDING_AFTER:
+        return "pending"
+    if one.failures >= _CRASHES or (one.phase == "backoff" and one.failures):
+        return "crash_loop"
+    return None
+
+
+def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) -> AttentionEntry:
+    """The entry of instances of one deployment with the same cause."""
+    first = some[0]
+    code, message = first.reason, first.message
+    if cause == "model":
+        code, message = Reason.METADATA_UNKNOWN, first.need_error or first.message
+    since = _oldest(one.failing_since if cause == "crash_loop" else one.since for one in some)
+    titles = {
+        "model": f"the model of {deployment} cannot be read",
+        "failed": f"{deployment} has failed",
+        "crash_loop": f"{deployment} crashes repeatedly",
+        "pending": f"{deployment} is pending",
+    }
+    return _entry(
+        "warning" if cause == "pending" else "error", cause, code, _deployment(deployment), titles[cause],
+        message or _meaning(code), since=since, count=len(some), subjects=[_instance(one.id) for one in some],
+    )  # fmt: skip
+
+
+def _of_deployment(one: TroubledDeployment) -> AttentionEntry:
+    rollout = one.reason.startswith("rollout_")
+    title = f"the rollout of {one.name} has ended early" if rollout else f"{one.name} cannot be processed"
+    return _entry(
+        "warning" if rollout else "error", "rollout" if rollout else "reconcile", one.reason, _deployment(one.name),
+        title, one.message or _meaning(one.reason), since=one.since,
+    )  # fmt: skip
+
+
+def _of_idle(idle: Sequence[IdleInstance]) -> Iterator[AttentionEntry]:
+    for name, some in _grouped(idle, lambda one: one.deployment).items():
+        first = some[0]
+        code = f"policy_would_{first.action}" if first.dry_run else "idle"
+        label = f"policy {first.policy}" if first.policy else f"the policy of {name}"
+        names = _and_more([one.id for one in some])
+        would = {"stop": f"would stop {name}", "scale_down": f"would scale down by {names}"}.get(
+            first.action, f"would report {names}"
+        )
+        since = _oldest(one.since for one in some)
+        when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if since is not None else ""
+        dry_run = f"dry run: {label} {would}{when}: " if first.dry_run else f"{label}: "
+        yield _entry(
+            "notice", "idle", code, _deployment(name), f"{name} is idle", f"{dry_run}{first.message}", since=since,
+            count=len(some), subjects=[_instance(one.id) for one in some],
+            advice="" if not first.dry_run else "Stop it, or end the dry run of the policy.",
+        )  # fmt: skip
+
+
+def _of_gpus(gpus: Sequence[SickGpu]) -> Iterator[AttentionEntry]:
+    for (worker, code), some in _grouped(gpus, lambda one: (one.worker, reason_code(one.reason))).items():
+        first, held = some[0], sum(one.instances for one in some)
+        title = f"{len(some)} GPUs of worker {worker} are unhealthy"
+        if len(some) == 1:
+            title = f"GPU {first.index} of worker {worker} is unhealthy"
+        subjects = [AttentionObject(kind="gpu", name=one.uuid) for one in some]
+        yield _entry(
+            "error" if held else "warning", "gpu", code, subjects[0] if len(some) == 1 else _worker(worker), title,
+            _sentences(first.reason, _instances_text(held)), count=len(some), subjects=subjects,
+        )  # fmt: skip
+
+
+def _entry(
+    severity: Severity,
+    cause: Cause,
+    code: str,
+    mended: AttentionObject,
+    title: str,
+    message: str = "",
+    *,
+    since: datetime | None = None,
+    count: int = 1,
+    subjects: Sequence[AttentionObject] = (),
+    advice: str = "",
+) -> AttentionEntry:
+    remedy = _TEXTS[code].remedy if code in _TEXTS else ""
+    return AttentionEntry(
+        id=f"{cause}/{mended.kind}/{mended.name}/{code}",
+        severity=severity,
+        cause=cause,
+        code=code,
+        since=since,
+        title=title,
+        message=message or _meaning(code),
+        count=count,
+        subjects=list(subjects[:MAX_SUBJECTS]),
+        object=mended,
+        advice=advice or remedy,
+    )
+
+
+def _meaning(code: str) -> str:
+    return _TEXTS[code].meaning if code in _TEXTS else code
+
+
+def _instances_text(count: int) -> str:
+    if not count:
+        return ""
+    return "1 instance holds claims there." if count == 1 else f"{count} instances hold claims there."
+
+
+def _sentences(*parts: str) -> str:
+    """The parts that say something, each with its full stop."""
+    return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
+
+
+def _and_more(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"{texts[0]}{more}"
+
+
+def _oldest(moments: Iterable[datetime | None]) -> datetime | None:
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _grouped(things: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = defaultdict(list)
+    for thing in things:
+        groups[key(thing)].append(thing)
+    return groups
+
+
+def _worker(name: str) -> AttentionObject:
+    return AttentionObject(kind="worker", name=name)
+
+
+def _workers(some: Sequence[WorkerFacts]) -> list[AttentionObject]:
+    return [_worker(one.name) for one in some]
+
+
+def _deployment(name: str) -> AttentionObject:
+    return AttentionObject(kind="deployment", name=name)
+
+
+def _instance(name: str) -> AttentionObject:
+    return AttentionObject(kind="instance", name=name)

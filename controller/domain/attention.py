@@ -1,0 +1,106 @@
+"""What is read to find out what needs an operator. Names are those of the API."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """A worker that is not ready, or of which a condition does not hold.
+
+    Attributes:
+        ready: its phase, apart from what an operator has set.
+        state: as in the API, but for what an operator has set: the phase, or `quarantined`.
+        reason: a code; empty: none.
+        since: when it was last heard of, where it is silent; else when its phase began.
+        conditions: code, words and begin of each that does not hold.
+        instances: how many hold claims there.
+        sample: the first of them.
+    """
+
+    name: str
+    ready: bool
+    state: str
+    reason: str
+    since: datetime | None
+    conditions: Sequence[tuple[str, str, datetime | None]] = ()
+    instances: int = 0
+    sample: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledInstance:
+    """An instance that is pending, failed or failing.
+
+    Attributes:
+        failures: in a row.
+        failing_since: the first failure in the row; None: unknown.
+        need_error: why the need of its model is unknown; empty: it is known, or being worked out.
+    """
+
+    id: str
+    deployment: str
+    phase: str
+    since: datetime
+    reason: str
+    message: str
+    failures: int = 0
+    failing_since: datetime | None = None
+    need_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledDeployment:
+    """A deployment that the controller fails to process, or whose rollout has failed."""
+
+    name: str
+    reason: str
+    message: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdleInstance:
+    """An instance that its policy finds idle."""
+
+    id: str
+    deployment: str
+    policy: str
+    action: str
+    dry_run: bool
+    message: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SickGpu:
+    """An unhealthy GPU. `instances`: that hold claims on it."""
+
+    uuid: str
+    worker: str
+    index: int
+    reason: str
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionFacts:
+    """Everything at one moment.
+
+    Attributes:
+        at: that moment.
+        leaderless_since: the last renewal of the lease; None with `leader`: there is a leader.
+        leader: whether a controller leads.
+        violations: the broken rows of the ledger, in words.
+    """
+
+    at: datetime
+    leader: bool = True
+    leaderless_since: datetime | None = None
+    violations: Sequence[str] = ()
+    workers: Sequence[WorkerFacts] = ()
+    instances: Sequence[TroubledInstance] = ()
+    deployments: Sequence[TroubledDeployment] = ()
+    idle: Sequence[IdleInstance] = ()
+    gpus: Sequence[SickGpu] = field(default=())

@@ -1,0 +1,153 @@
+"""Reads what needs an operator: few queries over what is in trouble, none over what runs well."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from controller.domain.attention import (
+    AttentionFacts,
+    IdleInstance,
+    SickGpu,
+    TroubledDeployment,
+    TroubledInstance,
+    WorkerFacts,
+)
+from controller.store.core.audit import audit
+from controller.store.core.database import Reader
+from controller.store.core.rows import row_mapper
+from controller.store.views.leader import read_holder, read_leader
+from controller.store.views.moment import read_moment
+from controller.store.views.workers import STATE_COLUMNS, worker_conditions
+from schemas.api.explain import Explain
+from schemas.explain_text import one_line
+from schemas.worker_conditions import CONTAINERS
+
+_MOST: Final = 20_000  # instances
+_SAMPLE: Final = 20
+_WORKERS: Final = f"""
+    select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
+      from workers w
+      left join worker_liveness l on l.worker_id = w.id
+      left join lateral (
+          select count(*) as instances, (array_agg(c.instance_id order by c.instance_id))[:{_SAMPLE}] as sample
+            from (select distinct c.instance_id from claims c join devices d on d.uuid = c.device
+                   where d.worker_id = w.id) c) h on true
+     where w.deleted_at is null
+       and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
+     order by w.name"""  # noqa: S608 - constants, no input
+# `failing_since`: the first of the failures in a row.
+_INSTANCES: Final = f"""
+    select i.id, d.name as deployment, i.phase, i.phase_since as since, i.reason, i.message, i.failures,
+           case when r.need is null then r.need_error ->> 'message' end as need_error,
+           coalesce((select max(e.at) from events e
+                      where i.failures > 0 and e.objects @> array['instance:' || i.id] and e.reason = 'backoff'
+                        and e.evidence ->> 'failures' = '1'), i.phase_since) as failing_since
+      from instances i
+      join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+     where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
+        or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
+     order by i.created_at, i.id
+     limit {_MOST}"""  # noqa: S608 - constants, no input
+_EXPLAINS: Final = "select id, explain from instances where id = any($1) and phase = 'pending' and explain is not null"
+_DEPLOYMENTS: Final = """
+    select d.name, d.reason, d.message,
+           (select max(e.at) from events e
+             where e.objects @> array['deployment:' || d.uid] and e.reason = d.reason) as since
+      from deployments d
+     where d.deleted_at is null and d.reason in ('reconcile_failing', 'rollout_failed', 'rollout_aborted')
+     order by d.name"""
+_IDLE: Final = """
+    select v.instance_id as id, d.name as deployment, v.policy, v.action, v.dry_run, v.message, v.since
+      from policy_verdicts v
+      join instances i on i.id = v.instance_id and i.epoch = v.epoch
+                      and i.phase not in ('stopping', 'replaced', 'succeeded', 'failed')
+      join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+     where v.verdict = 'idle'
+     order by v.since, v.instance_id"""
+_GPUS: Final = """
+    select d.uuid, w.name as worker, d.index, d.health_reason as reason,
+           (select count(distinct c.instance_id) from claims c where c.device = d.uuid) as instances
+      from devices d
+      join workers w on w.id = d.worker_id and w.deleted_at is null
+     where d.kind = 'gpu' and d.health = 'unhealthy' and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))
+     order by w.name, d.index, d.uuid"""
+# The leader checks the ledger on a timer. Only where it has found something, it is checked here too.
+_VIOLATED: Final = """
+    select 1 from events where objects @> array['controller:leader'] and reason = 'invariant_violated' limit 1"""
+
+_deployment = row_mapper(TroubledDeployment)
+_idle = row_mapper(IdleInstance)
+_gpu = row_mapper(SickGpu)
+
+
+async def read_attention(connection: Reader, *, leading: bool) -> AttentionFacts:
+    """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
+
+    Args:
+        connection: to read from.
+        leading: the controller that asks is the leader.
+    """
+    leader = leading or await read_holder(connection) is not None
+    return AttentionFacts(
+        at=await read_moment(connection),
+        leader=leader,
+        leaderless_since=None if leader else (await read_leader(connection, leading=False)).renewed_at,
+        violations=await _violations(connection),
+        workers=[_worker(row) for row in await connection.fetch(_WORKERS)],
+        instances=await _instances(connection),
+        deployments=[_deployment(row) for row in await connection.fetch(_DEPLOYMENTS)],
+        idle=[_idle(row) for row in await connection.fetch(_IDLE)],
+        gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
+    )
+
+
+async def _violations(connection: Reader) -> list[str]:
+    if not await connection.fetch(_VIOLATED):
+        return []
+    return [violation.message for violation in (await audit(connection)).violations]
+
+
+def _worker(row: Any) -> WorkerFacts:
+    quarantined = row["quarantined"] and row["phase"] == "unreachable" and row["connected"]
+    silent = row["phase"] in ("unreachable", "lost") and not quarantined
+    return WorkerFacts(
+        name=row["name"],
+        ready=row["phase"] == "ready",
+        state="quarantined" if quarantined else row["phase"],
+        reason=row["quarantine_reason"] if quarantined else row["reason"],
+        since=(row["last_seen"] if silent else None) or row["phase_since"],
+        conditions=[
+            (one.reason, one.message, one.since)
+            for one in worker_conditions(row)
+            if one.status == "false" and one.type != CONTAINERS
+        ],
+        instances=row["instances"],
+        sample=row["sample"] or (),
+    )
+
+
+async def _instances(connection: Reader) -> Sequence[TroubledInstance]:
+    rows = await connection.fetch(_INSTANCES)
+    # One of each deployment is shown, in the words of `gpuward ps`.
+    first = {row["deployment"]: row["id"] for row in reversed(rows) if row["phase"] == "pending"}
+    lines = {
+        row["id"]: one_line(Explain.model_validate(row["explain"]))
+        for row in (await connection.fetch(_EXPLAINS, list(first.values())) if first else ())
+    }
+    return [_instance(row, lines) for row in rows]
+
+
+def _instance(row: Any, lines: Mapping[str, str]) -> TroubledInstance:
+    failing_since: datetime = row["failing_since"]
+    return TroubledInstance(
+        id=row["id"],
+        deployment=row["deployment"],
+        phase=row["phase"],
+        since=row["since"],
+        reason=row["reason"],
+        message=lines.get(row["id"]) or row["message"],
+        failures=row["failures"],
+        failing_since=failing_since,
+        need_error=row["need_error"] or "",
+    )

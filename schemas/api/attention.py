@@ -1,0 +1,58 @@
+"""What needs an operator, as the API returns it: one entry for each cause, the worst first."""
+
+from datetime import datetime
+from typing import Literal
+
+from schemas.base import View
+
+Severity = Literal["critical", "error", "warning", "notice"]
+Cause = Literal[
+    "no_leader", "invariant", "workers_silent", "worker", "worker_condition", "reconcile", "model", "failed",
+    "crash_loop", "rollout", "gpu", "pending", "idle",
+]  # fmt: skip
+
+
+class AttentionObject(View):
+    """An object that an entry is about. A GPU's name is its UUID; an instance's is its id. No name: the cluster."""
+
+    kind: Literal["cluster", "worker", "gpu", "deployment", "instance"]
+    name: str = ""
+
+
+class AttentionEntry(View):
+    """One cause.
+
+    Attributes:
+        id: the same as long as the cause lasts: of cause, object and code.
+        cause: what kind of cause it is.
+        code: the reason code; the reference of reason codes explains it.
+        since: when it began; None: unknown.
+        title: the object and its state, in a few words.
+        message: the details.
+        count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
+            `worker_condition`, broken rows of `invariant`.
+        subjects: the first of them.
+        object: where it is mended.
+        advice: what to do; empty: the message says it.
+    """
+
+    id: str
+    severity: Severity
+    cause: Cause
+    code: str
+    since: datetime | None = None
+    title: str
+    message: str = ""
+    count: int
+    subjects: list[AttentionObject] = []
+    object: AttentionObject
+    advice: str = ""
+
+
+class AttentionList(View):
+    """All entries, the worst first. `next` is always null; `more`: number of entries that are left off."""
+
+    at: datetime
+    items: list[AttentionEntry]
+    more: int = 0
+    next: str | None = None

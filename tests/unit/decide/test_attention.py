@@ -1,0 +1,163 @@
+"""What needs an operator: a table of what is read and what follows, the order, and that causes are not told twice."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller.decide.attention import MAX_SUBJECTS, find_attention
+from controller.domain.attention import (
+    AttentionFacts,
+    IdleInstance,
+    SickGpu,
+    TroubledDeployment,
+    TroubledInstance,
+    WorkerFacts,
+)
+from schemas.api.attention import AttentionEntry
+
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def instance(name: str, phase: str, seconds: float = 300, **more: Any) -> TroubledInstance:
+    fields: dict[str, Any] = {"reason": "", "message": "", **more}
+    return TroubledInstance(name, name.rpartition("-")[0], phase, ago(seconds), **fields)
+
+
+def worker(name: str, state: str = "lost", **more: Any) -> WorkerFacts:
+    fields: dict[str, Any] = {"ready": state == "ready", "reason": "", "since": ago(90), **more}
+    return WorkerFacts(name, state=state, **fields)
+
+
+def idle(name: str, **more: Any) -> IdleInstance:
+    fields: dict[str, Any] = {"policy": "p", "action": "stop", "dry_run": True, "message": "0 % for 5m", **more}
+    return IdleInstance(name, name.rpartition("-")[0], since=ago(60), **fields)
+
+
+def found(**facts: Any) -> list[AttentionEntry]:
+    return find_attention(AttentionFacts(NOW, **facts))
+
+
+CRASH = {"reason": "crash", "message": "exited with code 3; restarts in 20 s", "failing_since": ago(500)}
+CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
+    ({}, None),
+    ({"leader": False, "leaderless_since": ago(30)}, ("critical", "no_leader", "no_leader", 1, "cluster/")),
+    ({"violations": ["a", "b"]}, ("critical", "invariant", "invariant_violated", 2, "cluster/")),
+    ({"workers": [worker("w3", instances=300)]}, ("error", "worker", "worker_lost", 300, "worker/w3")),
+    ({"workers": [worker("w", "unreachable")]}, ("warning", "worker", "worker_unreachable", 0, "worker/w")),
+    ({"workers": [worker("w", "unreachable", reason="silent")]}, ("warning", "worker", "silent", 0, "worker/w")),
+    ({"workers": [worker("w", "joining")]}, ("warning", "worker", "worker_joining", 0, "worker/w")),
+    (
+        {"workers": [worker("w", "quarantined", reason="two_identities")]},
+        ("warning", "worker", "two_identities", 0, "worker/w"),
+    ),
+    (
+        {"workers": [worker(f"w{n}", "unreachable", reason="breaker_open", instances=2) for n in range(40)]},
+        ("critical", "workers_silent", "breaker_open", 40, "cluster/"),
+    ),
+    (
+        {"workers": [worker("w", "ready", conditions=[("no_common_protocol", "too old", ago(9))])]},
+        ("warning", "worker_condition", "no_common_protocol", 1, "worker/w"),
+    ),
+    (
+        {"workers": [worker(f"w{n}", "ready", conditions=[("nvml_failed", "x", None)]) for n in range(3)]},
+        ("warning", "worker_condition", "nvml_failed", 3, "cluster/"),
+    ),
+    (
+        {"instances": [instance(f"d-{n}", "backoff", failures=1, **CRASH) for n in range(7)]},
+        ("error", "crash_loop", "crash", 7, "deployment/d"),
+    ),
+    ({"instances": [instance("d-1", "starting", failures=2)]}, ("error", "crash_loop", "", 1, "deployment/d")),
+    ({"instances": [instance("d-1", "running", failures=1)]}, None),
+    ({"instances": [instance("d-1", "backoff", reason="agent_stopped")]}, None),
+    ({"instances": [instance("d-1", "pending", 59)]}, None),
+    (
+        {"instances": [instance("d-1", "pending", 60, reason="need_gt_free", message="0/3 fit")]},
+        ("warning", "pending", "need_gt_free", 1, "deployment/d"),
+    ),
+    ({"instances": [instance("d-1", "analyzing", 600)]}, None),
+    (
+        {"instances": [instance("d-1", "pending", 5, failures=3, **CRASH)]},
+        ("error", "crash_loop", "crash", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "failed", reason="engine_usage")]},
+        ("error", "failed", "engine_usage", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "failed", reason="metadata_unknown", message="no such repository")]},
+        ("error", "model", "metadata_unknown", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "analyzing", 1, need_error="the hub does not answer")]},
+        ("error", "model", "metadata_unknown", 1, "deployment/d"),
+    ),
+    (
+        {"deployments": [TroubledDeployment("d", "reconcile_failing", "the step fails", ago(9))]},
+        ("error", "reconcile", "reconcile_failing", 1, "deployment/d"),
+    ),
+    (
+        {"deployments": [TroubledDeployment("d", "rollout_failed", "", None)]},
+        ("warning", "rollout", "rollout_failed", 1, "deployment/d"),
+    ),
+    ({"idle": [idle("d-0"), idle("d-1")]}, ("notice", "idle", "policy_would_stop", 2, "deployment/d")),
+    ({"idle": [idle("d-0", dry_run=False, action="notify")]}, ("notice", "idle", "idle", 1, "deployment/d")),
+    ({"gpus": [SickGpu("GPU-1", "w", 3, "xid_79: fell off", 2)]}, ("error", "gpu", "xid_79", 1, "gpu/GPU-1")),
+    (
+        {"gpus": [SickGpu(f"GPU-{n}", "w", n, "gpu_lost", 0) for n in range(8)]},
+        ("warning", "gpu", "gpu_lost", 8, "worker/w"),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "expected"), CASES)
+def test_what_is_read_and_what_follows(facts: dict[str, Any], expected: tuple[str, str, str, int, str] | None) -> None:
+    told = [
+        (one.severity, one.cause, one.code, one.count, f"{one.object.kind}/{one.object.name}") for one in found(**facts)
+    ]
+    assert told == ([] if expected is None else [expected])
+
+
+def test_the_worst_come_first_and_the_oldest_of_them() -> None:
+    entries = found(
+        idle=[idle("lazy-0")],
+        instances=[
+            instance("waits-0", "pending", 100, reason="need_gt_free"),
+            instance("older-0", "pending", 900, reason="need_gt_free"),
+            instance("loops-0", "backoff", failures=4, **CRASH),
+        ],
+        workers=[worker("w3")],
+        leader=False,
+    )
+    assert [(one.cause, one.object.name) for one in entries] == [
+        ("no_leader", ""), ("worker", "w3"), ("crash_loop", "loops"), ("pending", "older"), ("pending", "waits"),
+        ("idle", "lazy"),
+    ]  # fmt: skip
+    assert len({one.id for one in entries}) == len(entries)
+
+
+def test_each_entry_says_what_since_and_what_to_do() -> None:
+    (lost,) = found(workers=[worker("w3", instances=300, sample=[f"i-{n}" for n in range(30)])])
+    assert (lost.title, lost.since) == ("worker w3 is lost", ago(90))
+    assert lost.message.endswith("300 instances hold claims there.")
+    assert (len(lost.subjects), lost.advice.startswith("Bring it back")) == (MAX_SUBJECTS, True)
+
+    (loop,) = found(instances=[instance("d-0", "backoff", failures=4, **CRASH)])
+    assert (loop.message, loop.since) == (CRASH["message"], ago(500))
+    assert "gpuward logs" in loop.advice
+
+    (dry,) = found(idle=[idle("d-0")])
+    assert dry.message == "dry run: policy p would stop d since 2026-01-01 11:59:00 UTC: 0 % for 5m"
+    (inline,) = found(idle=[replace(idle("d-0"), policy="", action="scale_down")])
+    assert inline.message.startswith("dry run: the policy of d would scale down by d-0 since ")
+
+
+def test_an_instance_is_in_one_entry_at_most() -> None:
+    """Its model cannot be read, and it has been pending for long."""
+    entries = found(instances=[instance("d-0", "pending", 900, failures=5, need_error="gone")])
+    assert [one.cause for one in entries] == ["model"]
