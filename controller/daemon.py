@@ -204,6 +204,7 @@ class _Controller:
                 longest_window_s=settings.keep_samples_h * 3600,
                 reserve=settings.reserve,
                 operators_may=settings.operators_may,
+                viewers_read_logs=settings.viewers_read_logs,
                 connections=self._connections,
                 bodies=bodies,
                 proxies=proxies,

@@ -78,6 +78,7 @@ class ControllerSettings(BaseSettings):
     rollup_every_s: Positive = 60.0  # the delay of the history
     # What operators may write in a deployment beside what every operator may.
     operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
+    viewers_read_logs: bool = False  # engines print requests, paths and what they like
     # Images that containers of an engine run by default, in place of those that come with this version.
     engine_images: Annotated[dict[str, str], NoDecode, BeforeValidator(_images)] = {}
     bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all

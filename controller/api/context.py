@@ -46,6 +46,7 @@ class ApiContext:
         version: of Gpuward.
         reserve: when and how long capacity is reserved for a pending instance.
         operators_may: what operators may write in a deployment beside what every operator may.
+        viewers_read_logs: whether keys of the role `viewer` may read logs.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
         proxies: whose `X-Forwarded-*` counts.
         from_gateway: whether the gateway passes a request on, whose word on its origin counts.
@@ -69,6 +70,7 @@ class ApiContext:
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
+    viewers_read_logs: bool = False
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 

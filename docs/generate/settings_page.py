@@ -45,6 +45,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "rollup_every_s": "Seconds by which the history lags behind",
         "operators_may": "What operators may write in deployments beside what each may: any of `command`, `code`, "
         "`host_files`, `environment`, separated by commas; see [Access](access.md)",
+        "viewers_read_logs": "Whether keys of the role `viewer` may read the logs of engines, which print requests, "
+        "paths and what they like; see [Access](access.md)",
         "engine_images": "Images of engines with `runtime: docker`, in place of the default ones: `ENGINE=IMAGE`, "
         "separated by commas; see [Manifests](manifests.md)",
         "bodies_in_flight": "Memory that all requests' bodies may hold at once; one more gets 503 `overloaded`",

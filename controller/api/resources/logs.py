@@ -12,6 +12,7 @@ from aiohttp import web
 from controller.api.agent_proxies import AGENT_PROXIES, unreachable
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid, unavailable
+from controller.api.log_access import check_log_access
 from controller.api.merged_logs.merge import MOST_LOGS, Look, Merge, Told
 from controller.api.merged_logs.texts import as_json, as_text
 from controller.api.parameters import flag, known_parameters, moment, whole_number
@@ -38,6 +39,7 @@ _TIMED: Final = ("since", "timestamps", "format")
 
 async def get(request: web.Request) -> web.StreamResponse:
     """`GET /instances/{id}/logs`."""
+    check_log_access(request)
     parameters = known_parameters(request, *_READ, *_TIMED, "rank")
     rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
     instance = request.match_info["id"]
@@ -67,6 +69,7 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 async def get_merged(request: web.Request) -> web.StreamResponse:
     """`GET /deployments/{name}/logs`."""
+    check_log_access(request)
     parameters = known_parameters(request, *_READ, *_TIMED, "instance", "rank")
     rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
     _query(parameters, timed=True)  # refused before anything is read

@@ -9,6 +9,7 @@ from controller.api.body import read_model
 from controller.api.callers import refuse_other_origins, session_token
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
+from controller.api.log_access import may_read_logs
 from controller.api.login_limit import LoginLimit
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -25,13 +26,13 @@ _RIGHTS: Final[dict[Right, Access]] = {
     "operate": Access.OPERATE,
     "administer": Access.ADMINISTER,
     "infer": Access.INFER,
-    "logs": Access.READ,
 }
 
 
-def rights_of(role: Role) -> list[Right]:
+def rights_of(role: Role, *, viewers_read_logs: bool) -> list[Right]:
     """What a role may do."""
-    return [right for right, access in _RIGHTS.items() if access.allows(role)]
+    rights = [right for right, access in _RIGHTS.items() if access.allows(role)]
+    return [*rights, "logs"] if may_read_logs(role, viewers=viewers_read_logs) else rights
 
 
 async def me(request: web.Request) -> web.Response:
@@ -86,7 +87,7 @@ def _view(request: web.Request, principal: Principal, *, session: bool | None = 
         key_id=principal.key_id,
         name=principal.name,
         role=principal.role,
-        may=rights_of(principal.role),
+        may=rights_of(principal.role, viewers_read_logs=request.app[CONTEXT].viewers_read_logs),
         session=bool(principal.session) if session is None else session,
         encrypted=request.scheme == "https",
         version=request.app[CONTEXT].version,

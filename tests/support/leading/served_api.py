@@ -94,6 +94,7 @@ async def served(
     more_routes: Iterable[web.RouteDef] = (),
     shutdown_s: float = 5.0,
     operators_may: frozenset[Grant] = frozenset(),
+    viewers_read_logs: bool = False,
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, changes = Surroundings(), ChangeFanout()
@@ -108,6 +109,7 @@ async def served(
         version="1.2.3",
         longest_window_s=KEPT_S,
         operators_may=operators_may,
+        viewers_read_logs=viewers_read_logs,
         from_gateway=GatewayTrust(SECRET),
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals

@@ -37,7 +37,8 @@ def allowed(route: Route) -> set[str]:
         return set(ROLES)  # a key for inference sees its own
     if route.method == "DELETE" and "/workers" in route.path:
         return {"admin"}
-    return READ if route.method == "GET" else OPERATE
+    reads = route.method == "GET" and not route.path.endswith("/logs")  # those for viewers where a setting allows it
+    return READ if reads else OPERATE
 
 
 async def hello(_request: web.Request) -> web.Response:
@@ -101,3 +102,15 @@ async def test_unknown_paths_and_methods_require_a_key(api: ServedApi) -> None:
             assert answer.status == 401
         got, body = await api.call(method, path, role="viewer")
         assert (got, body["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("allowed_by_setting", [False, True])
+async def test_viewers_read_logs_where_a_setting_allows_it(migrated: Database, *, allowed_by_setting: bool) -> None:
+    async with served(migrated, viewers_read_logs=allowed_by_setting) as api:
+        for role in ("viewer", "operator", "admin", "inference"):
+            may = role in OPERATE or (allowed_by_setting and role == "viewer")
+            for path in ("/api/v1/instances/nothing/logs", "/api/v1/deployments/nothing/logs"):
+                status, body = await api.call("GET", path, role=role)
+                assert (status, body["error"]["code"]) == ((404, "not_found") if may else (403, "forbidden"))
+            if role != "inference":
+                assert ("logs" in (await api.get("/api/v1/me", role=role))["may"]) is may

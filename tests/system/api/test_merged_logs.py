@@ -79,13 +79,13 @@ class Logs:
             )
 
     async def read(self, path: str, status: int = 200) -> str:
-        async with self.api.session.get(f"{self.api.url}/api/v1{path}", headers=self.api.header("viewer")) as answer:
+        async with self.api.session.get(f"{self.api.url}/api/v1{path}", headers=self.api.header("operator")) as answer:
             text = await answer.text()
             assert answer.status == status, text
             return text
 
     async def follow(self, path: str) -> AsyncIterator[dict[str, Any]]:
-        async with self.api.session.get(f"{self.api.url}/api/v1{path}", headers=self.api.header("viewer")) as answer:
+        async with self.api.session.get(f"{self.api.url}/api/v1{path}", headers=self.api.header("operator")) as answer:
             assert answer.status == 200
             while line := await answer.content.readline():
                 yield json.loads(line)

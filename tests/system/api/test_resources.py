@@ -177,7 +177,7 @@ async def test_logs_are_streamed_from_the_worker(api: ServedApi, db: Database) -
         async with db.transaction() as connection:
             await connection.execute("update workers set proxy_address = $1", address)
         url = f"{api.url}{path}?tail=5&follow=true"
-        async with api.session.get(url, headers=api.header("viewer")) as answer:
+        async with api.session.get(url, headers=api.header("operator")) as answer:
             assert answer.status == 200
             assert await answer.content.readline() == b"first\n", "streamed before the log ends"
             second.set()
