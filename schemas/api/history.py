@@ -90,6 +90,45 @@ class ReplayedPolicy(View):
     time_window: int
 
 
+class IdleStretch(View):
+    """Minutes without a gap in which the deployment wasted GPU hours.
+
+    Attributes:
+        seconds: from `since` to `until`.
+        gpus: the most GPUs on which it did so in one minute.
+        gpu_hours: wasted within it; less than `gpus` times its length where fewer were idle, a share of a GPU is
+            claimed, or samples are missing.
+    """
+
+    since: datetime
+    until: datetime
+    seconds: float
+    gpus: int
+    gpu_hours: float
+
+
+class IdleStretches(View):
+    """When a deployment wasted GPU hours, by the rules of the idle report. `next` is always null.
+
+    Attributes:
+        since, until: what was looked at; samples are rolled up to `until`.
+        policy: the name of the effective policy, `inline`, or empty if there is none.
+        min_gpu_utilization: a minute below this many percent is wasted: that of the policy, else 10.
+        gpu_hours: wasted in all stretches: that of the report.
+        items: the oldest first.
+    """
+
+    deployment: str
+    uid: str
+    since: datetime
+    until: datetime
+    policy: str
+    min_gpu_utilization: int
+    gpu_hours: float
+    items: list[IdleStretch]
+    next: str | None = None
+
+
 class IdleReport(View):
     """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up."""
 

@@ -34,7 +34,7 @@ DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0
 WASTED_BELOW: Final = 10  # percent, where no policy applies
 DEADLINE_S: Final = 55.0  # longer than of other routes: this reads weeks of many GPUs
-_INLINE: Final = "inline"
+INLINE: Final = "inline"
 _HOUR_S: Final = 3600.0
 
 
@@ -45,6 +45,11 @@ async def get(request: web.Request) -> web.Response:
     replayed = _replayed(parameters)
     async with asyncio.timeout(DEADLINE_S):
         return json_response(await _report(request.app[CONTEXT].database, since_s, replayed))
+
+
+def since_of(until: datetime, since_s: float) -> datetime:
+    """The begin of what is reported."""
+    return until - timedelta(seconds=since_s)
 
 
 def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
@@ -68,7 +73,7 @@ async def _report(database: Database, since_s: float, replayed: UtilizationPolic
     """Reads in several short transactions, since the past does not change."""
     async with database.snapshot() as connection:
         until = await rolled_up_to(connection)
-        since = until - timedelta(seconds=since_s)
+        since = since_of(until, since_s)
         sums = await read_claimed(connection, since, until)
         policies = await effective_policies(connection, list(sums.spent))
     minimums = {uid: policy.spec.min_gpu_utilization for uid, policy in policies.items()}
@@ -114,7 +119,7 @@ def _item(
         deployment=spent.deployment,
         uid=uid,
         deleted=spent.deleted,
-        policy="" if policy is None else policy.name or _INLINE,
+        policy="" if policy is None else policy.name or INLINE,
         min_gpu_utilization=WASTED_BELOW if policy is None else policy.spec.min_gpu_utilization,
         gpu_hours=_figures(spent, None if would is None else would.get(uid, 0.0)),
     )
@@ -145,7 +150,7 @@ def _total(sums: Sums) -> DeploymentUsage:
 def _policies(sums: Sums) -> list[PolicyItem]:
     found = sorted(sums.freed.items(), key=lambda entry: (-entry[1].freed_s, entry[0]))
     return [
-        PolicyItem(policy=name or _INLINE, actions=freed.actions, gpu_hours_freed=freed.freed_s / _HOUR_S)
+        PolicyItem(policy=name or INLINE, actions=freed.actions, gpu_hours_freed=freed.freed_s / _HOUR_S)
         for name, freed in found
     ]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from controller.domain.idle_stretches import WastedMinute
 from controller.store.core.database import Reader
 
 _DAY: Final = timedelta(days=1)
@@ -36,9 +37,8 @@ _CLAIMED: Final = f"""
            sum(s.share * extract(epoch from s.ended - s.began)::float8) as claimed_s
       from ({SPANS}) s left join deployments p on p.uid = s.deployment_uid
      group by s.deployment_uid"""  # noqa: S608 - constants, no input
-_COVERED: Final = f"""
-    select s.deployment_uid, sum(k.s) as known_s, sum(k.s * m.mean / 100) as used_s,
-           coalesce(sum(k.s) filter (where m.max < coalesce(l.minimum, $5)), 0) as wasted_s
+# Each claim `s` in each minute `m` of samples: `k.s` GPU seconds, and `l.minimum` below which they are wasted.
+_MINUTES: Final = f"""
       from ({SPANS}) s
       join sample_minutes m on m.device = s.device and m.minute > s.began - interval '1 min' and m.minute < s.ended
                            and m.minute > $1::timestamptz - interval '1 min' and m.minute < $2
@@ -47,8 +47,18 @@ _COVERED: Final = f"""
      cross join lateral (
            select s.share * least(m.covered_s,
                   extract(epoch from least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)
-       ) as k (s)
-     group by s.deployment_uid"""  # noqa: S608 - as above
+       ) as k (s)"""  # noqa: S608 - as above
+_WASTED: Final = "m.max < coalesce(l.minimum, $5)"
+_COVERED: Final = f"""
+    select s.deployment_uid, sum(k.s) as known_s, sum(k.s * m.mean / 100) as used_s,
+           coalesce(sum(k.s) filter (where {_WASTED}), 0) as wasted_s
+      {_MINUTES}
+     group by s.deployment_uid"""
+_WASTED_MINUTES: Final = f"""
+    select m.minute, count(distinct s.device) as gpus, sum(k.s) as gpu_s
+      {_MINUTES}
+     where s.deployment_uid = $6 and {_WASTED} and k.s > 0
+     group by m.minute order by m.minute"""
 _FREED: Final = """
     select policy, deployment_uid, max(deployment) as deployment, count(*) as actions,
            sum(gpus * extract(epoch from least(coalesce(ended_at, $2), $2) - greatest(at, $1))::float8) as freed_s
@@ -135,3 +145,19 @@ async def add_usage(
         spent.known_s += row["known_s"]
         spent.used_s += row["used_s"]
         spent.wasted_s += row["wasted_s"]
+
+
+async def read_wasted_minutes(
+    connection: Reader, uid: str, begin: datetime, end: datetime, minimum: int
+) -> list[WastedMinute]:
+    """The minutes that `add_usage` counts as wasted for one deployment, in order.
+
+    Args:
+        connection: to read from.
+        uid: of the deployment.
+        begin: inclusive.
+        end: exclusive; the two should be one of the `days`.
+        minimum: percent below which a minute is wasted.
+    """
+    rows = await connection.fetch(_WASTED_MINUTES, begin, end, [uid], [minimum], minimum, uid)
+    return [WastedMinute(row["minute"], row["gpus"], row["gpu_s"]) for row in rows]

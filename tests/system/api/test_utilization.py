@@ -10,6 +10,7 @@ from support.database.ledger import add_deployment, add_host, add_instance, clai
 from support.leading.served_api import ServedApi
 
 A = "GPU-w-0"
+D = "/api/v1/deployments"
 
 
 @pytest.fixture
@@ -36,6 +37,46 @@ async def test_the_idle_report_adds_up(api: ServedApi, spent: str) -> None:
     assert report["replayed"] == {"min_gpu_utilization": 25, "time_window": 300}
     plain = await api.get("/api/v1/reports/idle?since=60s", role="viewer")
     assert (plain["items"], plain["replayed"], plain["total"]["would_free"]) == ([], None, None)
+
+
+async def test_the_idle_stretches_add_up_to_the_report(api: ServedApi, db: Database, spent: str) -> None:
+    """Two GPUs, one of them shared, idle at times that overlap; one minute between two stretches is busy."""
+    await add_host(db, "x", gpus=2)
+    b, c = "GPU-x-0", "GPU-x-1"
+    await span(db, b, "j", spent, 0, 5400)
+    await minutes(db, b, [(60.0 * n, 0.0 if n >= 20 and n != 75 else 90.0) for n in range(90)])
+    await span(db, c, "k", spent, 90, 1000, share=0.25)
+    await minutes(db, c, [(60.0 * n, 5.0) for n in range(17)], instance="k")
+    await rolled_up(db)
+    (item,) = (await api.get("/api/v1/reports/idle?since=1d"))["items"]
+    found: dict[str, Any] = await api.get(f"{D}/d/idle?since=1d", role="viewer")
+    assert found["gpu_hours"] == pytest.approx(item["gpu_hours"]["wasted"], abs=1e-9)
+    assert found["gpu_hours"] == pytest.approx(sum(one["gpu_hours"] for one in found["items"]))
+    assert (found["uid"], found["policy"], found["min_gpu_utilization"]) == (spent, "inline", 30)
+
+    def moment(seconds: float) -> str:
+        return at(seconds).isoformat().replace("+00:00", "Z")
+
+    stretches = [(one["since"], one["until"], one["seconds"], one["gpus"]) for one in found["items"]]
+    assert stretches == [
+        (moment(60), moment(1020), 960.0, 1),
+        (moment(1200), moment(4500), 3300.0, 2),
+        (moment(4560), moment(5400), 840.0, 1),
+    ]
+    assert found["items"][2]["gpu_hours"] == pytest.approx(840 / 3600)
+    assert (await api.get(f"{D}/gone/idle?since=1d&uid={spent}"))["items"] == found["items"]
+    assert (await api.get(f"{D}/d/idle?since=60s"))["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "field"),
+    [("uid=x", 400, "uid"), ("since=1s", 400, "since"), ("window=5m", 400, "window"), ("", 404, None)],
+)
+async def test_refused_idle_stretches(api: ServedApi, query: str, status: int, field: str | None) -> None:
+    found, answer = await api.call("GET", f"{D}/unknown/idle?{query}", role="viewer")
+    assert found == status
+    problems = answer["error"]["details"].get("problems", [])
+    assert [one["path"] for one in problems] == ([field] if field else [])
 
 
 async def test_utilization_of_an_instance_names_its_effective_policy(api: ServedApi, db: Database, spent: str) -> None:

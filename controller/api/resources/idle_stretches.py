@@ -1,0 +1,86 @@
+"""`GET /deployments/{name}/idle`: when a deployment wasted GPU hours, by the rules of the idle report."""
+
+import asyncio
+import uuid
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.context import CONTEXT
+from controller.api.errors import invalid
+from controller.api.parameters import duration_s, known_parameters
+from controller.api.resources.idle_report import (
+    DEADLINE_S,
+    DEFAULT_SINCE_S,
+    INLINE,
+    MAX_SINCE_S,
+    WASTED_BELOW,
+    since_of,
+)
+from controller.api.responses import json_response
+from controller.api.route import Access, Query, Route
+from controller.domain.idle_stretches import Stretch, WastedMinute, stretches_of
+from controller.store.core.database import Database
+from controller.store.policies.effective import effective_policies
+from controller.store.telemetry.idle_report import days, read_wasted_minutes, rolled_up_to
+from controller.store.views.deployments import deployment_by_name
+from schemas.api.history import IdleStretch, IdleStretches
+from schemas.manifest.problems import FieldProblem
+
+_HOUR_S: Final = 3600.0
+
+
+async def get(request: web.Request) -> web.Response:
+    """`GET /deployments/{name}/idle`."""
+    parameters = known_parameters(request, "since", "uid")
+    since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
+    uid = parameters.get("uid")
+    if uid is not None:
+        try:
+            uid = str(uuid.UUID(uid))
+        except ValueError:
+            raise invalid([FieldProblem("uid", "must be a UUID")]) from None
+    async with asyncio.timeout(DEADLINE_S):
+        return json_response(await _read(request.app[CONTEXT].database, request.match_info["name"], uid, since_s))
+
+
+async def _read(database: Database, name: str, uid: str | None, since_s: float) -> IdleStretches:
+    """Reads in several short transactions, since the past does not change."""
+    async with database.snapshot() as connection:
+        uid = uid or (await deployment_by_name(connection, name)).uid
+        until = await rolled_up_to(connection)
+        since = since_of(until, since_s)
+        policy = (await effective_policies(connection, [uid])).get(uid)
+    minimum = WASTED_BELOW if policy is None else policy.spec.min_gpu_utilization
+    minutes: list[WastedMinute] = []
+    for begin, end in days(since, until):
+        async with database.snapshot() as connection:
+            minutes += await read_wasted_minutes(connection, uid, begin, end, minimum)
+    found = await asyncio.to_thread(stretches_of, minutes, since, until)
+    return IdleStretches(
+        deployment=name,
+        uid=uid,
+        since=since,
+        until=until,
+        policy="" if policy is None else policy.name or INLINE,
+        min_gpu_utilization=minimum,
+        gpu_hours=sum(one.gpu_s for one in found) / _HOUR_S,
+        items=[_view(one) for one in found],
+    )
+
+
+def _view(one: Stretch) -> IdleStretch:
+    seconds = (one.until - one.since).total_seconds()
+    return IdleStretch(since=one.since, until=one.until, seconds=seconds, gpus=one.gpus, gpu_hours=one.gpu_s / _HOUR_S)
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/deployments/{name}/idle", get, Access.READ, "Read when a deployment wasted GPU hours",
+        "deployments", IdleStretches, stream=True,
+        query=(
+            Query("since", "how far back, such as 12h (default 7d)"),
+            Query("uid", "of a deployment of this name that is gone, as the idle report names it"),
+        ),
+    ),
+)  # fmt: skip
