@@ -12,6 +12,8 @@ from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import defrag, explain, manifests, pending, plan
+from controller.api.live_socket import handler as live_socket
+from controller.api.live_socket.topics import feeds_context
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.resources import (
@@ -90,6 +92,7 @@ def all_routes(version: str) -> list[Route]:
         attention.ROUTES,
         leader.ROUTES,
         watch.ROUTES,
+        live_socket.ROUTES,
         keys.ROUTES,
         join_tokens.ROUTES,
         secrets.ROUTES,
@@ -147,6 +150,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
     app[logs.MERGES] = asyncio.Semaphore(logs.MOST_MERGES)
+    app[live_socket.SOCKETS] = live_socket.Sockets()
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(
         context.database.listen_connection,
@@ -160,6 +164,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)
     app.cleanup_ctx.append(watch.feed_context)
+    app.cleanup_ctx.append(feeds_context)
     app.cleanup_ctx.append(agent_proxies_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}

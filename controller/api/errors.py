@@ -164,8 +164,13 @@ def error_response(error: ApiError) -> web.Response:
     headers = dict(error.headers)
     if error.status in _WAITING_HELPS:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
-    body = {"error": {"code": error.code, "message": error.message, "details": error.details}}
-    return web.Response(status=error.status, body=_json(body), content_type="application/json", headers=headers)
+    body = _json({"error": error_form(error)})
+    return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
+
+
+def error_form(error: ApiError) -> dict[str, Any]:
+    """What stands under `error` in a response."""
+    return {"code": error.code, "message": error.message, "details": error.details}
 
 
 def _json(form: dict[str, Any]) -> bytes:

@@ -21,7 +21,7 @@ from controller.api.errors import (
     unavailable,
 )
 from controller.api.route import Access, Route
-from controller.api.streams import STREAMS, StreamEndedError, cut
+from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
 from http1.log_limit import LogLimit
 
@@ -155,9 +155,12 @@ async def end_streams(request: web.Request, handler: Handler) -> web.StreamRespo
     except StreamEndedError as ended:
         if _STARTED not in request:
             raise _unauthenticated() if ended.why == "revoked" else _stopping() from ended
-        if ended.why == "revoked":
+        started = request[_STARTED]
+        if isinstance(started, web.WebSocketResponse):
+            await close_socket(started, ended.why)
+        elif ended.why == "revoked":
             cut(request)  # a clean end would be read as the stream's own
-        return request[_STARTED]
+        return started
 
 
 def _stopping() -> ApiError:

@@ -25,11 +25,20 @@ def known_parameters(request: web.Request, *names: str) -> Mapping[str, str]:
     Raises:
         ApiError: 400.
     """
-    unknown = sorted(set(request.query) - set(names))
+    refuse_unknown(request.query, *names)
+    return {name: request.query[name] for name in names if name in request.query}
+
+
+def refuse_unknown(parameters: Mapping[str, str], *names: str) -> None:
+    """Refuses parameters with other names than these.
+
+    Raises:
+        ApiError: 400.
+    """
+    unknown = sorted(set(parameters) - set(names))
     if unknown:
         advice = f"known: {', '.join(names)}" if names else "this path takes none"
         raise invalid([FieldProblem(name, f"unknown query parameter; {advice}") for name in unknown])
-    return {name: request.query[name] for name in names if name in request.query}
 
 
 def whole_number(parameters: Mapping[str, str], name: str, *, low: int, high: int) -> int | None:

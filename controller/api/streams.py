@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 SLOW_CLIENT_S: Final = 10.0
+_CLOSE_LIMIT_S: Final = 2.0
+UNAUTHENTICATED: Final = 4401  # closes a WebSocket whose key is revoked, or has another role now
 
 
 class SlowClientError(Exception):
@@ -105,3 +107,12 @@ def cut(request: web.Request) -> None:
     """Ends the connection at once, so that the client sees a broken response and not a short one."""
     if request.transport is not None:
         request.transport.abort()
+
+
+async def close_socket(socket: web.WebSocketResponse, why: Why) -> None:
+    """Closes a WebSocket that was ended here, and says why."""
+    revoked = why == "revoked"
+    code, text = (UNAUTHENTICATED, b"the key counts no longer") if revoked else (WSCloseCode.GOING_AWAY, b"stopping")
+    with suppress(TimeoutError, ConnectionError):
+        async with asyncio.timeout(_CLOSE_LIMIT_S):
+            await socket.close(code=code, message=text)

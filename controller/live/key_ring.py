@@ -181,18 +181,22 @@ class KeyRing:
         counted = await _read(count_keys(connection))
         if self._changed or counted != self._counted:
             self._changed = False
-            before = {principal.credential for principal in self._known.values()}
+            before = self._roles()
             self._known = await _read(read_keys(connection))
             self._ends_at = {digest: at for digest, at in self._ends_at.items() if digest in self._known}
             self._note_ends(self._known)
             self._counted = counted
-            gone = before - {principal.credential for principal in self._known.values()}
+            # What a stream may show hangs on the role: with another one it ends too.
+            gone = {credential for credential, _ in before - self._roles()}
             if gone:
                 self._ended(frozenset(gone))
         if self._away:
             log.info("keys are fresh again", keys=len(self._known))
             self._on_away(False)
         self._away = False
+
+    def _roles(self) -> set[tuple[str, str]]:
+        return {(principal.credential, principal.role) for principal in self._known.values()}
 
     async def _read_unknown(self, connection: Any) -> None:
         batch = tuple(islice(self._unknown, BATCH))

@@ -1,6 +1,6 @@
 """Events as the API shows them: newest first, optionally of some objects or reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -28,6 +28,7 @@ class EventFilter:
     after: datetime | timedelta | None = None
 
 
+_COLUMNS: Final = "id, at, reason, message, evidence, objects, subjects, actor, request_id"
 EVERY_EVENT: Final = EventFilter()
 _LIVE: Final = {
     "deployment": "select uid from deployments where name = $1",
@@ -40,6 +41,22 @@ _GONE: Final = """
     select distinct subjects -> 0 ->> 'uid' as uid from events
      where reason in ('finished', 'policy_deleted')
        and subjects -> 0 ->> 'name' = $2 and subjects -> 0 ->> 'kind' = $1"""
+
+
+async def newest_events(connection: Reader, limit: int) -> list[int]:
+    """The ids of the newest events, the highest first."""
+    return [row["id"] for row in await connection.fetch("select id from events order by id desc limit $1", limit)]
+
+
+async def events_above(connection: Reader, floor: int, seen: Collection[int], limit: int) -> list[EventView]:
+    """The oldest events with an id above the floor that are not among the seen ones, in order."""
+    rows = await connection.fetch(
+        f"select {_COLUMNS} from events where id > $1 and not id = any($2::bigint[]) order by id limit $3",  # noqa: S608
+        floor,
+        list(seen),
+        limit,
+    )
+    return [EventView.model_validate(dict(row)) for row in rows]
 
 
 async def list_events(
@@ -64,7 +81,7 @@ async def list_events(
     after, age = (None, wanted.after) if isinstance(wanted.after, timedelta) else (wanted.after, None)
     narrowed = "".join(f" and objects && ${number}::text[]" for number, _ in enumerate(wanted.about, 7))
     rows = await connection.fetch(
-        f"""select id, at, reason, message, evidence, objects, subjects, actor, request_id from events
+        f"""select {_COLUMNS} from events
             where ($1::bigint is null or id < $1) and ($2::text[] is null or reason = any($2))
               and ($3::bigint is null or id > $3) and ($4::timestamptz is null or at > $4)
               and ($5::interval is null or at > now() - $5) {narrowed}

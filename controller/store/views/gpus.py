@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.store.core.database import Reader
@@ -39,6 +40,26 @@ _CLAIMS: Final = """
       join instances i on i.id = c.instance_id
       join deployments p on p.uid = i.deployment_uid
      where c.device = any($1) order by c.instance_id, c.epoch"""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigure:
+    """What changes of a GPU from moment to moment; None: unknown. `utilization` in whole percent."""
+
+    uuid: str
+    utilization: int | None
+    used_mib: int | None
+    claimed_mib: int
+
+
+async def gpu_figures(connection: Reader) -> list[GpuFigure]:
+    """All GPUs that are listed, by worker and index."""
+    query = f"""select d.uuid, d.claimed_mib, {FIGURES} {FROM} where {SHOWN} order by w.name, d.index, d.uuid"""
+    return [
+        GpuFigure(row["uuid"], None if (percent := row["utilization"]) is None else round(percent), row["used_mib"],
+                  row["claimed_mib"])
+        for row in await connection.fetch(query)
+    ]  # fmt: skip
 
 
 async def list_gpus(

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from controller.live import object_feed
+from controller.live import object_feed, shared_feed
 from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import WatchEndedError
 from controller.live.object_feed import ObjectFeed, ObjectStream, Wanted
@@ -132,15 +132,15 @@ async def test_a_failed_read_ends_all_watchers(feed: ObjectFeed, monkeypatch: py
 
 async def test_a_watcher_that_falls_behind_is_ended() -> None:
     stream = ObjectStream(ALL)
-    for n in range(object_feed.MAX_BATCHES + 1):
+    for n in range(shared_feed.MAX_BATCHES + 1):
         stream.put(Batch((Update("Worker", "", b"%d" % n),)))
     with pytest.raises(WatchEndedError):
         await stream.take()
     large = ObjectStream(ALL)
-    large.put(Batch((Update("Worker", "", b"x" * (object_feed.MAX_WAITING_BYTES + 1)),)))
+    large.put(Batch((Update("Worker", "", b"x" * (shared_feed.MAX_WAITING_BYTES + 1)),)))
     assert len(await large.take()) == 1  # one always fits
     large.put(Batch((Update("Worker", "", b"x"),)))
-    large.put(Batch((Update("Worker", "", b"x" * object_feed.MAX_WAITING_BYTES),)))
+    large.put(Batch((Update("Worker", "", b"x" * shared_feed.MAX_WAITING_BYTES),)))
     with pytest.raises(WatchEndedError):
         await large.take()
 

@@ -1,0 +1,205 @@
+"""One socket: reads what the client asks, runs its topics, and ends with its key, a slow client or the server."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+from aiohttp import WSMessage, WSMsgType, web
+from pydantic import ValidationError
+
+from controller.api.context import PRINCIPAL
+from controller.api.errors import ApiError, as_api_error, error_form, invalid
+from controller.api.live_socket.outbox import Outbox
+from controller.api.live_socket.topics import TOPICS, Topic
+from controller.api.parameters import refuse_unknown
+from controller.api.route import Access, Route
+from controller.api.streams import SlowClientError, cut
+from schemas.api.live import LiveMessage, LiveRequest
+from schemas.manifest.problems import FieldProblem
+
+log = structlog.get_logger(__name__)
+
+PING_S: Final = 10.0
+CLOSE_LIMIT_S: Final = 1.0
+MAX_TOPICS: Final = 16  # of one socket
+MAX_OF_KEY: Final = 32  # sockets
+MAX_SOCKETS: Final = 256
+MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
+_SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
+_MAX_SHOWN: Final = 80
+
+
+class Sockets:
+    """Counts the open sockets."""
+
+    def __init__(self) -> None:
+        self._of_key: Counter[str] = Counter()
+
+    @contextmanager
+    def admitted(self, key_id: str) -> Iterator[None]:
+        """Counts one for as long as the context lasts.
+
+        Raises:
+            ApiError: 429 or 503, too many are open.
+        """
+        if self._of_key[key_id] >= MAX_OF_KEY:
+            message = f"{MAX_OF_KEY} live sockets of this key are open, the most allowed; close some"
+            raise ApiError(429, "too_many_live", message)
+        if self._of_key.total() >= MAX_SOCKETS:
+            raise ApiError(503, "too_many_live", f"{MAX_SOCKETS} live sockets are open, the most allowed; close some")
+        self._of_key[key_id] += 1
+        try:
+            yield
+        finally:
+            self._of_key -= Counter((key_id,))  # drops what is at zero
+
+
+SOCKETS: Final = web.AppKey("SOCKETS", Sockets)
+
+
+async def live(request: web.Request) -> web.StreamResponse:
+    """`GET /live`."""
+    socket = web.WebSocketResponse(
+        heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False
+    )
+    with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
+        await socket.prepare(request)
+        session = _Session(request, socket)
+        try:
+            await session.run()
+        except (SlowClientError, ConnectionError):
+            cut(request)
+    return socket
+
+
+class _Session:
+    """An open socket and its topics."""
+
+    def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
+        self._request = request
+        self._principal = request[PRINCIPAL]
+        self._socket = socket
+        self._outbox = Outbox(socket)
+        self._topics: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until the client leaves.
+
+        Raises:
+            SlowClientError: it does not read.
+            ConnectionError: the connection is gone.
+        """
+        parts = [
+            asyncio.create_task(self._outbox.send_all(), name="live-send"),
+            asyncio.create_task(self._receive_all(), name="live-receive"),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            await _end([*parts, *self._topics.values()])
+
+    async def _receive_all(self) -> None:
+        async for message in self._socket:
+            await self._receive(message)
+            await asyncio.sleep(_SPACING_S)
+
+    async def _receive(self, message: WSMessage) -> None:
+        match message.type:
+            case WSMsgType.PING:
+                await self._socket.pong(message.data)
+            case WSMsgType.PONG:
+                pass
+            case WSMsgType.TEXT:
+                await self._obey(message.data)
+            case _:
+                await self._refuse(None, ApiError(400, "invalid", "message: must be text, a JSON object"))
+
+    async def _obey(self, text: str) -> None:
+        try:
+            asked = LiveRequest.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "message"
+            await self._refuse(None, invalid([FieldProblem(where, first["msg"])]))
+            return
+        if asked.op == "close":
+            task = self._topics.get(asked.id)
+            if task is not None:
+                await _end([task])
+                self._topics.pop(asked.id, None)
+                await self._outbox.put_form(asked.id, type="end", reason="closed")
+            return
+        try:
+            topic, parameters = self._admit(asked)
+        except ApiError as error:
+            await self._refuse(asked.id if asked.id not in self._topics else None, error)
+            return
+        task = asyncio.create_task(self._follow(asked.id, topic, parameters), name=f"live-{asked.topic}")
+        self._topics[asked.id] = task
+
+    def _admit(self, asked: LiveRequest) -> tuple[Topic, Mapping[str, str]]:
+        topic = TOPICS.get(asked.topic)
+        if topic is None:
+            known = ", ".join(TOPICS)
+            raise invalid([FieldProblem("topic", f"must be one of {known}, got {asked.topic[:_MAX_SHOWN]!r}")])
+        if asked.id in self._topics:
+            raise ApiError(409, "in_use", f"id {asked.id} is open on this socket; close it first, or take another")
+        if len(self._topics) >= MAX_TOPICS:
+            raise ApiError(429, "too_many_topics", f"{MAX_TOPICS} topics are open on this socket; close some")
+        if not topic.access.allows(self._principal.role):
+            raise ApiError(403, "forbidden", f"role {self._principal.role} is not allowed here")
+        parameters = {name: _as_text(value) for name, value in asked.params.items() if value is not None}
+        refuse_unknown(parameters, *topic.parameters)
+        return topic, parameters
+
+    async def _follow(self, id_: int, topic: Topic, parameters: Mapping[str, str]) -> None:
+        """Runs a topic to its end. The last message of an id is `end` or `error`; then the id is free again."""
+
+        async def emit(message: bytes) -> None:
+            await self._outbox.put(id_, message)
+
+        last: dict[str, Any]
+        try:
+            await topic.follow(self._request.app, self._principal.key_id, parameters, emit)
+            last = {"type": "end", "reason": "finished"}
+        except Exception as error:
+            known = as_api_error(error)
+            if known is None:
+                log.warning("topic failed", exc_info=error)
+            last = {"type": "error", "error": error_form(known or ApiError(500, "internal", "internal error"))}
+        await self._outbox.put_form(id_, **last)
+        self._topics.pop(id_, None)
+
+    async def _refuse(self, id_: int | None, error: ApiError) -> None:
+        await self._outbox.put_form(id_, type="error", error=error_form(error))
+
+
+def _as_text(value: str | int | bool | list[str]) -> str:
+    """A parameter as a URL's query has it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLOSE_LIMIT_S)
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/live", live, Access.READ, "Follow several topics on one WebSocket", "live", LiveMessage,
+        status=101, stream=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""Reads new events, once for all watchers."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
+from controller.store.core.database import Database
+from controller.store.views.events import events_above, newest_events
+from schemas.api.events import EventView
+
+POLL_S: Final = 0.5
+PAGE: Final = 1000
+# An event gets its id before its transaction commits, so a lower one may appear after a higher one. No transaction is
+# longer than this.
+LATE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """Events, the oldest first, each with its message."""
+
+    events: tuple[tuple[EventView, bytes], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(message) for _, message in self.events)
+
+
+def event_message(event: EventView) -> bytes:
+    """The message of an event."""
+    return b'{"type":"event","event":%b}' % event.model_dump_json().encode()
+
+
+def concerns(event: EventView, deployment: str | None, names: Collection[str]) -> bool:
+    """Whether an event concerns the deployment of this name (None: any), or what has one of these names in events."""
+    if deployment is None or any(one in names for one in event.objects):
+        return True
+    return any(one.kind == "deployment" and one.name == deployment for one in event.subjects)
+
+
+class _EventReading(Reading[NewEvents]):
+    """The reader."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__("event-feed")
+        self._database = database
+        self._seen: dict[int, float] = {}  # ids above the floor, and when they were read
+        self._floor = 0
+
+    def _snapshot(self, _stream: Stream[NewEvents]) -> bytes:
+        return b""
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
+            known = await newest_events(connection, PAGE)
+        self._seen = dict.fromkeys(known, loop.time())
+        self._floor = min(known, default=1) - 1
+        self._first.set()
+        while True:
+            async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
+                events = await events_above(connection, self._floor, self._seen, PAGE)
+            self._seen.update((event.id, loop.time()) for event in events)
+            if events:
+                self._hand_out(NewEvents(tuple((event, event_message(event)) for event in events)))
+            self._raise_floor(loop.time() - LATE_S)
+            if len(events) < PAGE:
+                await asyncio.sleep(POLL_S)
+
+    def _raise_floor(self, read_before: float) -> None:
+        old = [id_ for id_, at in self._seen.items() if at < read_before]
+        if old:
+            self._floor = max(old)
+            self._seen = {id_: at for id_, at in self._seen.items() if id_ > self._floor}
+
+
+class EventFeed(SharedFeed[NewEvents]):
+    """Gives watchers new events."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def _begin_reading(self) -> Reading[NewEvents]:
+        return _EventReading(self._database)

@@ -1,0 +1,91 @@
+"""Reads the figures of all GPUs in rounds, once for all watchers, and tells the changed ones in columns."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
+from controller.store.core.database import Database
+from controller.store.views.gpus import GpuFigure, gpu_figures
+
+ROUND_S: Final = 2.0
+_SHARE_OF_ALL: Final = 0.75  # beyond it all figures are shorter than indexes with the changed ones
+_COLUMNS: Final = ("utilization", "used_mib", "claimed_mib")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One message."""
+
+    message: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.message)
+
+
+class GpuRounds:
+    """The figures as they were last read, by GPU in order."""
+
+    def __init__(self) -> None:
+        self._figures: Sequence[GpuFigure] = ()
+
+    def all(self) -> bytes:
+        """The message that names the GPUs in order, with the figures of all."""
+        head = {"type": "gpus", "uuid": [one.uuid for one in self._figures], **_columns(self._figures)}
+        return orjson.dumps(head)
+
+    def next(self, figures: Sequence[GpuFigure]) -> bytes | None:
+        """Takes over what was read; returns the message of what has changed, if anything has."""
+        before, self._figures = self._figures, figures
+        if [one.uuid for one in before] != [one.uuid for one in figures]:
+            return self.all()
+        changed = [number for number, pair in enumerate(zip(before, figures, strict=True)) if pair[0] != pair[1]]
+        if not changed:
+            return None
+        index = changed if len(changed) <= _SHARE_OF_ALL * len(figures) else None
+        old, new = ([of[n] for n in changed] for of in (before, figures)) if index else (before, figures)
+        was, now = _columns(old), _columns(new)
+        told = {name: column for name, column in now.items() if column != was[name]}
+        return orjson.dumps({"type": "round", "index": index, **told})
+
+
+def _columns(figures: Sequence[GpuFigure]) -> dict[str, list[int | None]]:
+    return {name: [getattr(one, name) for one in figures] for name in _COLUMNS}
+
+
+class _GpuReading(Reading[Round]):
+    """The reader."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__("gpu-feed")
+        self._database = database
+        self._rounds = GpuRounds()
+
+    def _snapshot(self, _stream: Stream[Round]) -> bytes:
+        return self._rounds.all()
+
+    async def _run(self) -> None:
+        while True:
+            async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
+                figures = await gpu_figures(connection)
+            message = self._rounds.next(figures)
+            if message is not None:
+                self._hand_out(Round(message))
+            self._first.set()
+            await asyncio.sleep(ROUND_S)
+
+
+class GpuFeed(SharedFeed[Round]):
+    """Gives watchers the figures of GPUs."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    def _begin_reading(self) -> Reading[Round]:
+        return _GpuReading(self._database)

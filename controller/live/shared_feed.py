@@ -1,0 +1,179 @@
+"""One reader for all watchers of a kind: a task from the first watcher to the last, and a bounded queue for each."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from controller.live.errors import WatchEndedError
+from controller.runtime.database import DATABASE_ERRORS
+
+log = structlog.get_logger(__name__)
+
+READ_LIMIT_S: Final = 15.0
+MAX_BATCHES: Final = 128  # that wait for one watcher
+MAX_WAITING_BYTES: Final = 32 * 2**20
+_STOP_LIMIT_S: Final = 2.0
+
+
+class Sized(Protocol):
+    """What watchers are given."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+
+B = TypeVar("B", bound=Sized)
+
+
+class Stream(Generic[B]):
+    """What one watcher gets: what is there first, then all that follows. Bounded: one that falls behind is ended."""
+
+    def __init__(self) -> None:
+        self.snapshot = b""
+        self._waiting: deque[B] = deque()
+        self._bytes = 0
+        self._ended = ""
+        self._some = asyncio.Event()
+
+    def put(self, batch: B) -> None:
+        """Adds a batch; ends the stream where too much waits."""
+        full = len(self._waiting) >= MAX_BATCHES or self._bytes + batch.size > MAX_WAITING_BYTES
+        if self._waiting and full:
+            self.end("the watcher does not read")
+        else:
+            self._waiting.append(batch)
+            self._bytes += batch.size
+            self._some.set()
+
+    def end(self, why: str) -> None:
+        """No more comes."""
+        self._ended = why
+        self._waiting.clear()
+        self._some.set()
+
+    async def take(self) -> list[B]:
+        """Waits for batches and returns all; the caller limits the wait.
+
+        Raises:
+            WatchEndedError: no more comes.
+        """
+        await self._some.wait()
+        if self._ended:
+            raise WatchEndedError(self._ended)
+        self._some.clear()
+        taken = list(self._waiting)
+        self._waiting.clear()
+        self._bytes = 0
+        return taken
+
+
+class Reading(ABC, Generic[B]):
+    """One reader task and its watchers.
+
+    Args:
+        name: of the task.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._streams: set[Stream[B]] = set()
+        self._first = asyncio.Event()  # the first read has ended, well or not
+        self.watchers = 0
+        self.task = asyncio.create_task(self._run(), name=name)
+        self.task.add_done_callback(self._note_end)
+
+    @abstractmethod
+    async def _run(self) -> None:
+        """Reads until cancelled; sets `_first` after the first read, and gives what follows to `_hand_out`."""
+
+    @abstractmethod
+    def _snapshot(self, stream: Stream[B]) -> bytes:
+        """What there is now, for this stream."""
+
+    def _hand_out(self, batch: B) -> None:
+        for stream in self._streams:
+            stream.put(batch)
+
+    async def begin(self, stream: Stream[B]) -> None:
+        """Waits for the first read, then gives the stream what there is and all that follows, in one step.
+
+        Raises:
+            WatchEndedError: the read failed, or took too long.
+        """
+        try:
+            async with asyncio.timeout(READ_LIMIT_S):
+                await self._first.wait()
+        except TimeoutError as error:
+            raise WatchEndedError("the database does not answer in time") from error
+        if self.task.done():
+            raise WatchEndedError("the database cannot be read")
+        stream.snapshot = self._snapshot(stream)
+        self._streams.add(stream)
+
+    def leave(self, stream: Stream[B]) -> None:
+        """The stream gets no more."""
+        self._streams.discard(stream)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """After a failed read all watchers end: they come again, and get what there is then."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, DATABASE_ERRORS):
+            why = str(error) or type(error).__name__
+            log.warning("watches end: a read failed", reader=task.get_name(), error=why, watches=self.watchers)
+        elif error is not None:
+            log.error("watches end: a read failed", reader=task.get_name(), exc_info=error, watches=self.watchers)
+        self._first.set()
+        for stream in self._streams:
+            stream.end("the database cannot be read")
+
+
+class SharedFeed(ABC, Generic[B]):
+    """Holds the reader while there are watchers."""
+
+    def __init__(self) -> None:
+        self._reading: Reading[B] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    def _begin_reading(self) -> Reading[B]:
+        """A new reader."""
+
+    @asynccontextmanager
+    async def attached(self, stream: Stream[B]) -> AsyncIterator[None]:
+        """Feeds the stream for as long as the context lasts; it has its snapshot from the beginning.
+
+        Raises:
+            WatchEndedError: the database cannot be read.
+        """
+        if self._reading is None or self._reading.task.done():
+            self._reading = self._begin_reading()
+        reading = self._reading
+        reading.watchers += 1
+        try:
+            await reading.begin(stream)
+            yield
+        finally:
+            reading.leave(stream)
+            reading.watchers -= 1
+            if not reading.watchers:
+                self._end(reading)
+
+    async def stop(self) -> None:
+        """Ends the reader."""
+        if self._reading is not None:
+            self._end(self._reading)
+        if self._ending:
+            await asyncio.wait(set(self._ending), timeout=_STOP_LIMIT_S)
+
+    def _end(self, reading: Reading[B]) -> None:
+        if reading is self._reading:
+            self._reading = None
+        if not reading.task.done():
+            self._ending.add(reading.task)
+            reading.task.add_done_callback(self._ending.discard)
+            reading.task.cancel()

@@ -1,0 +1,55 @@
+"""The messages of `GET /live`, a WebSocket with several topics."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from schemas.base import Strict, View
+
+
+class LiveRequest(Strict):
+    """What the client sends, as text: it opens or closes a topic under an id of its own choice.
+
+    Attributes:
+        topic: `objects`, `gpus`, `events` or `logs`; needed to open one.
+        params: of the topic, as the query of the route of the same data has them.
+    """
+
+    op: Literal["open", "close"]
+    id: int = Field(ge=0, le=2**53)
+    topic: str = ""
+    params: dict[str, str | int | bool | list[str] | None] = Field(default={}, max_length=16)
+
+
+class LiveMessage(View):
+    """What the server sends: a message of a topic, with the id under which it was opened.
+
+    The topic's own fields stand beside `id` and `type`.
+
+    Attributes:
+        id: of the topic; None: an error of a message that names none.
+        type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`; the last
+            one of an id is `end` or `error`.
+        object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
+        event: of `event`: as in `GET /events`.
+        text: of `log`: a part of the log, which need not end with a line.
+        uuid: of `gpus`: the GPUs in order.
+        index: of `round`: which of these the columns tell of; None: all.
+        utilization, used_mib, claimed_mib: columns of `gpus` and `round`; null: unknown. `utilization` in percent. A
+            round has those columns alone in which something has changed.
+        reason: of `end`: `closed` by the client, or `finished`.
+        error: of `error`: as in an error response.
+    """
+
+    id: int | None
+    type: Literal["snapshot", "changed", "gone", "gpus", "round", "opened", "event", "log", "end", "error"]
+    object: dict[str, Any] | None = None
+    event: dict[str, Any] | None = None
+    text: str | None = None
+    uuid: list[str] | None = None
+    index: list[int] | None = None
+    utilization: list[int | None] | None = None
+    used_mib: list[int | None] | None = None
+    claimed_mib: list[int] | None = None
+    reason: Literal["closed", "finished"] | None = None
+    error: dict[str, Any] | None = None
