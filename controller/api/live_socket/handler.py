@@ -165,7 +165,7 @@ class _Session:
 
         last: dict[str, Any]
         try:
-            await topic.follow(self._request.app, self._principal.key_id, parameters, emit)
+            await topic.follow(self._request, parameters, emit)
             last = {"type": "end", "reason": "finished"}
         except Exception as error:
             known = as_api_error(error)

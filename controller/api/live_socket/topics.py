@@ -10,8 +10,9 @@ import orjson
 from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, unreachable
-from controller.api.context import CONTEXT
+from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
+from controller.api.log_access import check_log_access
 from controller.api.parameters import flag, whole_number
 from controller.api.resources.logs import MAX_TAIL
 from controller.api.resources.watch import OBJECTS, PARAMETERS, wanted_of
@@ -34,7 +35,7 @@ _MAX_ID: Final = 2**63 - 1
 
 Parameters = Mapping[str, str]
 Emit = Callable[[bytes], Awaitable[None]]
-Follow = Callable[[web.Application, str, Parameters, Emit], Awaitable[None]]
+Follow = Callable[[web.Request, Parameters, Emit], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ async def feeds_context(app: web.Application) -> AsyncIterator[None]:
         await events.stop()
 
 
-async def objects(app: web.Application, key_id: str, parameters: Parameters, emit: Emit) -> None:
+async def objects(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """The messages of `GET /watch`."""
-    async with app[OBJECTS].watch(key_id, wanted_of(parameters)) as stream:
+    async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted_of(parameters)) as stream:
         await emit(stream.snapshot)
         stream.snapshot = b""  # as long as the topic
         while True:
@@ -74,10 +75,10 @@ async def objects(app: web.Application, key_id: str, parameters: Parameters, emi
                     await emit(message)
 
 
-async def gpus(app: web.Application, _key_id: str, _parameters: Parameters, emit: Emit) -> None:
+async def gpus(request: web.Request, _parameters: Parameters, emit: Emit) -> None:
     """Figures of all GPUs, then rounds of those that have changed."""
     stream: Stream[Round] = Stream()
-    async with app[GPUS].attached(stream):
+    async with request.app[GPUS].attached(stream):
         await emit(stream.snapshot)
         stream.snapshot = b""
         while True:
@@ -85,13 +86,15 @@ async def gpus(app: web.Application, _key_id: str, _parameters: Parameters, emit
                 await emit(one.message)
 
 
-async def events(app: web.Application, _key_id: str, parameters: Parameters, emit: Emit) -> None:
+async def events(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """Events from now on, or after the one with the id `since`: at most the newest `PAGE` of those before now."""
     since = whole_number(parameters, "since", low=0, high=_MAX_ID)
     deployment = parameters.get("deployment")
     stream: Stream[NewEvents] = Stream()
-    async with app[EVENTS].attached(stream):
-        async with app[CONTEXT].database.snapshot() as connection:  # after the stream has begun: nothing falls between
+    async with request.app[EVENTS].attached(stream):
+        async with request.app[
+            CONTEXT
+        ].database.snapshot() as connection:  # after the stream has begun: nothing falls between
             names = await objects_named(connection, "deployment", deployment) if deployment else []
             about = [[*names, f"deployment:{deployment}"]] if deployment else []
             wanted = EventFilter(about=about, since_id=since)
@@ -108,9 +111,10 @@ async def events(app: web.Application, _key_id: str, parameters: Parameters, emi
                         await emit(message)
 
 
-async def logs(app: web.Application, _key_id: str, parameters: Parameters, emit: Emit) -> None:
+async def logs(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """The log of an instance, followed: text as it comes. It ends with the process."""
-    instance = parameters.get("instance")
+    check_log_access(request)
+    app, instance = request.app, parameters.get("instance")
     if not instance:
         raise invalid([FieldProblem("instance", "name an instance; `gpuward ps` lists them")])
     tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)

@@ -170,7 +170,14 @@ async def test_logs_are_followed_and_end(api: ServedApi, db: Database) -> None:
         await add_instance(db, await add_deployment(db, "d"), "d-1", phase="running", epoch=1)
         await claim(db, f"host-{host.id}", "d-1", 0)
         await report(db, "d-1", "running")
-        async with tab(api) as one:
+        async with tab(api) as viewer:
+            await viewer.open(4, "logs", instance="d-1")
+            told = await viewer.next()
+            _, body = await api.call("GET", "/api/v1/instances/d-1/logs", role="viewer")
+            body["error"]["details"].pop("request_id")
+            assert body["error"]["code"] == "forbidden"
+            assert told == {"id": 4, "type": "error", **body}
+        async with tab(api, "operator") as one:
             await one.open(4, "logs", instance="d-1", tail=5, previous=True)
             assert await one.next() == {"id": 4, "type": "opened"}
             assert await one.next() == {"id": 4, "type": "log", "text": "one\n"}
@@ -181,7 +188,7 @@ async def test_logs_are_followed_and_end(api: ServedApi, db: Database) -> None:
 
 async def test_errors_are_those_of_the_routes(api: ServedApi, db: Database) -> None:
     await add_instance(db, await add_deployment(db, "d"), "d-1")
-    async with tab(api) as one:
+    async with tab(api, "admin") as one:
         for number, (topic, params, path) in enumerate((
             ("logs", {"instance": "none"}, "/api/v1/instances/none/logs"),
             ("logs", {"instance": "d-1"}, "/api/v1/instances/d-1/logs"),
