@@ -29,6 +29,7 @@ VERBS: Final = (
     Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests."),
     Verb("wait", "cli.verbs.wait", "Wait until deployments run, are stopped or are gone."),
     Verb("run", "cli.verbs.run", "Deploy a model, wait until it runs, and chat with it."),
+    Verb("diff", "cli.verbs.diff", "Show field by field what `apply` would change."),
     Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
     Verb(
         "scale",

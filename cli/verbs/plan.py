@@ -8,6 +8,7 @@ import typer
 from cli.api import parse, path_of
 from cli.errors import CliError
 from cli.explanations import layout_line
+from cli.field_changes import change_lines
 from cli.formatting import gib, or_dash, short_gpus
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
@@ -63,6 +64,8 @@ def _print_plan(view: PlanView) -> None:
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
         print(block("\n".join((f"\n{name}:", *(f"  {line}" for line in lines)))))
+    for name in view.field_changes:
+        print(block("\n".join((f"\ndeployment/{name}:", *change_lines(view, name)))))
     for name, text in view.rollouts.items():
         print(block(f"\ndeployment/{name}: {text}"))
     for line in view.warnings:

@@ -14,8 +14,9 @@ from aiohttp import web
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.domain.grants import Grant
+from controller.domain.spec_changes import change_between
 from controller.engines.privileges import powers
-from controller.store.deployments.apply import Judge, change_between
+from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
 
 SETTING: Final = "GPUWARD_OPERATORS_MAY"

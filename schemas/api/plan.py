@@ -1,6 +1,6 @@
 """The answer to `POST /plan`: what an apply would do."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView, NeedView
@@ -26,12 +26,38 @@ class PlanItem(View):
     explain: Explain | None = None
 
 
+class FieldChange(View):
+    """A field of a manifest that an apply changes.
+
+    Attributes:
+        field: its path, such as `resources.gpu_memory`.
+        old: its value before, or the default; None: it was not there.
+        new: its value after, or the default; None: it is not there any more.
+        effect: whether running instances go on as they are, or are replaced.
+    """
+
+    field: str
+    old: Any = None
+    new: Any = None
+    effect: Literal["in_place", "replaces"]
+
+
 class PlanView(View):
-    """What an apply would do, by name of deployments and policies."""
+    """What an apply would do, by name of deployments and policies.
+
+    Attributes:
+        field_changes: of deployments that exist, what differs from their present spec.
+        replaces: number of placed instances that are replaced, of deployments that change to `replace`.
+        generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
+            is refused where another one came between.
+    """
 
     items: list[PlanItem]
     changes: dict[str, Literal["create", "replace", "update", "unchanged"]] = {}
     policy_changes: dict[str, Literal["create", "update", "unchanged"]] = {}
     warnings: list[str] = []  # such as unknown names of workers and GPUs; each begins with the deployment
     rollouts: dict[str, str] = {}  # of deployments that change to `replace`: how their instances would be replaced
+    field_changes: dict[str, list[FieldChange]] = {}
+    replaces: dict[str, int] = {}
+    generations: dict[str, int] = {}
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

@@ -7,6 +7,7 @@ from typing import Literal
 from controller.domain.placement import Ask, Need
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
+from schemas.api.plan import FieldChange
 from schemas.manifest.deployment import DeploymentSpec
 
 PlanChange = Literal["create", "replace", "update", "unchanged"]
@@ -23,6 +24,9 @@ class ManifestEffect:
     to_place: int
     need: Need | str  # a text: why the need is unknown
     back_to: int | None = None  # an older revision that the apply takes up again
+    fields: tuple[FieldChange, ...] = ()  # that differ from the present spec
+    replaces: int = 0  # placed instances
+    generation: int | None = None  # of the deployment as it is; None: it does not exist
 
     def ask(self, known: Need | None = None) -> Ask | None:
         """What one of its instances asks for, by its need or the one that is known. None while the need is unknown."""

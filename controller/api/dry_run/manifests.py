@@ -12,13 +12,14 @@ from controller.api.dry_run.changes import ManifestEffect, PlanChange
 from controller.api.dry_run.effects import MAX_INSTANCES
 from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need
+from controller.domain.spec_changes import change_between, field_changes
 from controller.domain.wanted import asked_replicas
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
 from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.apply import Judge, change_between
+from controller.store.deployments.apply import Judge
 from controller.store.deployments.revisions import revision_under_way
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
@@ -90,7 +91,11 @@ async def effects_of(
             if isinstance(need, Need):
                 needs[hashes[name]] = need
         uid = view.uid if view else f"new {name}"
-        effects.append(ManifestEffect(name, uid, spec, change, to_place, need, back_to))
+        fields = tuple(field_changes(view.spec, spec)) if view else ()
+        staying = 0 if back_to is None else present[back_to]
+        replaces = present.total() - staying if change == "replace" else 0
+        generation = view.generation if view else None
+        effects.append(ManifestEffect(name, uid, spec, change, to_place, need, back_to, fields, replaces, generation))
     total = sum(effect.to_place for effect in effects)
     if total > MAX_INSTANCES:
         fix = f"must be at most {MAX_INSTANCES} instances in one plan, got {total}"

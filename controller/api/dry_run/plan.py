@@ -64,6 +64,9 @@ async def post(request: web.Request) -> web.Response:
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
         policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
+        field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
+        replaces={effect.name: effect.replaces for effect in effects if effect.replaces},
+        generations={effect.name: effect.generation for effect in effects if effect.generation},
     )  # fmt: skip
     return json_response(view)
 

@@ -13,6 +13,7 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
+from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.core.acting import current_actor
 from controller.store.core.database import Database
@@ -34,14 +35,13 @@ from controller.store.policies.checks import named_policy, problems_of_deploymen
 from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
-from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 from schemas.manifest.policy import MAX_WINDOW_S
 from schemas.manifest.problems import ManifestError
 from schemas.manifest.scaling import bounds_of
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
-Change = Literal["unchanged", "updated", "replaced"]
 Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
 _CREATE: Final = """
     with created as (
@@ -78,18 +78,6 @@ class Applied:
 
 def allow_all(_name: str, _old: DeploymentSpec | None, _new: DeploymentSpec) -> None:
     """Judges that every change may be made."""
-
-
-def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
-    """What a change from `old` to `new` does to the instances."""
-    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
-    before["replicas"], after["replicas"] = old.replica_bounds, new.replica_bounds  # 2 is {min: 2, max: 2}
-    for content in (before, after):  # engines get them as flags
-        content["serving.adapters"] = content["serving"].pop("adapters")
-    changed = {field for field in after if after[field] != before[field]}
-    if not changed:
-        return "unchanged"
-    return "updated" if changed <= IN_PLACE_FIELDS else "replaced"
 
 
 # Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there. Of two

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from controller.domain.rollouts import RolloutState
+from controller.domain.spec_changes import processes_of
 from controller.store.core.acting import current_actor
 from controller.store.core.refusals import NotFoundError, NothingToUndoError
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
@@ -98,12 +99,6 @@ async def _previous(connection: Any, uid: Any, present: int) -> int | None:
         present,
     )
     return None if found is None else int(found)
-
-
-def processes_of(spec: DeploymentSpec) -> dict[str, Any]:
-    """What of a spec its processes depend on. Engines get adapters as flags."""
-    content = spec.model_dump(mode="json", exclude=set(IN_PLACE_FIELDS))
-    return {**content, "adapters": spec.model_dump(mode="json")["serving"]["adapters"]}
 
 
 def spec_of_revision(present: DeploymentSpec, old: DeploymentSpec) -> dict[str, Any]:

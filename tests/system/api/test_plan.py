@@ -290,3 +290,30 @@ async def test_a_plan_says_what_is_assumed_of_a_model_that_was_not_read(api: Ser
     unstated = deployment("b", engine="vllm", model="hf:org/name")
     (item,) = (await plan(api, unstated))["items"]
     assert "metadata_unknown" in item["explain"]["message"]
+
+
+async def test_fields_say_what_changes_and_what_is_replaced(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=2, gib=80)
+    small = {"gpus": 1, "gpu_memory": "20GiB"}
+    status, made = await api.call(
+        "PUT", "/api/v1/deployments/chat", json={"engine": "simulated", "replicas": 2, "resources": small}
+    )
+    assert status in (200, 201), made
+    await add_instance(db, made["uid"], "chat-1", phase="running", epoch=1)
+    await add_instance(db, made["uid"], "chat-2", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "chat-1", 20 * GIB)
+    await claim(db, "GPU-w-1", "chat-2", 20 * GIB)
+    same = await plan(api, deployment("chat", replicas=2, resources=small))
+    assert (same["field_changes"], same["replaces"], same["generations"]) == ({}, {}, {"chat": made["generation"]})
+    body = await plan(api, deployment("chat", replicas=2, priority=200, resources={**small, "gpu_memory": "24GiB"}))
+    assert body["field_changes"] == {
+        "chat": [
+            {"field": "priority", "old": 100, "new": 200, "effect": "in_place"},
+            {"field": "resources.gpu_memory", "old": "20GiB", "new": "24GiB", "effect": "replaces"},
+        ]
+    }
+    assert body["replaces"] == {"chat": 2}
+    status, error = await api.call(
+        "PUT", "/api/v1/deployments/chat", json={"engine": "simulated"}, headers={"If-Match": '"7"'}
+    )
+    assert (status, error["error"]["code"]) == (412, "generation_conflict")

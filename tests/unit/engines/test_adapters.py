@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from controller.domain.spec_changes import change_between
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
-from controller.store.deployments.apply import change_between
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 from schemas.manifest.problems import ManifestError

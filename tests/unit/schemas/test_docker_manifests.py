@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from controller.store.deployments.apply import change_between
+from controller.domain.spec_changes import change_between
 from schemas.manifest.deployment import DeploymentSpec
 
 DIGEST = "sha256:" + "0f" * 32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.store.deployments.apply import change_between
+from controller.domain.spec_changes import change_between
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_manifests
 from schemas.manifest.problems import ManifestError

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from controller.store.deployments.apply import change_between
+from controller.domain.spec_changes import change_between
 from schemas.manifest.deployment import DeploymentSpec
 
 

@@ -1,0 +1,56 @@
+"""The verb `diff`."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from cli.api import parse, path_of
+from cli.errors import CliError
+from cli.field_changes import change_lines
+from cli.manifests import manifest_as_json, read_manifests
+from cli.output import Format, print_data
+from cli.runner import OutputOption, run
+from cli.verbs.apply import FilesOption
+from schemas.api.plan import PlanView
+from schemas.printing import block
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_DIFFERENT = 1
+
+
+@app.command()
+def diff(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.TABLE) -> None:
+    """Show field by field what `apply` would change. Exit with 1 if anything differs, with 2 or more on errors."""
+    different = False
+
+    async def work(api: "Api") -> None:
+        nonlocal different
+        try:
+            manifests = [manifest_as_json(manifest) for manifest in read_manifests(files)]
+            raw = await api.post(path_of("plan"), {"manifests": manifests})
+        except CliError as error:
+            error.exit_code = max(error.exit_code, _DIFFERENT + 1)
+            raise
+        view = parse(PlanView, raw)
+        different = any(change != "unchanged" for change in (*view.changes.values(), *view.policy_changes.values()))
+        if output.for_programs:
+            shown = ("changes", "policy_changes", "field_changes", "replaces")
+            print_data({part: raw.get(part, {}) for part in shown}, output)
+        else:
+            _print(view)
+
+    run(ctx, work)
+    if different:
+        raise typer.Exit(_DIFFERENT)
+
+
+def _print(view: PlanView) -> None:
+    for name, change in view.policy_changes.items():
+        if change != "unchanged":
+            print(block(f"policy/{name}: {change}"))
+    for name, planned in view.changes.items():
+        if planned != "unchanged":
+            print(block("\n".join((f"deployment/{name}: {planned}", *change_lines(view, name)))))
