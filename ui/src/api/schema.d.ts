@@ -356,6 +356,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deployments/{name}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the logs of all instances of a deployment, merged by time
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_deployments_name_logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/workers": {
         parameters: {
             query?: never;
@@ -688,6 +708,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deployments/{name}/idle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read when a deployment wasted GPU hours
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_deployments_name_idle"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/events": {
         parameters: {
             query?: never;
@@ -728,6 +768,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/attention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what needs an operator, by cause and the worst first
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_attention"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/leader": {
         parameters: {
             query?: never;
@@ -760,6 +820,26 @@ export interface paths {
          * @description Roles: admin, operator, viewer.
          */
         get: operations["get_watch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow several topics on one WebSocket
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_live"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1111,6 +1191,103 @@ export interface components {
              * @default 50
              */
             after_requests: number;
+        };
+        /**
+         * AttentionEntry
+         * @description One cause.
+         *
+         *     Attributes:
+         *         id: the same as long as the cause lasts: of cause, object and code.
+         *         cause: what kind of cause it is.
+         *         code: the reason code; the reference of reason codes explains it.
+         *         since: when it began; None: unknown.
+         *         title: the object and its state, in a few words.
+         *         message: the details.
+         *         count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
+         *             `worker_condition`, broken rows of `invariant`.
+         *         subjects: the first of them.
+         *         object: where it is mended.
+         *         advice: what to do; empty: the message says it.
+         */
+        AttentionEntry: {
+            /** Id */
+            id: string;
+            /**
+             * Severity
+             * @enum {string}
+             */
+            severity: "critical" | "error" | "warning" | "notice";
+            /**
+             * Cause
+             * @enum {string}
+             */
+            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle";
+            /** Code */
+            code: string;
+            /**
+             * Since
+             * @default null
+             */
+            since: string | null;
+            /** Title */
+            title: string;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+            /** Count */
+            count: number;
+            /**
+             * Subjects
+             * @default []
+             */
+            subjects: components["schemas"]["AttentionObject"][];
+            object: components["schemas"]["AttentionObject"];
+            /**
+             * Advice
+             * @default
+             */
+            advice: string;
+        };
+        /**
+         * AttentionList
+         * @description All entries, the worst first. `next` is always null; `more`: number of entries that are left off.
+         */
+        AttentionList: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Items */
+            items: components["schemas"]["AttentionEntry"][];
+            /**
+             * More
+             * @default 0
+             */
+            more: number;
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
+        };
+        /**
+         * AttentionObject
+         * @description An object that an entry is about. A GPU's name is its UUID; an instance's is its id. No name: the cluster.
+         */
+        AttentionObject: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "cluster" | "worker" | "gpu" | "deployment" | "instance";
+            /**
+             * Name
+             * @default
+             */
+            name: string;
         };
         /**
          * AuditView
@@ -1888,6 +2065,35 @@ export interface components {
             message: string;
         };
         /**
+         * FieldChange
+         * @description A field of a manifest that an apply changes.
+         *
+         *     Attributes:
+         *         field: its path, such as `resources.gpu_memory`.
+         *         old: its value before, or the default; None: it was not there.
+         *         new: its value after, or the default; None: it is not there any more.
+         *         effect: whether running instances go on as they are, or are replaced.
+         */
+        FieldChange: {
+            /** Field */
+            field: string;
+            /**
+             * Old
+             * @default null
+             */
+            old: unknown;
+            /**
+             * New
+             * @default null
+             */
+            new: unknown;
+            /**
+             * Effect
+             * @enum {string}
+             */
+            effect: "in_place" | "replaces";
+        };
+        /**
          * ForeignProcess
          * @description A process on a GPU that the agent did not start. `memory_mib` None: the driver does not tell it.
          */
@@ -2362,6 +2568,74 @@ export interface components {
             total: components["schemas"]["IdleFigures"];
             /** @default null */
             replayed: components["schemas"]["ReplayedPolicy"] | null;
+        };
+        /**
+         * IdleStretch
+         * @description Minutes without a gap in which the deployment wasted GPU hours.
+         *
+         *     Attributes:
+         *         seconds: from `since` to `until`.
+         *         gpus: the most GPUs on which it did so in one minute.
+         *         gpu_hours: wasted within it; less than `gpus` times its length where fewer were idle, a share of a GPU is
+         *             claimed, or samples are missing.
+         */
+        IdleStretch: {
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+            /** Seconds */
+            seconds: number;
+            /** Gpus */
+            gpus: number;
+            /** Gpu Hours */
+            gpu_hours: number;
+        };
+        /**
+         * IdleStretches
+         * @description When a deployment wasted GPU hours, by the rules of the idle report. `next` is always null.
+         *
+         *     Attributes:
+         *         since, until: what was looked at; samples are rolled up to `until`.
+         *         policy: the name of the effective policy, `inline`, or empty if there is none.
+         *         min_gpu_utilization: a minute below this many percent is wasted: that of the policy, else 10.
+         *         gpu_hours: wasted in all stretches: that of the report.
+         *         items: the oldest first.
+         */
+        IdleStretches: {
+            /** Deployment */
+            deployment: string;
+            /** Uid */
+            uid: string;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+            /** Policy */
+            policy: string;
+            /** Min Gpu Utilization */
+            min_gpu_utilization: number;
+            /** Gpu Hours */
+            gpu_hours: number;
+            /** Items */
+            items: components["schemas"]["IdleStretch"][];
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
         };
         /**
          * InstanceSpecView
@@ -2849,6 +3123,91 @@ export interface components {
             renewed_at: string | null;
             /** Leading */
             leading: boolean;
+        };
+        /**
+         * LiveMessage
+         * @description What the server sends: a message of a topic, with the id under which it was opened.
+         *
+         *     The topic's own fields stand beside `id` and `type`.
+         *
+         *     Attributes:
+         *         id: of the topic; None: an error of a message that names none.
+         *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`; the last
+         *             one of an id is `end` or `error`.
+         *         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
+         *         event: of `event`: as in `GET /events`.
+         *         text: of `log`: a part of the log, which need not end with a line.
+         *         uuid: of `gpus`: the GPUs in order.
+         *         index: of `round`: which of these the columns tell of; None: all.
+         *         utilization, used_mib, claimed_mib: columns of `gpus` and `round`; null: unknown. `utilization` in percent. A
+         *             round has those columns alone in which something has changed.
+         *         reason: of `end`: `closed` by the client, or `finished`.
+         *         error: of `error`: as in an error response.
+         */
+        LiveMessage: {
+            /** Id */
+            id: number | null;
+            /**
+             * Type
+             * @enum {string}
+             */
+            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "end" | "error";
+            /**
+             * Object
+             * @default null
+             */
+            object: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Event
+             * @default null
+             */
+            event: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Text
+             * @default null
+             */
+            text: string | null;
+            /**
+             * Uuid
+             * @default null
+             */
+            uuid: string[] | null;
+            /**
+             * Index
+             * @default null
+             */
+            index: number[] | null;
+            /**
+             * Utilization
+             * @default null
+             */
+            utilization: (number | null)[] | null;
+            /**
+             * Used Mib
+             * @default null
+             */
+            used_mib: (number | null)[] | null;
+            /**
+             * Claimed Mib
+             * @default null
+             */
+            claimed_mib: number[] | null;
+            /**
+             * Reason
+             * @default null
+             */
+            reason: ("closed" | "finished") | null;
+            /**
+             * Error
+             * @default null
+             */
+            error: {
+                [key: string]: unknown;
+            } | null;
         };
         /**
          * MapGpus
@@ -3410,6 +3769,12 @@ export interface components {
         /**
          * PlanView
          * @description What an apply would do, by name of deployments and policies.
+         *
+         *     Attributes:
+         *         field_changes: of deployments that exist, what differs from their present spec.
+         *         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
+         *         generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
+         *             is refused where another one came between.
          */
         PlanView: {
             /** Items */
@@ -3439,6 +3804,27 @@ export interface components {
              */
             rollouts: {
                 [key: string]: string;
+            };
+            /**
+             * Field Changes
+             * @default {}
+             */
+            field_changes: {
+                [key: string]: components["schemas"]["FieldChange"][];
+            };
+            /**
+             * Replaces
+             * @default {}
+             */
+            replaces: {
+                [key: string]: number;
+            };
+            /**
+             * Generations
+             * @default {}
+             */
+            generations: {
+                [key: string]: number;
             };
             /**
              * Policies
@@ -5302,12 +5688,20 @@ export interface operations {
     get_instances_id_logs: {
         parameters: {
             query?: {
-                /** @description number of lines from the end */
+                /** @description number of lines from the end of each log */
                 tail?: number;
                 /** @description keep streaming new lines */
                 follow?: boolean;
                 /** @description logs of the previous start */
                 previous?: boolean;
+                /** @description only lines written after this moment, such as 2026-11-23T14:05:00Z, or after that long ago: 10m */
+                since?: string;
+                /** @description the time before each line, to the second or better; `-` where the agent is too old */
+                timestamps?: boolean;
+                /** @description text (default), or json: one object a line, with instance, rank, epoch, at, position and line */
+                format?: string;
+                /** @description of this rank (default 0) of an instance on several workers */
+                rank?: number;
             };
             header?: never;
             path: {
@@ -5318,6 +5712,46 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description Read the logs of an instance */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": unknown;
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_deployments_name_logs: {
+        parameters: {
+            query?: {
+                /** @description number of lines from the end of each log */
+                tail?: number;
+                /** @description keep streaming new lines */
+                follow?: boolean;
+                /** @description logs of the previous start */
+                previous?: boolean;
+                /** @description only lines written after this moment, such as 2026-11-23T14:05:00Z, or after that long ago: 10m */
+                since?: string;
+                /** @description the time before each line, to the second or better; `-` where the agent is too old */
+                timestamps?: boolean;
+                /** @description text (default), or json: one object a line, with instance, rank, epoch, at, position and line */
+                format?: string;
+                /** @description only of this instance; several may be given */
+                instance?: string;
+                /** @description only of this rank of each instance */
+                rank?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read the logs of all instances of a deployment, merged by time */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5798,6 +6232,34 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_deployments_name_idle: {
+        parameters: {
+            query?: {
+                /** @description how far back, such as 12h (default 7d) */
+                since?: string;
+                /** @description of a deployment of this name that is gone, as the idle report names it */
+                uid?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read when a deployment wasted GPU hours */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IdleStretches"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_events: {
         parameters: {
             query?: {
@@ -5867,6 +6329,27 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_attention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List what needs an operator, by cause and the worst first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttentionList"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_leader: {
         parameters: {
             query?: never;
@@ -5909,6 +6392,27 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": components["schemas"]["WatchEvent"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_live: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Follow several topics on one WebSocket */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LiveMessage"];
                 };
             };
             default: components["responses"]["Error"];
