@@ -6,6 +6,7 @@ from typing import Final
 
 import yaml
 
+from cli.event_rows import folded
 from cli.explanations import explain_lines, layout_line, need_lines
 from cli.formatting import age, duration, gib, hours, or_dash, percent, printable, when
 from cli.gpu_text import detail_lines
@@ -57,7 +58,7 @@ def describe(
     lines += _section("Instances", _aligned(table_of(INSTANCES, instances, now)))
     lines += _section("GPUs", _aligned(table_of(GPUS, gpus, now)))
     lines += graphs
-    lines += _section("Events (newest last)", _aligned(table_of(EVENTS, events, now)))
+    lines += _section("Events (newest last)", _aligned(table_of(EVENTS, folded(events, now), now)))
     return "\n".join(lines)
 
 

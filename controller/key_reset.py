@@ -19,6 +19,7 @@ from controller.open_database import OPENING_ERRORS, CannotOpenError, reason_to_
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_key
+from controller.store.core.acting import acting
 from controller.store.core.database import Database, DatabaseUrlError, describe_dsn, normalise_dsn
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from controller.store.embedded.layout import Layout
@@ -68,7 +69,8 @@ async def _reset(settings: ControllerSettings, folder: Path) -> Path:
         path = folder / FILE_NAME
         url = stored_url(folder) or f"http://127.0.0.1:{settings.port}"
         try:
-            await create_key(database, "admin", name=KEY_NAME, keep=lambda key: write_client_env(folder, url, key))
+            with acting("host"):
+                await create_key(database, "admin", name=KEY_NAME, keep=lambda key: write_client_env(folder, url, key))
         except DATABASE_ERRORS as error:
             raise KeyResetError(
                 f"the database at {describe_dsn(database.dsn)} did not take the key: {error}; "

@@ -7,6 +7,7 @@ import typer
 
 from cli.api import Json, path_of
 from cli.errors import NotFoundError
+from cli.event_rows import folded
 from cli.kind import Kind, table_of
 from cli.kinds import (
     DEPLOYMENTS,
@@ -81,8 +82,11 @@ def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool 
     if output.for_programs:
         print_data(raws[0] if single else {"items": raws}, output)
         return
+    now = datetime.now(UTC)
     views = [read_view(kind.view, raw) for raw in raws]
-    table = table_of(kind, views, datetime.now(UTC), wide=output is Format.WIDE)
+    if kind is EVENTS and output is Format.TABLE:
+        views = folded(views, now)
+    table = table_of(kind, views, now, wide=output is Format.WIDE)
     print_table(table, empty=f"no {kind.plural} found")
 
 

@@ -21,8 +21,8 @@ class EventView(View):
         objects: `kind:uid` of each subject.
         subjects: the same objects with their names, which stay true after a deletion.
         durations: what took how long, in seconds: of `running` each phase of the start, and `total`.
-        actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`; empty in
-            events of earlier versions.
+        actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`, `host`; empty
+            in events of earlier versions.
         request_id: of the API request that did it, as its answer's `X-Request-ID` says.
     """
 

@@ -16,7 +16,7 @@ MOST_LOGS: Final = 64  # at once
 _STALLED_S: Final = 10.0  # a log that sends nothing for so long holds the others up no longer
 _REFRESH_S: Final = 2.0
 _GATHER_S: Final = 0.1
-_BATCH: Final = 1000
+_BATCH: Final = 500
 
 Look = Callable[[], Awaitable[DeploymentLogs]]
 
@@ -160,6 +160,7 @@ class Merge:
                 heapq.heappop(heap)
             if len(batch) >= _BATCH:
                 await self._emit(batch)
+                await asyncio.sleep(0)  # a fast client never makes it wait; others have their turn
                 batch = []
         if batch:
             await self._emit(batch)

@@ -158,6 +158,8 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     return response
 
 
+_VIEWERS: Final = "viewers where a setting allows it"
+_INSTANCE: Final = f"Read the logs of an instance; {_VIEWERS}"
 _RANK: Final = Query("rank", "of this rank (default 0) of an instance on several workers", "integer")
 _QUERY: Final = (
     Query("tail", "number of lines from the end of each log", "integer"),
@@ -176,12 +178,12 @@ _MERGED: Final = (
 )
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/instances/{id}/logs", get, Access.READ, "Read the logs of an instance", "instances",
+        "GET", "/api/v1/instances/{id}/logs", get, Access.READ, _INSTANCE, "instances",
         query=(*_QUERY, _RANK), media="text/plain", stream=True,
     ),
     Route(
         "GET", "/api/v1/deployments/{name}/logs", get_merged, Access.READ,
-        "Read the logs of all instances of a deployment, merged by time", "deployments",
+        f"Read the logs of all instances of a deployment, merged by time; {_VIEWERS}", "deployments",
         query=_MERGED, media="text/plain", stream=True,
     ),
 )  # fmt: skip

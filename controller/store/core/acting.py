@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Actor(NamedTuple):
-    """The actor's name (`key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller`) and the API request's id."""
+    """The actor's name (`key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller`, `host`), the request's id."""
 
     name: str = "controller"
     request_id: str = ""

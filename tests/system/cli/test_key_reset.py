@@ -57,6 +57,8 @@ async def test_a_key_is_made_while_the_controller_runs_and_while_it_is_stopped(
     first = stored(cluster.data_dir)["GPUWARD_API_KEY"]
     while_running = await made_key(cluster.data_dir, **env)
     assert await status_with(cluster, while_running) == 200
+    newest = (await cluster.get("/events?reason=key_created&limit=1"))["items"][0]
+    assert (newest["actor"], newest["subjects"][0]["kind"]) == ("host", "key")
     cluster.processes["controller"].terminate()
     await asyncio.to_thread(cluster.processes["controller"].wait, 30)
     while_stopped = await made_key(cluster.data_dir, **env)

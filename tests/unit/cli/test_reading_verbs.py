@@ -263,6 +263,19 @@ def test_events_are_listed_by_reason_and_time_with_object_and_actor(gpuward, api
     assert api.asked[-1][2] == {"limit": "50"}
 
 
+def test_equal_events_in_a_row_are_one_line(gpuward, api):
+    for number, message in enumerate(["a", "b", "b", "b", "a"], 1):
+        event = {"id": number, "at": now_text(600 - 60 * number), "reason": "backoff", "message": message,
+                 "objects": ["instance:x"], "actor": "leader"}  # fmt: skip
+        api.objects["events"] = {str(number): event, **api.objects["events"]}
+    found = [line.split(maxsplit=4) for line in gpuward("events").stdout.splitlines()[1:]]
+    assert [(row[0], row[4]) for row in found] == [
+        ("9m", "a"), ("6m", "b (\N{MULTIPLICATION SIGN}3, the first 8m ago)"), ("5m", "a"),
+    ]  # fmt: skip
+    assert len(gpuward("events", "-o", "wide").stdout.splitlines()) == 6
+    assert len(json.loads(gpuward("events", "-o", "json").stdout)["items"]) == 5
+
+
 def test_events_for_an_invalid_object_is_a_usage_error(gpuward):
     result = gpuward("events", "--for", "hello")
     assert result.exit_code == 2
