@@ -3,3 +3,4 @@
 from typing import Final
 
 CONTAINERS: Final = "ContainersUsable"  # false on most hosts, which need no containers
+GPUS_HEALTHY: Final = "GpusHealthy"  # false: a GPU is unhealthy, which has a reason of its own

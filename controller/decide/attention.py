@@ -25,6 +25,7 @@ from schemas.status_reasons import NO_LEADER, REASONS
 PENDING_AFTER: Final = timedelta(seconds=60)
 MAX_SUBJECTS: Final = 20
 BREAKER_OPEN: Final = "breaker_open"
+REFUSED: Final = "no_common_protocol"  # the condition that keeps a worker from being ready
 _CRASHES: Final = 2  # failures in a row; before, it may be a single accident
 _TEXTS: Final = {code: text for group in REASONS.values() for code, text in group.items()}
 _CAUSES: Final[dict[Cause, int]] = {cause: place for place, cause in enumerate(get_args(Cause))}
@@ -73,19 +74,21 @@ def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
             since=_oldest(one.since for one in silent), count=len(silent), subjects=_workers(silent),
         )  # fmt: skip
     for one in absent:
-        if one.reason != BREAKER_OPEN:
+        if one.reason != BREAKER_OPEN and REFUSED not in {code for code, *_ in one.conditions}:
             yield _absent(one)
     conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
     for one in workers:
         for code, message, since in one.conditions:
-            conditions[code].append((one, message, since))
+            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is told
+                conditions[code].append((one, message, since))
     for code, found in conditions.items():
         yield _condition(code, found)
 
 
 def _absent(one: WorkerFacts) -> AttentionEntry:
     code = one.reason or {"lost": "worker_lost", "joining": "worker_joining"}.get(one.state, "worker_unreachable")
-    message = _sentences(_meaning(code), _instances_text(one.instances))
+    told = next((message for known, message, _ in one.conditions if known == code and message), _meaning(code))
+    message = _sentences(told, _instances_text(one.instances))
     return _entry(
         "error" if one.state == "lost" else "warning", "worker", code, _worker(one.name),
         f"worker {one.name} is {one.state}", message, since=one.since, count=one.instances,
@@ -97,8 +100,9 @@ def _condition(code: str, found: Sequence[tuple[WorkerFacts, str, datetime | Non
     first, message, _ = found[0]
     several = len(found) > 1
     title = f"{len(found)} workers: {code}" if several else f"worker {first.name}: {code}"
+    lost = any(one.state == "lost" for one, *_ in found)
     return _entry(
-        "warning", "worker_condition", code, _CLUSTER if several else _worker(first.name), title,
+        "error" if lost else "warning", "worker_condition", code, _CLUSTER if several else _worker(first.name), title,
         f"{first.name}: {message}" if several else message, since=_oldest(since for *_, since in found),
         count=len(found), subjects=_workers([one for one, *_ in found]),
     )  # fmt: skip
@@ -184,6 +188,7 @@ def _of_gpus(gpus: Sequence[SickGpu]) -> Iterator[AttentionEntry]:
         yield _entry(
             "error" if held else "warning", "gpu", code, subjects[0] if len(some) == 1 else _worker(worker), title,
             _sentences(first.reason, _instances_text(held)), count=len(some), subjects=subjects,
+            since=_oldest(one.since for one in some),
         )  # fmt: skip
 
 

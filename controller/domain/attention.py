@@ -82,6 +82,7 @@ class SickGpu:
     index: int
     reason: str
     instances: int
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

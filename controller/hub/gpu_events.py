@@ -10,9 +10,9 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.conditions import clear_conditions, set_condition
 from controller.store.workers.gpu_health import GpuHolders, gpu_holders, sick_gpus
+from schemas.worker_conditions import GPUS_HEALTHY
 
 READABLE: Final = "GpusReadable"
-HEALTHY: Final = "GpusHealthy"
 OWN: Final = "GpusOwn"
 _LISTED: Final = 8
 _UNHELD: Final = GpuHolders({}, frozenset())
@@ -62,11 +62,11 @@ async def _known(connection: Connection, worker_id: str, name: str, plan: Device
     sick = await sick_gpus(connection, worker_id) if plan.rows else None
     if sick:
         message = _listed(f"{uuid} ({why or 'no reason given'})" for uuid, why in sick)
-        await set_condition(connection, worker_id, HEALTHY, reason_code(sick[0][1]) or "gpu_unhealthy", message)
+        await set_condition(connection, worker_id, GPUS_HEALTHY, reason_code(sick[0][1]) or "gpu_unhealthy", message)
     if plan.refused:
         message = "in use by another worker: " + _listed(device.row.uuid for device in plan.refused)
         await set_condition(connection, worker_id, OWN, "gpu_held_elsewhere", message)
-    over = [READABLE, *([] if plan.refused else [OWN]), *([HEALTHY] if sick == [] else [])]
+    over = [READABLE, *([] if plan.refused else [OWN]), *([GPUS_HEALTHY] if sick == [] else [])]
     if READABLE not in await clear_conditions(connection, worker_id, over):
         return []
     return [await _of_all(connection, worker_id, "gpus_readable", f"the GPUs of {name} can be read again", "")]

@@ -20,10 +20,11 @@ from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions
 from schemas.api.explain import Explain
 from schemas.explain_text import one_line
-from schemas.worker_conditions import CONTAINERS
+from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
+_NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
       from workers w
@@ -67,7 +68,9 @@ _IDLE: Final = """
      order by v.since, v.instance_id"""
 _GPUS: Final = """
     select d.uuid, w.name as worker, d.index, d.health_reason as reason,
-           (select count(distinct c.instance_id) from claims c where c.device = d.uuid) as instances
+           (select count(distinct c.instance_id) from claims c where c.device = d.uuid) as instances,
+           (select max(e.at) from events e
+             where e.objects @> array['gpu:' || d.uuid] and e.reason in ('gpu_unhealthy', 'gpu_missing')) as since
       from devices d
       join workers w on w.id = d.worker_id and w.deleted_at is null
      where d.kind = 'gpu' and d.health = 'unhealthy' and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))
@@ -120,7 +123,7 @@ def _worker(row: Any) -> WorkerFacts:
         conditions=[
             (one.reason, one.message, one.since)
             for one in worker_conditions(row)
-            if one.status == "false" and one.type != CONTAINERS
+            if one.status == "false" and one.type not in _NOT_TOLD
         ],
         instances=row["instances"],
         sample=row["sample"] or (),

@@ -112,7 +112,8 @@ async def test_what_is_wrong_with_the_cluster_itself(api: ServedApi, db: Databas
         db,
         """update workers set cordoned = true, conditions = '[{"type": "Compatible", "status": "false",
              "reason": "no_common_protocol", "message": "no common protocol: the agent speaks 1", "since":
-             "2026-01-01T00:00:00Z"}, {"type": "ContainersUsable", "status": "false", "reason": "runtime_unsupported"}]'
+             "2026-01-01T00:00:00Z"}, {"type": "ContainersUsable", "status": "false", "reason": "runtime_unsupported"},
+             {"type": "GpusHealthy", "status": "false", "reason": "xid_79", "message": "told by the GPU itself"}]'
         """,
     )
     await execute(db, "update devices set health = 'unhealthy', health_reason = 'xid_79: lost' where uuid = 'GPU-w-1'")

@@ -65,6 +65,18 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
         ("warning", "worker_condition", "no_common_protocol", 1, "worker/w"),
     ),
     (
+        {"workers": [worker(f"w{n}", conditions=[("no_common_protocol", "too old", ago(9))]) for n in range(9)]},
+        ("error", "worker_condition", "no_common_protocol", 9, "cluster/"),
+    ),
+    (
+        {"workers": [worker("w", "quarantined", reason="two_identities", conditions=[("two_identities", "x", None)])]},
+        ("warning", "worker", "two_identities", 0, "worker/w"),
+    ),
+    (
+        {"workers": [worker("w", conditions=[("nvml_failed", "x", None)])]},
+        ("error", "worker", "worker_lost", 0, "worker/w"),
+    ),
+    (
         {"workers": [worker(f"w{n}", "ready", conditions=[("nvml_failed", "x", None)]) for n in range(3)]},
         ("warning", "worker_condition", "nvml_failed", 3, "cluster/"),
     ),
