@@ -11,11 +11,13 @@ from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.log_access import may_read_logs
 from controller.api.login_limit import LoginLimit
+from controller.api.middlewares import REQUEST_ID
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.live.key_ring import Principal, key_credential
 from controller.store.access.key_reads import SESSION_COOKIE
 from controller.store.access.sessions import SESSION_S, close_session, open_session
+from controller.store.core.acting import acting
 from schemas.api.access import Role
 from schemas.api.session import MeView, Right, SessionBody
 
@@ -57,7 +59,8 @@ async def login(request: web.Request) -> web.Response:
         raise ApiError(401, "unknown_key", "This key is not known here.")
     if not Access.READ.allows(principal.role):
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
-    token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
+    with acting(f"key:{principal.name}", request[REQUEST_ID]):
+        token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
     if token is None:
         raise ApiError(403, "forbidden", "This key is of one process alone. Log in with a key that `gpuward key` made.")
     response = json_response(_view(request, principal, session=True))

@@ -20,6 +20,13 @@ export type Token = Schemas["TokenView"];
 export type TokenCreated = Schemas["TokenCreated"];
 export type Utilization = Schemas["UtilizationView"];
 
+export type Me = Schemas["MeView"];
+export type AttentionList = Schemas["AttentionList"];
+export type AttentionEntry = Schemas["AttentionEntry"];
+export type PendingList = Schemas["PendingList"];
+export type Pending = Schemas["PendingView"];
+export type FieldChange = Schemas["FieldChange"];
+
 export interface Page<T> {
   items: T[];
   next?: string | null;

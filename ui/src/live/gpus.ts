@@ -35,27 +35,33 @@ export function useMap(): Resource<MapAnswer> {
     const timer = setTimeout(resource.reload, 500);
     return () => clearTimeout(timer);
   }, [known]);
-  useLive("gpus", "map", () => ({}), takeRound);
+  useLive(
+    "gpus",
+    "map",
+    () => ({}),
+    (message) => takeRound(message),
+  );
   return resource;
+}
+
+/** The messages of the topic `gpus`: all GPUs in their order, then rounds of those that have changed. */
+interface Round {
+  type: string;
+  uuid?: string[];
+  index?: number[];
+  utilization?: (number | null)[];
 }
 
 let order: string[] = [];
 
-/** A round: first the order of the GPUs, then the changed ones by their number. */
-export function takeRound(message: { type: string; [field: string]: unknown }): void {
-  const round = (message.object ?? message) as {
-    order?: string[];
-    uuid?: string[];
-    index?: number[];
-    utilization?: (number | null)[];
-  };
-  const named = round.order ?? round.uuid;
-  if (named) order = named;
-  const values = round.utilization;
-  if (!values) return;
-  const next = new Map(samples.value);
-  values.forEach((value, place) => {
-    const uuid = order[round.index?.[place] ?? place];
+/** Takes a message. A round has the columns alone in which something has changed. */
+export function takeRound(message: Round): void {
+  if (message.uuid) order = message.uuid;
+  const { utilization, index } = message;
+  if (!utilization) return;
+  const next = new Map(message.type === "gpus" ? [] : samples.value);
+  utilization.forEach((value, place) => {
+    const uuid = order[index?.[place] ?? place];
     if (uuid !== undefined) next.set(uuid, value);
   });
   samples.value = next;

@@ -1,14 +1,8 @@
 /** The session of this browser: a cookie that scripts cannot read. The key itself is never kept. */
 
 import { computed, signal } from "@preact/signals";
+import type { Me } from "../api/types";
 import { ApiError, request, whenUnauthorized } from "../api/request";
-
-/** What an answer to `GET /me` says. */
-export interface Me {
-  name: string;
-  role: "admin" | "operator" | "viewer" | "inference";
-  may: string[];
-}
 
 export type SessionState =
   { state: "unknown" } | { state: "out" } | { state: "in"; me: Me } | { state: "failed"; error: ApiError };
@@ -16,7 +10,7 @@ export type SessionState =
 export const session = signal<SessionState>({ state: "unknown" });
 export const me = computed(() => (session.value.state === "in" ? session.value.me : null));
 
-export type Right = "read" | "operate" | "administer" | "infer" | "logs";
+export type Right = Me["may"][number];
 
 /** Whether the session's role may do this. What it may not do is absent from the pages. */
 export function may(right: Right): boolean {

@@ -56,20 +56,24 @@ export function Header() {
           Search <kbd>/</kbd>
         </button>
         <Live />
-        <label class="sr" for="theme">
-          Colours
-        </label>
-        <select id="theme" value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
-          <option value="system">System</option>
-          <option value="light">Light</option>
-          <option value="dark">Dark</option>
-        </select>
-        <span class="muted">
-          {me.value?.name} ({me.value?.role})
-        </span>
-        <button type="button" class="plain" onClick={() => void leave()}>
-          Log out
-        </button>
+        <details class="menu">
+          <summary>
+            {me.value?.name} ({me.value?.role})
+          </summary>
+          <div class="menu-body">
+            <label>
+              Colours
+              <select value={theme.value} onChange={(event) => (theme.value = event.currentTarget.value as Theme)}>
+                <option value="system">as the system</option>
+                <option value="light">light</option>
+                <option value="dark">dark</option>
+              </select>
+            </label>
+            <button type="button" onClick={() => void leave()}>
+              Log out
+            </button>
+          </div>
+        </details>
         {location.protocol === "http:" && !isLocal() && (
           <span class="muted" data-part="insecure">
             not encrypted

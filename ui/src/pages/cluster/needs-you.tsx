@@ -1,30 +1,22 @@
 import { useEffect } from "preact/hooks";
 import { useResource } from "../../api/load";
+import type { AttentionEntry, AttentionList } from "../../api/types";
+import { plural } from "../../format/numbers";
 import { deployments, instances, workers } from "../../live/cluster";
 import { Age } from "../../parts/age";
 import { Content, Empty, Panel } from "../../parts/panel";
 import { Badge, type Tone } from "../../parts/phase";
+import { Words } from "../../parts/words";
 import { pageOf } from "../events/line";
 
-/** One cause that needs a person. Its words are the API's. */
-interface Entry {
-  severity: string;
-  code: string;
-  since: string | null;
-  title: string;
-  message: string;
-  count: number;
-  subjects: { kind: string; name: string; uid?: string }[];
-  advice: string[];
-}
-
-const TONES: Record<string, Tone> = { critical: "bad", error: "bad", warning: "wait", info: "off" };
+const TONES: Record<Severity, Tone> = { critical: "bad", error: "bad", warning: "wait", notice: "off" };
+type Severity = AttentionEntry["severity"];
 const REREAD_MS = 5000;
 const SETTLE_MS = 300;
 
 /** What needs a person, worst first: one entry per cause. */
 export function NeedsYou() {
-  const read = useResource<{ items: Entry[] }>("attention", REREAD_MS);
+  const read = useResource<AttentionList>("attention", REREAD_MS);
   const [d, i, w] = [deployments.all, instances.all, workers.all];
   useEffect(() => {
     const timer = setTimeout(read.reload, SETTLE_MS);
@@ -33,13 +25,16 @@ export function NeedsYou() {
   return (
     <Panel title="Needs you" part="needs-you">
       <Content of={read} rows={4}>
-        {({ items }) =>
+        {({ items, more }) =>
           items.length ? (
-            <ul class="entries">
-              {items.map((entry) => (
-                <EntryLine key={keyOf(entry)} entry={entry} />
-              ))}
-            </ul>
+            <>
+              <ul class="entries">
+                {items.map((entry) => (
+                  <EntryLine key={entry.id} entry={entry} />
+                ))}
+              </ul>
+              {more > 0 && <p class="muted">{plural(more, "more entry", "more entries")}</p>}
+            </>
           ) : (
             <Empty>Nothing needs you.</Empty>
           )
@@ -49,13 +44,12 @@ export function NeedsYou() {
   );
 }
 
-function EntryLine({ entry }: { entry: Entry }) {
-  const [first] = entry.subjects;
-  const href = first ? pageOf(first.kind, first.name, first.uid ?? "") : null;
+function EntryLine({ entry }: { entry: AttentionEntry }) {
+  const href = pageOf(entry.object.kind, entry.object.name ?? "", "");
   return (
-    <li data-code={entry.code}>
+    <li data-cause={entry.cause}>
       <div class="entry-head">
-        <Badge tone={TONES[entry.severity] ?? "wait"}>{entry.code.replaceAll("_", " ")}</Badge>
+        <Badge tone={TONES[entry.severity]}>{entry.cause.replaceAll("_", " ")}</Badge>
         {href ? <a href={href}>{entry.title}</a> : <strong>{entry.title}</strong>}
         {entry.since && (
           <span class="since">
@@ -63,14 +57,16 @@ function EntryLine({ entry }: { entry: Entry }) {
           </span>
         )}
       </div>
-      <div class="muted">{entry.message}</div>
-      {entry.advice.map((line) => (
-        <div key={line}>{line}</div>
-      ))}
+      {entry.message && (
+        <div class="muted">
+          <Words text={entry.message} />
+        </div>
+      )}
+      {entry.advice && (
+        <div>
+          <Words text={entry.advice} />
+        </div>
+      )}
     </li>
   );
-}
-
-function keyOf(entry: Entry): string {
-  return `${entry.code} ${entry.subjects.map((one) => `${one.kind}/${one.name}`).join()}`;
 }

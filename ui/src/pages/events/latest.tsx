@@ -68,8 +68,8 @@ function useEvents(first: readonly Event[], key: string, params: Record<string, 
     key,
     () => ({ ...params, since: Math.max(0, ...(events.peek() ?? []).map((one) => one.id)) }),
     (message) => {
-      const event = (message.object ?? message.event) as Event | undefined;
-      if (message.type === "error" || !event?.id || events.peek()?.some((one) => one.id === event.id)) return;
+      const event = message.event as Event | undefined;
+      if (message.type !== "event" || !event?.id || events.peek()?.some((one) => one.id === event.id)) return;
       events.value = [event, ...(events.peek() ?? [])].slice(0, KEPT);
     },
   );
