@@ -344,7 +344,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the logs of an instance
+         * Read the logs of an instance; viewers where a setting allows it
          * @description Roles: admin, operator, viewer.
          */
         get: operations["get_instances_id_logs"];
@@ -364,7 +364,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the logs of all instances of a deployment, merged by time
+         * Read the logs of all instances of a deployment, merged by time; viewers where a setting allows it
          * @description Roles: admin, operator, viewer.
          */
         get: operations["get_deployments_name_logs"];
@@ -1937,8 +1937,8 @@ export interface components {
          *         objects: `kind:uid` of each subject.
          *         subjects: the same objects with their names, which stay true after a deletion.
          *         durations: what took how long, in seconds: of `running` each phase of the start, and `total`.
-         *         actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`; empty in
-         *             events of earlier versions.
+         *         actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`, `host`; empty
+         *             in events of earlier versions.
          *         request_id: of the API request that did it, as its answer's `X-Request-ID` says.
          */
         EventView: {
@@ -5711,7 +5711,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Read the logs of an instance */
+            /** @description Read the logs of an instance; viewers where a setting allows it */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5751,7 +5751,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Read the logs of all instances of a deployment, merged by time */
+            /** @description Read the logs of all instances of a deployment, merged by time; viewers where a setting allows it */
             200: {
                 headers: {
                     [name: string]: unknown;
