@@ -1,6 +1,6 @@
 import type { FunctionComponent } from "preact";
 import { useEffect } from "preact/hooks";
-import { ErrorBoundary, LocationProvider, Route, Router } from "preact-iso";
+import { ErrorBoundary, lazy, LocationProvider, Route, Router } from "preact-iso";
 import { connect, socket } from "./live/cluster";
 import { Cluster } from "./pages/cluster/page";
 import { Failure } from "./parts/panel";
@@ -51,8 +51,14 @@ function Dashboard() {
   );
 }
 
+const Deployments = lazy(() => import("./pages/deployments/list").then((page) => page.Deployments));
+const DeploymentPage = lazy(() => import("./pages/deployments/page").then((page) => page.DeploymentPage));
+
 /** A page reads the variables of its path by `useRoute().params`. */
-const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [];
+const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [
+  ["/ui/deployments", Deployments],
+  ["/ui/deployments/:name", DeploymentPage],
+];
 
 function NotFound() {
   useEffect(() => {

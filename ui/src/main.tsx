@@ -6,6 +6,7 @@ import "./styles/shell.css";
 import "./styles/map.css";
 import "./styles/cluster.css";
 import "./styles/events.css";
+import "./styles/deployments.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);

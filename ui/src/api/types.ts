@@ -18,6 +18,7 @@ export type Key = Schemas["KeyView"];
 export type KeyCreated = Schemas["KeyCreated"];
 export type Token = Schemas["TokenView"];
 export type TokenCreated = Schemas["TokenCreated"];
+export type Revision = Schemas["RevisionView"];
 export type Utilization = Schemas["UtilizationView"];
 
 export type Me = Schemas["MeView"];

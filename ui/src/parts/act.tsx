@@ -11,12 +11,15 @@ export interface Confirmation {
   lines: string[];
   /** The name that must be typed. */
   typed?: string;
+  /** Fields below the lines, and whether they are filled in. */
+  form?: () => ComponentChildren;
+  ready?: () => boolean;
   verb: string;
 }
 
 interface ActProps {
   right: Right;
-  onAct: () => Promise<void>;
+  onAct: () => Promise<unknown>;
   confirm?: () => Confirmation;
   tone?: "primary" | "danger";
   disabled?: boolean;
@@ -71,7 +74,7 @@ export function Act({ right, onAct, confirm, tone, disabled = false, children }:
 
 function Confirm({ what, onYes, onNo }: { what: Confirmation; onYes: () => void; onNo: () => void }) {
   const typed = useSignal("");
-  const ready = what.typed === undefined || typed.value === what.typed;
+  const ready = (what.typed === undefined || typed.value === what.typed) && (what.ready?.() ?? true);
   return (
     <Dialog title={what.title} onClose={onNo}>
       <form
@@ -84,6 +87,7 @@ function Confirm({ what, onYes, onNo }: { what: Confirmation; onYes: () => void;
         {what.lines.map((line) => (
           <p key={line}>{line}</p>
         ))}
+        {what.form?.()}
         {what.typed !== undefined && (
           <label>
             Type <code>{what.typed}</code> to confirm

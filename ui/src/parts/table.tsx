@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, Fragment } from "preact";
 import { compareNames } from "../live/collection";
 
 /** A column. `value` sorts; null comes last in both directions. Columns of a higher rank leave earlier on narrow screens. */
@@ -64,26 +64,28 @@ export function Table<T>({ label, columns, rows, id, sort, empty, note, limit = 
         <tbody>
           {sorted.slice(0, shownLimit.value).map((row) => {
             const more = note?.(row);
-            return [
-              <tr key={id(row)} data-row={id(row)} class={more ? "has-note" : undefined}>
-                {columns.map((column, index) =>
-                  index === 0 ? (
-                    <th key={column.key} scope="row" class={classes(column)}>
-                      {column.cell(row)}
-                    </th>
-                  ) : (
-                    <td key={column.key} class={classes(column)}>
-                      {column.cell(row)}
-                    </td>
-                  ),
-                )}
-              </tr>,
-              more && (
-                <tr key={`${id(row)} note`} class="note">
-                  <td colSpan={columns.length}>{more}</td>
+            return (
+              <Fragment key={id(row)}>
+                <tr data-row={id(row)} class={more ? "has-note" : undefined}>
+                  {columns.map((column, index) =>
+                    index === 0 ? (
+                      <th key={column.key} scope="row" class={classes(column)}>
+                        {column.cell(row)}
+                      </th>
+                    ) : (
+                      <td key={column.key} class={classes(column)}>
+                        {column.cell(row)}
+                      </td>
+                    ),
+                  )}
                 </tr>
-              ),
-            ];
+                {more && (
+                  <tr class="note">
+                    <td colSpan={columns.length}>{more}</td>
+                  </tr>
+                )}
+              </Fragment>
+            );
           })}
         </tbody>
       </table>

@@ -1,4 +1,5 @@
 import type { Event } from "../../api/types";
+import { clock, duration, fullTime } from "../../format/times";
 import { Age } from "../../parts/age";
 
 const PAGES: Record<string, (name: string, uid: string) => string> = {
@@ -42,16 +43,14 @@ export function runs(events: readonly Event[]): Run[] {
   return found;
 }
 
-/** One line of the story: when, what, by whom, about which objects. */
-export function EventLine({ run }: { run: Run }) {
+/** One line: when, what, how long it took, by whom, about which objects. A story has clock times instead of ages. */
+export function EventLine({ run, told = false }: { run: Run; told?: boolean }) {
   const [newest] = run.events;
   const oldest = run.events.at(-1);
   if (!newest || !oldest) return null;
   return (
     <li class="event" data-reason={newest.reason}>
-      <span class="event-when">
-        <Age at={newest.at} />
-      </span>
+      <span class="event-when">{told ? <Clock at={newest.at} /> : <Age at={newest.at} />}</span>
       <code class="event-reason">{newest.reason}</code>
       <span class="event-text">
         {newest.message}
@@ -59,11 +58,10 @@ export function EventLine({ run }: { run: Run }) {
           <>
             {" "}
             <strong>×{run.events.length}</strong>{" "}
-            <span class="muted">
-              first <Age at={oldest.at} ago />
-            </span>
+            <span class="muted">since {told ? <Clock at={oldest.at} /> : <Age at={oldest.at} ago />}</span>
           </>
         )}
+        <Took durations={newest.durations} />
         <span class="event-subjects">
           {(newest.subjects ?? []).map((subject) => {
             const href = pageOf(subject.kind, subject.name ?? "", subject.uid);
@@ -74,5 +72,29 @@ export function EventLine({ run }: { run: Run }) {
       </span>
       <span class="event-actor muted">{newest.actor ? actorText(newest.actor) : ""}</span>
     </li>
+  );
+}
+
+/** The time of day, below it the day where that is not today. The full time shows on focus and hover. */
+function Clock({ at }: { at: string }) {
+  const today = new Date(at).toDateString() === new Date().toDateString();
+  return (
+    <time class="tip figures" dateTime={at} data-tip={fullTime(at)} tabIndex={0}>
+      {today ? clock(at) : fullTime(at).split(",")[0]}
+    </time>
+  );
+}
+
+/** How long it took, and what of that its parts took. */
+function Took({ durations }: { durations: Event["durations"] }) {
+  const { total, ...parts } = durations ?? {};
+  const texts = Object.entries(parts).map(([part, seconds]) => `${part.replaceAll("_", " ")} ${duration(seconds)}`);
+  if (total === undefined && !texts.length) return null;
+  return (
+    <span class="event-took muted">
+      {total !== undefined && `took ${duration(total)}`}
+      {total !== undefined && texts.length > 0 && ": "}
+      {texts.join(", ")}
+    </span>
   );
 }

@@ -1,0 +1,41 @@
+/** Manifests of what is deployed, as YAML. */
+
+import { request } from "../api/request";
+import type { Deployment } from "../api/types";
+import { type Schema, type Schemas, withoutDefaults } from "./defaults";
+
+let read: Promise<Schemas> | null = null;
+
+/** The schemas of this controller, read once: its defaults are those that count. */
+function schemas(): Promise<Schemas> {
+  read ??= request<{ components: { schemas: Schemas } }>("/openapi.json").then(
+    (document) => document.components.schemas,
+    (error: unknown) => {
+      read = null;
+      throw error;
+    },
+  );
+  return read;
+}
+
+/** The manifest of a deployment without defaults, under its own name or another. Applied as it is, it changes nothing. */
+export async function manifestOf(deployment: Deployment, name = deployment.name): Promise<string> {
+  const [known, { stringify }] = await Promise.all([schemas(), import("yaml")]);
+  const schema: Schema = known.DeploymentSpec ?? {};
+  const spec = withoutDefaults(deployment.spec, schema, known) as Record<string, unknown>;
+  return stringify({ kind: "Deployment", name, ...spec }, { version: "1.1", lineWidth: 0 });
+}
+
+const DRAFT = "gpuward.draft";
+
+/** Keeps a manifest for the page Apply, which this tab opens next. */
+export function keepDraft(text: string): void {
+  sessionStorage.setItem(DRAFT, text);
+}
+
+/** The manifest that was kept for the page Apply; it is given once. */
+export function takeDraft(): string | null {
+  const text = sessionStorage.getItem(DRAFT);
+  sessionStorage.removeItem(DRAFT);
+  return text;
+}
