@@ -21,6 +21,12 @@ export function gib(mib: number | null | undefined): string {
   return mib == null ? UNKNOWN : `${gibNumber(mib)} GiB`;
 }
 
+/** A size of a spec: 20480MiB is 20 GiB. Other words, such as auto, stay. */
+export function sizeText(size: string): string {
+  const mib = /^(\d+)MiB$/.exec(size)?.[1];
+  return mib === undefined ? size : gib(Number(mib));
+}
+
 /** 12.4 → 12 %. */
 export function percent(value: number | null | undefined): string {
   return value == null ? UNKNOWN : `${Math.round(value)} %`;

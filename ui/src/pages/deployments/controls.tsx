@@ -123,9 +123,7 @@ export function whatEnds(live: readonly Instance[], deployment: Deployment, fewe
     lines.push(
       `${plural(ending, "running instance")} ${ending === 1 ? "stops" : "stop"}${namesOf(processes, ending)}.`,
     );
-    const grace = deployment.spec.drain_time;
-    const time = grace === "auto" ? "the time of drain_time" : typeof grace === "number" ? span(grace) : grace;
-    lines.push(`Requests in flight get ${time} to finish.`);
+    lines.push(`${ending === 1 ? "It gets" : "They get"} up to ${drainText(deployment)} to finish requests in flight.`);
   }
   const unstarted = Math.min(without, fewer);
   if (unstarted)
@@ -133,6 +131,18 @@ export function whatEnds(live: readonly Instance[], deployment: Deployment, fewe
       `${plural(unstarted, "instance")} that ${unstarted === 1 ? "does" : "do"} not run ${unstarted === 1 ? "ends" : "end"}.`,
     );
   return lines.length ? lines : ["No instance runs."];
+}
+
+const SERVED_DRAIN_S = 600;
+const OTHER_DRAIN_S = 30;
+
+/** The longest time to finish and exit; `auto` is longer where requests reach the deployment. */
+function drainText({ spec }: Deployment): string {
+  if (typeof spec.drain_time === "number") return span(spec.drain_time);
+  if (spec.drain_time !== "auto") return spec.drain_time;
+  const served =
+    spec.restart === "always" && (!spec.command.length || spec.command.some((one) => one.includes("{port}")));
+  return span(served ? SERVED_DRAIN_S : OTHER_DRAIN_S);
 }
 
 function namesOf(processes: readonly Instance[], ending: number): string {

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import type { Deployment } from "../../api/types";
-import { count } from "../../format/numbers";
+import { count, plural } from "../../format/numbers";
 import { modelText, replicasText, whyDeployment } from "../../format/objects";
 import { deployments, instances, known } from "../../live/cluster";
 import { Age } from "../../parts/age";
@@ -35,7 +35,9 @@ export function Deployments() {
         <Skeleton rows={8} />
       ) : deployments.all.length ? (
         <Panel
-          title={rows.length === deployments.all.length ? count(rows.length) : `${count(rows.length)} shown`}
+          title={
+            rows.length === deployments.all.length ? plural(rows.length, "deployment") : `${count(rows.length)} shown`
+          }
           actions={
             <label class="filter">
               Filter

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useRoute } from "preact-iso";
 import type { Deployment, Instance } from "../../api/types";
-import { count, gib } from "../../format/numbers";
+import { count, gib, plural, sizeText } from "../../format/numbers";
 import { modelText, replicasText, whyDeployment } from "../../format/objects";
 import { span } from "../../format/times";
 import { deployments, instances, known } from "../../live/cluster";
@@ -56,11 +56,15 @@ function Gone({ name }: { name: string }) {
   );
 }
 
+const WHOLE = new Set(["Why", "Command", "Model", "Rollout", "Scaling"]);
+
 function Facts({ deployment, instances: own }: { deployment: Deployment; instances: readonly Instance[] }) {
   const { spec, status } = deployment;
   const why = whyDeployment(deployment);
   const claimed = own.flatMap((one) => one.status.claims.filter((claim) => claim.kind === "gpu"));
   const memory = claimed.reduce((sum, claim) => sum + claim.memory_mib, 0);
+  // What has stopped it is the reason of its phase already.
+  const limits = status.intents.filter((one) => one.max_replicas > 0 || status.phase !== "stopped");
   const rows: [string, ComponentChildren][] = [];
   if (why) rows.push(["Why", <Why key="why" code={status.reason} text={why} />]);
   rows.push(
@@ -71,10 +75,10 @@ function Facts({ deployment, instances: own }: { deployment: Deployment; instanc
     ["Engine", spec.runtime === "docker" ? `${spec.engine} in Docker` : spec.engine],
     ["Replicas", replicasText(spec.replicas)],
     ["GPUs of each", `${spec.resources.gpus}${spec.resources.exclusive ? ", whole" : ""}`],
-    ["GPU memory of each", spec.resources.gpu_memory],
+    ["Memory of each", sizeText(spec.resources.gpu_memory)],
     [
       "Claimed now",
-      claimed.length ? `${gib(memory)} on ${new Set(claimed.map((one) => one.device)).size} GPUs` : "nothing",
+      claimed.length ? `${gib(memory)} on ${plural(new Set(claimed.map((one) => one.device)).size, "GPU")}` : "nothing",
     ],
     ["Priority", `${count(spec.priority)}${spec.preempt ? ", may preempt" : ""}`],
     ["Policy", <PolicyText key="p" deployment={deployment} />],
@@ -86,7 +90,7 @@ function Facts({ deployment, instances: own }: { deployment: Deployment; instanc
     rows.push(["Scaling", `${status.scaling.number} wanted: ${status.scaling.message || status.scaling.reason}`]);
   return (
     <Panel title="What it is">
-      {status.intents.map((one) => (
+      {limits.map((one) => (
         <p class="notice" key={`${one.source}${one.created_at}`}>
           Limited to {count(one.max_replicas)} {one.max_replicas === 1 ? "replica" : "replicas"} by {one.source}:{" "}
           {one.message || one.reason}{" "}
@@ -97,7 +101,7 @@ function Facts({ deployment, instances: own }: { deployment: Deployment; instanc
       ))}
       <dl class="facts columns-of-facts">
         {rows.map(([title, value]) => (
-          <div key={title} class={title === "Why" ? "whole" : ""}>
+          <div key={title} class={WHOLE.has(title) ? "whole" : ""}>
             <dt>{title}</dt>
             <dd>{value}</dd>
           </div>

@@ -1,4 +1,5 @@
 import type { Event } from "../../api/types";
+import { shortGpu } from "../../format/numbers";
 import { clock, duration, fullTime } from "../../format/times";
 import { Age } from "../../parts/age";
 
@@ -61,11 +62,11 @@ export function EventLine({ run, told = false }: { run: Run; told?: boolean }) {
             <span class="muted">since {told ? <Clock at={oldest.at} /> : <Age at={oldest.at} ago />}</span>
           </>
         )}
-        <Took durations={newest.durations} />
+        {newest.reason !== "running" && <Took durations={newest.durations} />}
         <span class="event-subjects">
           {(newest.subjects ?? []).map((subject) => {
             const href = pageOf(subject.kind, subject.name ?? "", subject.uid);
-            const text = subject.name || subject.uid;
+            const text = subject.kind === "gpu" ? `GPU ${shortGpu(subject.uid)}` : subject.name || subject.uid;
             return <span key={`${subject.kind}${subject.uid}`}>{href ? <a href={href}>{text}</a> : text}</span>;
           })}
         </span>
@@ -85,10 +86,13 @@ function Clock({ at }: { at: string }) {
   );
 }
 
-/** How long it took, and what of that its parts took. */
+const SHORTEST_S = 0.05;
+
+/** How long it took, and what of that its parts took. The message of `running` says it already. */
 function Took({ durations }: { durations: Event["durations"] }) {
   const { total, ...parts } = durations ?? {};
-  const texts = Object.entries(parts).map(([part, seconds]) => `${part.replaceAll("_", " ")} ${duration(seconds)}`);
+  const long = Object.entries(parts).filter(([, seconds]) => seconds >= SHORTEST_S);
+  const texts = long.map(([part, seconds]) => `${part.replaceAll("_", " ")} ${duration(seconds)}`);
   if (total === undefined && !texts.length) return null;
   return (
     <span class="event-took muted">
