@@ -74,7 +74,8 @@ async def test_a_change_of_another_refuses_what_was_confirmed(admin: Seat, chat:
     assert (await chat.get("/deployments/chat"))["spec"]["replicas"] == 3
 
 
-async def test_stop_names_what_ends_and_the_story_tells_of_it(admin: Seat, chat: Cluster) -> None:
+@pytest.mark.usefixtures("chat")
+async def test_stop_names_what_ends_and_the_story_tells_of_it(admin: Seat) -> None:
     page = await admin.live("/ui/deployments/chat")
     await page.get_by_role("button", name="Stop").click()
     await expect(page.get_by_role("dialog")).to_contain_text("2 running instances stop: chat-")
@@ -82,11 +83,12 @@ async def test_stop_names_what_ends_and_the_story_tells_of_it(admin: Seat, chat:
     line = page.locator("[data-part=story] li[data-reason=stopped]").first
     await expect(line).to_contain_text("ann")
     await expect(line.get_by_role("link", name="chat")).to_have_attribute("href", "/ui/deployments/chat")
-    await page.get_by_role("button", name="Start").click()
-    await expect(page.get_by_role("button", name="Start")).to_have_count(0)
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await expect(page.get_by_role("button", name="Start", exact=True)).to_have_count(0)
 
 
-async def test_delete_wants_the_name(admin: Seat, chat: Cluster) -> None:
+@pytest.mark.usefixtures("chat")
+async def test_delete_wants_the_name(admin: Seat) -> None:
     page = await admin.live("/ui/deployments/chat")
     await page.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
