@@ -53,11 +53,13 @@ function Dashboard() {
 
 const Deployments = lazy(() => import("./pages/deployments/list").then((page) => page.Deployments));
 const DeploymentPage = lazy(() => import("./pages/deployments/page").then((page) => page.DeploymentPage));
+const InstancePage = lazy(() => import("./pages/instances/page").then((page) => page.InstancePage));
 
 /** A page reads the variables of its path by `useRoute().params`. */
 const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [
   ["/ui/deployments", Deployments],
   ["/ui/deployments/:name", DeploymentPage],
+  ["/ui/instances/:id", InstancePage],
 ];
 
 function NotFound() {

@@ -7,6 +7,7 @@ import "./styles/map.css";
 import "./styles/cluster.css";
 import "./styles/events.css";
 import "./styles/deployments.css";
+import "./styles/log.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);

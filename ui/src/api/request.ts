@@ -34,6 +34,7 @@ export interface RequestOptions {
 }
 
 const DEADLINE_MS = 30_000;
+const LONGEST_STREAM_MS = 24 * 3600_000;
 
 /** Called when the server says that the session is over. */
 let onUnauthorized: () => void = () => undefined;
@@ -67,6 +68,21 @@ export async function send(path: string, options: RequestOptions = {}): Promise<
   const refused = await asError(response);
   if (refused.status === 401 && !path.startsWith("session")) onUnauthorized();
   throw refused;
+}
+
+/** Opens an answer that stays open: only its beginning has a deadline. Throws as `send`, but for an abort. */
+export async function stream(path: string, over: AbortSignal): Promise<Response> {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), DEADLINE_MS);
+  try {
+    return await send(path, { signal: AbortSignal.any([over, late.signal]), deadlineMs: LONGEST_STREAM_MS });
+  } catch (error) {
+    if (late.signal.aborted && !over.aborted)
+      throw new ApiError(0, "timeout", "The controller did not answer in time.");
+    throw error;
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** The JSON of an answer; `undefined` for an empty one. */
