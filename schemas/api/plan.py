@@ -1,5 +1,6 @@
 """The answer to `POST /plan`: what an apply would do."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 from schemas.api.explain import Explain
@@ -42,6 +43,39 @@ class FieldChange(View):
     effect: Literal["in_place", "replaces"]
 
 
+class PlanCandidates(View):
+    """Which GPUs could be selected by hand, in columns. Entry `i` of each column is of GPU `i`, by worker and index.
+
+    The checks are those of every placement. They are made when the plan decides the first instance: after what comes
+    before it in the queue, and without what it would preempt elsewhere. The selection of the manifest itself is set
+    aside: `placement.workers` and `placement.gpus`, but not its labels.
+
+    - An instance that takes one GPU would be placed on each selectable GPU if that one alone were selected.
+    - For one that takes several GPUs, a GPU is selectable if it and its worker pass every check for one GPU of any
+      possible layout, and the worker has as many such GPUs as a layout on one worker takes. Whether those that are
+      selected may serve together is told by a plan with them selected.
+    - For one that takes no GPU, none is selectable.
+
+    The GPUs that the plan itself chooses are selectable.
+
+    Attributes:
+        workers: the names of all workers with GPUs.
+        worker: its number in `workers`.
+        code: the first check that fails, for the layout that comes furthest; empty: selectable.
+        message: the same in words, to be followed by `since` and the moment where that is known; empty: selectable.
+        since: since when a worker is not ready or a GPU is unhealthy; None: unknown, or another reason.
+    """
+
+    workers: list[str]
+    worker: list[int]
+    index: list[int]
+    uuid: list[str]
+    selectable: list[bool]
+    code: list[str]
+    message: list[str]
+    since: list[datetime | None]
+
+
 class PlanView(View):
     """What an apply would do, by name of deployments and policies.
 
@@ -50,6 +84,7 @@ class PlanView(View):
         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
         generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
             is refused where another one came between.
+        candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
     """
 
     items: list[PlanItem]
@@ -60,4 +95,5 @@ class PlanView(View):
     field_changes: dict[str, list[FieldChange]] = {}
     replaces: dict[str, int] = {}
     generations: dict[str, int] = {}
+    candidates: dict[str, PlanCandidates] = {}
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

@@ -67,9 +67,15 @@ class PruneBody(Strict):
 
 
 class PlanBody(Strict):
-    """`POST /plan`: complete manifests, planned together."""
+    """`POST /plan`: complete manifests, planned together.
+
+    Attributes:
+        candidates: also answers for every GPU whether it could be selected by hand, for a few deployments at once. The
+            advice then leaves out the instances whose end would help, which takes long to find.
+    """
 
     manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
+    candidates: bool = False
 
 
 class KeyLimitsBody(Strict):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.changes import ManifestEffect, instance_name
 from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
 from controller.domain.holdings import Holder
@@ -30,6 +31,7 @@ def plan_items(
     *,
     reserve: ReserveTimes = DEFAULT_RESERVE,
     name_blockers: bool = True,
+    watch: CandidateWatch | None = None,
 ) -> list[PlanItem]:
     """Plays the apply of all manifests, and tells what becomes of each instance. Keeps the manifests' order.
 
@@ -40,9 +42,10 @@ def plan_items(
         effects: of the manifests.
         reserve: when and how long capacity is reserved for a pending instance.
         name_blockers: whether the first advice names the instances whose end would help.
+        watch: judges every GPU for the instances meanwhile.
     """
     inventory = present.inventory
-    rehearsal = Rehearsal(present, effects, reserve)
+    rehearsal = Rehearsal(present, effects, reserve, watch)
     rehearsal.run()
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     paused = {uid for uid, facts in present.facts.items() if facts.rollout is not None and facts.rollout.paused}

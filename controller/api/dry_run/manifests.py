@@ -58,9 +58,11 @@ def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
 
 
 async def effects_of(
-    context: ApiContext, manifests: Sequence[DeploymentManifest], judge: Judge
+    context: ApiContext, manifests: Sequence[DeploymentManifest], judge: Judge, *, every_need: bool = False
 ) -> list[ManifestEffect]:
     """The effect of each manifest, with its need: known, or analysed here.
+
+    The need of a manifest without an instance to place is worked out for `every_need` alone.
 
     Raises:
         ApiError: 400 for too many instances together; 403 for what the caller may not apply, by `judge`.
@@ -86,7 +88,7 @@ async def effects_of(
         present = placed.get(view.uid, Counter()) if view else Counter()
         to_place = _to_place(view, spec, change, present, back_to)
         need: Need | str = ""
-        if to_place:
+        if to_place or every_need:
             need = await _need(context, spec, needs.get(hashes[name]), deadline_s)
             if isinstance(need, Need):
                 needs[hashes[name]] = need

@@ -1,12 +1,15 @@
 """`POST /plan`: what an apply would do. Runs the checks of an apply, places in memory, writes nothing."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
+from controller.api.dry_run.candidates import candidates_of, watch_for
+from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
@@ -19,16 +22,18 @@ from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.spec_privileges import judge_for
 from controller.leader.inventory_cache import read_inventory
-from controller.scheduling.admission.admit import may_reserve
+from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.deployments.names import problems_of_names
+from controller.store.placement.absences import Absences, read_absences
 from controller.store.placement.preemption import read_holders
-from schemas.api.plan import PlanView
+from schemas.api.plan import PlanCandidates, PlanItem, PlanView
 from schemas.api.requests import PlanBody
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import parse_manifest_objects
-from schemas.manifest.problems import join_path
+from schemas.manifest.problems import FieldProblem, join_path
 
 MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
+MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for every GPU
 
 
 async def post(request: web.Request) -> web.Response:
@@ -39,6 +44,9 @@ async def post(request: web.Request) -> web.Response:
     written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
     deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
     validate_all(deployments)
+    if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
+        fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
+        raise invalid([FieldProblem("candidates", fix)])
     async with context.database.snapshot() as connection:
         policies = await policy_effects(connection, written, longest_window_s=context.longest_window_s)
         problems = [*policies.problems, *await problems_of_names(connection, deployments)]
@@ -46,9 +54,9 @@ async def post(request: web.Request) -> web.Response:
     if problems:
         raise invalid(problems)
     async with request.app[ANALYSES_AT_ONCE]:
-        effects = await effects_of(context, list(deployments.values()), judge_for(request))
+        effects = await effects_of(context, list(deployments.values()), judge_for(request), every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
-    name_blockers = len(effects) <= MAX_WITH_BLOCKERS
+    name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
     async with context.database.snapshot() as connection:
         seen = await read_inventory(connection)
         queue = await read_queue(connection, without=replaced)
@@ -58,8 +66,11 @@ async def post(request: web.Request) -> web.Response:
         needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
         holders = await read_holders(connection, seen.holdings, only_leaving=not needed)
         successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
+        absences = await read_absences(connection) if body.candidates else None
     present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
-    items = await asyncio.to_thread(plan_items, present, effects, reserve=context.reserve, name_blockers=name_blockers)
+    items, candidates = await asyncio.to_thread(
+        _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
+    )
     changes = {effect.name: effect.change for effect in effects}
     view = PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
@@ -67,8 +78,25 @@ async def post(request: web.Request) -> web.Response:
         field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
         replaces={effect.name: effect.replaces for effect in effects if effect.replaces},
         generations={effect.name: effect.generation for effect in effects if effect.generation},
+        candidates=candidates,
     )  # fmt: skip
     return json_response(view)
+
+
+def _played(
+    present: Present,
+    effects: Sequence[ManifestEffect],
+    absences: Absences | None,
+    *,
+    reserve: ReserveTimes,
+    name_blockers: bool,
+) -> tuple[list[PlanItem], dict[str, PlanCandidates]]:
+    """What becomes of the instances; with absences also the GPUs that could be selected."""
+    watch = None if absences is None else watch_for(effects)
+    items = plan_items(present, effects, reserve=reserve, name_blockers=name_blockers, watch=watch)
+    if watch is None or absences is None:
+        return items, {}
+    return items, candidates_of(watch, present.inventory, effects, absences)
 
 
 ROUTES: Final = (

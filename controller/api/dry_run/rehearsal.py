@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.changes import ManifestEffect, Successors, instance_name
 from controller.api.dry_run.queue import Queue
 from controller.api.dry_run.rollouts import Rollout
@@ -73,7 +74,14 @@ class Present:
 class Rehearsal:
     """One apply of a whole file, all documents at once."""
 
-    def __init__(self, present: Present, effects: Sequence[ManifestEffect], reserve: ReserveTimes) -> None:
+    def __init__(
+        self,
+        present: Present,
+        effects: Sequence[ManifestEffect],
+        reserve: ReserveTimes,
+        watch: CandidateWatch | None = None,
+    ) -> None:
+        self._watch = watch or CandidateWatch({})
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
         self._queue, self._successors = present.queue, present.successors
         facts, holders = present.facts, present.holders
@@ -227,7 +235,8 @@ class Rehearsal:
         holders = Holders(tuple(self.staying.values()), tuple(self._leaving.values()), self._relocating_now())
         pending = [replace(one.pending, preempting=self._preempts_still(one)) for one in waiting]
         pending = sorted([*pending, *self._awaited()], key=lambda one: -one.priority)
-        answers = admit(self._inventory, pending, holders, reserve=self._reserve, reserved=self._queue.reserved)
+        watched = self._watch.before_each(self._inventory, pending)
+        answers = admit(self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved)
         for entry, answer in zip(waiting, answers, strict=True):
             self._decisions += 1
             entry.answer = answer
@@ -259,6 +268,7 @@ class Rehearsal:
 
     def _place(self, entry: Rehearsed, placed: Placed) -> None:
         entry.placed = placed
+        self._watch.settle(entry.uid)
         self._uids[placed.instance] = entry.uid
         del self._waiting[placed.instance]
         effect, rollout = self._effects.get(entry.uid), self._rollouts.get(entry.uid)
