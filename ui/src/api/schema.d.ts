@@ -3706,12 +3706,62 @@ export interface components {
         /**
          * PlanBody
          * @description `POST /plan`: complete manifests, planned together.
+         *
+         *     Attributes:
+         *         candidates: also answers for every GPU whether it could be selected by hand, for a few deployments at once. The
+         *             advice then leaves out the instances whose end would help, which takes long to find.
          */
         PlanBody: {
             /** Manifests */
             manifests: {
                 [key: string]: unknown;
             }[];
+            /**
+             * Candidates
+             * @default false
+             */
+            candidates: boolean;
+        };
+        /**
+         * PlanCandidates
+         * @description Which GPUs could be selected by hand, in columns. Entry `i` of each column is of GPU `i`, by worker and index.
+         *
+         *     The checks are those of every placement. They are made when the plan decides the first instance: after what comes
+         *     before it in the queue, and without what it would preempt elsewhere. The selection of the manifest itself is set
+         *     aside: `placement.workers` and `placement.gpus`, but not its labels.
+         *
+         *     - An instance that takes one GPU would be placed on each selectable GPU if that one alone were selected.
+         *     - For one that takes several GPUs, a GPU is selectable if it and its worker pass every check for one GPU of any
+         *       possible layout, and the worker has as many such GPUs as a layout on one worker takes. Whether those that are
+         *       selected may serve together is told by a plan with them selected.
+         *     - For one that takes no GPU, none is selectable.
+         *
+         *     The GPUs that the plan itself chooses are selectable.
+         *
+         *     Attributes:
+         *         workers: the names of all workers with GPUs.
+         *         worker: its number in `workers`.
+         *         code: the first check that fails, for the layout that comes furthest; empty: selectable.
+         *         message: the same in words, to be followed by `since` and the moment where that is known; empty: selectable.
+         *         since: since when a worker is not ready or a GPU is unhealthy; None: unknown, or another reason.
+         */
+        PlanCandidates: {
+            /** Workers */
+            workers: string[];
+            /** Worker */
+            worker: number[];
+            /** Index */
+            index: number[];
+            /** Uuid */
+            uuid: string[];
+            /** Selectable */
+            selectable: boolean[];
+            /** Code */
+            code: string[];
+            /** Message */
+            message: string[];
+            /** Since */
+            since: (string | null)[];
         };
         /**
          * PlanItem
@@ -3775,6 +3825,7 @@ export interface components {
          *         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
          *         generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
          *             is refused where another one came between.
+         *         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
          */
         PlanView: {
             /** Items */
@@ -3825,6 +3876,13 @@ export interface components {
              */
             generations: {
                 [key: string]: number;
+            };
+            /**
+             * Candidates
+             * @default {}
+             */
+            candidates: {
+                [key: string]: components["schemas"]["PlanCandidates"];
             };
             /**
              * Policies
