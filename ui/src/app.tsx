@@ -2,6 +2,11 @@ import type { FunctionComponent } from "preact";
 import { useEffect } from "preact/hooks";
 import { ErrorBoundary, lazy, LocationProvider, Route, Router } from "preact-iso";
 import { connect, socket } from "./live/cluster";
+import { Events } from "./pages/events/page";
+import { GpuPage } from "./pages/gpus/page";
+import { Pending } from "./pages/pending/page";
+import { Workers } from "./pages/workers/list";
+import { WorkerPage } from "./pages/workers/page";
 import { Cluster } from "./pages/cluster/page";
 import { Failure } from "./parts/panel";
 import { Login } from "./session/login";
@@ -60,6 +65,12 @@ const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [
   ["/ui/deployments", Deployments],
   ["/ui/deployments/:name", DeploymentPage],
   ["/ui/instances/:id", InstancePage],
+  ["/ui/pending", Pending],
+  ["/ui/workers", Workers],
+  ["/ui/workers/:name", WorkerPage],
+  ["/ui/gpus/:uuid", GpuPage],
+  ["/ui/events", Events],
+  ["/ui/apply", lazy(() => import("./pages/apply/page").then((page) => page.Apply))],
 ];
 
 function NotFound() {

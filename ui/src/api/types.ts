@@ -32,3 +32,4 @@ export interface Page<T> {
   items: T[];
   next?: string | null;
 }
+export type PlanItem = Schemas["PlanItem"];

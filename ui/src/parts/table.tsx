@@ -37,7 +37,7 @@ export function Table<T>({ label, columns, rows, id, sort, empty, note, limit = 
   };
   if (!rows.length && empty) return <>{empty}</>;
   return (
-    <section class="scroll" tabIndex={0} aria-label={label}>
+    <div class="scroll" role="group" tabIndex={0} aria-label={label}>
       <table>
         <thead>
           <tr>
@@ -94,7 +94,7 @@ export function Table<T>({ label, columns, rows, id, sort, empty, note, limit = 
           Show more ({(sorted.length - shownLimit.value).toLocaleString("en-US")} rows left)
         </button>
       )}
-    </section>
+    </div>
   );
 }
 

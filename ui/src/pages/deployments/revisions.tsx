@@ -62,7 +62,7 @@ function columns(all: readonly Revision[], name: string): Column<Revision>[] {
     { key: "applied", title: "Applied", cell: (one) => <Age at={one.applied_at} />, numeric: true },
     {
       key: "undo",
-      title: "",
+      title: "Undo",
       cell: (one) =>
         !one.newest && (
           <Act

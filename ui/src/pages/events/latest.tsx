@@ -7,6 +7,7 @@ import { Content, Empty, Panel } from "../../parts/panel";
 import { EventLine, runs } from "./line";
 
 const SHOWN = 12;
+const REREAD_MS = 3000;
 
 /** The newest events of the cluster, as they come. */
 export function LatestEvents() {
@@ -74,4 +75,26 @@ function useEvents(first: readonly Event[], key: string, params: Record<string, 
     },
   );
   return events.value ?? [];
+}
+
+/** The events of one object, as they come: `worker/NAME`, `deployment/NAME`, `gpu:UUID`. */
+export function Story({ object, empty }: { object: string; empty: string }) {
+  const page = useResource<Page<Event>>(`events?limit=200&object=${encodeURIComponent(object)}`, REREAD_MS);
+  return (
+    <Panel title="What happened" part="story">
+      <Content of={page} rows={6}>
+        {({ items }) =>
+          items.length ? (
+            <ol class="events">
+              {runs(items).map((run) => (
+                <EventLine key={run.events.at(-1)?.id} run={run} />
+              ))}
+            </ol>
+          ) : (
+            <Empty>{empty}</Empty>
+          )
+        }
+      </Content>
+    </Panel>
+  );
 }
