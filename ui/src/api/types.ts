@@ -33,3 +33,4 @@ export interface Page<T> {
   next?: string | null;
 }
 export type PlanItem = Schemas["PlanItem"];
+export type PlanCandidates = Schemas["PlanCandidates"];

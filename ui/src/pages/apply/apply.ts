@@ -20,7 +20,10 @@ export async function applyAll(
   generations: Readonly<Record<string, number>>,
 ): Promise<string> {
   const parts = manifests.map(split);
-  const ordered = [...parts.filter((one) => one.kind !== "Deployment"), ...parts.filter((one) => one.kind === "Deployment")];
+  const ordered = [
+    ...parts.filter((one) => one.kind !== "Deployment"),
+    ...parts.filter((one) => one.kind === "Deployment"),
+  ];
   for (const { kind, name, spec } of ordered) {
     const path = `${kind === "Deployment" ? "deployments" : "policies"}/${encodeURIComponent(name)}`;
     const generation = kind === "Deployment" ? generations[name] : undefined;

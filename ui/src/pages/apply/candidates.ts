@@ -1,6 +1,6 @@
 /** The GPUs of the cluster as the scheduler judges them for a planned deployment. */
 
-import type { Plan } from "../../api/types";
+import type { Plan, PlanCandidates } from "../../api/types";
 
 export interface Candidate {
   uuid: string;
@@ -14,11 +14,11 @@ export interface Candidate {
 
 /** The candidates of a deployment, in the order of the answer; none where the controller sent none. */
 export function candidatesOf(plan: Plan, deployment: string): Candidate[] {
-  const columns = plan.candidates?.[deployment];
+  const columns: PlanCandidates | undefined = plan.candidates?.[deployment];
   if (!columns) return [];
   return columns.uuid.map((uuid, i) => ({
     uuid,
-    worker: columns.worker[columns.gpu_worker[i] ?? -1] ?? "",
+    worker: columns.workers[columns.worker[i] ?? -1] ?? "",
     index: columns.index[i] ?? 0,
     selectable: columns.selectable[i] ?? false,
     code: columns.code[i] ?? "",

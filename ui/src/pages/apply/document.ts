@@ -86,7 +86,11 @@ function lineOf(path: string, roots: readonly Node[], lines: LineCounter): numbe
 
 /** The API's problems at their lines. */
 export function atLines(problems: readonly FieldProblem[], parsed: ParsedText): LineProblem[] {
-  return problems.map(({ path, message }) => ({ line: parsed.lineOf(path), path: path.replace(/^\[\d+\]\.?/, ""), message }));
+  return problems.map(({ path, message }) => ({
+    line: parsed.lineOf(path),
+    path: path.replace(/^\[\d+\]\.?/, ""),
+    message,
+  }));
 }
 
 /** Writes the first deployment of the text with these GPUs selected by hand; none: any fitting ones. */
@@ -95,9 +99,9 @@ export function withGpus(manifests: readonly Record<string, unknown>[], gpus: re
   const changed = manifests.map((manifest) => {
     if (done || (manifest.kind !== undefined && manifest.kind !== "Deployment")) return manifest;
     done = true;
-    const { gpus: _before, ...placement } = (manifest.placement ?? {}) as Record<string, unknown>;
+    const placement = without(manifest.placement, "gpus");
     const selected = gpus.length ? { ...placement, gpus: [...gpus] } : placement;
-    const { placement: _placement, ...rest } = manifest;
+    const rest = without(manifest, "placement");
     return Object.keys(selected).length ? { ...rest, placement: selected } : rest;
   });
   return textOf(changed);
@@ -106,4 +110,8 @@ export function withGpus(manifests: readonly Record<string, unknown>[], gpus: re
 /** Manifests as YAML. */
 export function textOf(manifests: readonly Record<string, unknown>[]): string {
   return manifests.map((manifest) => stringify(manifest, { lineWidth: 0 })).join("---\n");
+}
+
+function without(object: unknown, field: string): Record<string, unknown> {
+  return Object.fromEntries(Object.entries((object ?? {}) as Record<string, unknown>).filter(([key]) => key !== field));
 }

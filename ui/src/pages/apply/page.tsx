@@ -141,6 +141,11 @@ async function plan(text: string, signal: AbortSignal): Promise<Planned> {
     return { state: "planned", text, plan: await request<Plan>("plan", { method: "POST", body, signal }) };
   } catch (error) {
     const known: ApiError = asApiError(error);
-    return { state: "refused", text, problems: atLines(known.problems, parsed), message: known.problems.length ? "" : known.message };
+    return {
+      state: "refused",
+      text,
+      problems: atLines(known.problems, parsed),
+      message: known.problems.length ? "" : known.message,
+    };
   }
 }

@@ -34,7 +34,11 @@ export function Picker({ deployment, candidates, selected, onChoose }: PickerPro
           <span class="muted">
             {plural(chosen.length, "GPU")} chosen, {plural(selectable.length, "GPU")} can be
           </span>
-          <button type="button" onClick={() => onChoose(selectable.map((one) => one.uuid))} disabled={!selectable.length}>
+          <button
+            type="button"
+            onClick={() => onChoose(selectable.map((one) => one.uuid))}
+            disabled={!selectable.length}
+          >
             Select all
           </button>
           <button type="button" onClick={() => onChoose([])} disabled={!selected.size}>
@@ -81,7 +85,8 @@ function Choice({ one, checked, onTurn }: { one: Candidate; checked: boolean; on
 
 function wordsOf(one: Candidate, checked: boolean, live: MapGpu | undefined): string {
   if (live && checked && isBlocked(live.state)) return `chosen; no longer ready: ${stateWord(live.state)}`;
-  if (one.selectable) return live ? `${gib(live.totalMib - live.claimedMib)} of ${gib(live.totalMib)} free` : "can be chosen";
+  if (one.selectable)
+    return live ? `${gib(live.totalMib - live.claimedMib)} of ${gib(live.totalMib)} free` : "can be chosen";
   const since = one.since ? ` since ${clock(one.since)}` : "";
   return `${checked ? "chosen; " : ""}${one.message}${since}`;
 }

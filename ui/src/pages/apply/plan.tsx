@@ -59,7 +59,13 @@ function Fields({ changes, replaces }: { changes: readonly FieldChange[]; replac
             <td>
               <ins>{written(change.new)}</ins>
             </td>
-            <td>{change.effect === "in_place" ? "in place" : replaces ? `replaces ${plural(replaces, "instance")}` : "replaces"}</td>
+            <td>
+              {change.effect === "in_place"
+                ? "in place"
+                : replaces
+                  ? `replaces ${plural(replaces, "instance")}`
+                  : "replaces"}
+            </td>
           </tr>
         ))}
       </tbody>
@@ -88,7 +94,11 @@ const COLUMNS: readonly Column<PlanItem>[] = [
   { key: "instance", title: "Instance", cell: (item) => `${item.deployment}#${item.instance}` },
   { key: "goes", title: "Goes to", cell: (item) => (item.fits ? placesOf(item) : <strong>stays pending</strong>) },
   { key: "size", title: "Per GPU", cell: (item) => gib(item.memory_mib_per_gpu), numeric: true },
-  { key: "preempts", title: "Preempts", cell: (item) => (item.preempts?.length ? item.preempts.join(", ") : "nothing") },
+  {
+    key: "preempts",
+    title: "Preempts",
+    cell: (item) => (item.preempts?.length ? item.preempts.join(", ") : "nothing"),
+  },
 ];
 
 function Items({ items }: { items: readonly PlanItem[] }) {

@@ -28,15 +28,35 @@ export function Events() {
       <div class="page-head">
         <h1>Events</h1>
         <form class="actions filters" role="search" onSubmit={(event) => event.preventDefault()}>
-          <label>Reason <input value={reason.value} placeholder="running,backoff" onChange={(event) => (reason.value = event.currentTarget.value)} spellcheck={false} /></label>
-          <label>Object <input value={object.value} placeholder="deployment/chat" onChange={(event) => (object.value = event.currentTarget.value)} spellcheck={false} /></label>
+          <label>
+            Reason{" "}
+            <input
+              value={reason.value}
+              placeholder="running,backoff"
+              onChange={(event) => (reason.value = event.currentTarget.value)}
+              spellcheck={false}
+            />
+          </label>
+          <label>
+            Object{" "}
+            <input
+              value={object.value}
+              placeholder="deployment/chat"
+              onChange={(event) => (object.value = event.currentTarget.value)}
+              spellcheck={false}
+            />
+          </label>
         </form>
       </div>
       <Panel title="What happened">
         <Content of={read} rows={12}>
           {(page) => (
             <>
-              {query ? <Plain events={page.items} /> : <Following first={page.items} shown={PAGE} empty="Nothing has happened yet." />}
+              {query ? (
+                <Plain events={page.items} />
+              ) : (
+                <Following first={page.items} shown={PAGE} empty="Nothing has happened yet." />
+              )}
               <Older key={query} query={query} cursor={page.next ?? null} />
             </>
           )}
@@ -48,7 +68,13 @@ export function Events() {
 
 function Plain({ events }: { events: readonly Event[] }) {
   if (!events.length) return <p class="empty">No event is like this.</p>;
-  return <ol class="events">{runs(events).map((run) => <EventLine key={run.events.at(-1)?.id} run={run} />)}</ol>;
+  return (
+    <ol class="events">
+      {runs(events).map((run) => (
+        <EventLine key={run.events.at(-1)?.id} run={run} />
+      ))}
+    </ol>
+  );
 }
 
 function Older({ query, cursor }: { query: string; cursor: string | null }) {
@@ -56,14 +82,20 @@ function Older({ query, cursor }: { query: string; cursor: string | null }) {
   const next = useSignal(cursor);
   const more = async (): Promise<void> => {
     if (next.value === null) return;
-    const page = await request<Page<Event>>(`events?limit=${PAGE}&cursor=${encodeURIComponent(next.value)}${query ? `&${query}` : ""}`);
+    const page = await request<Page<Event>>(
+      `events?limit=${PAGE}&cursor=${encodeURIComponent(next.value)}${query ? `&${query}` : ""}`,
+    );
     older.value = [...older.value, ...page.items];
     next.value = page.next ?? null;
   };
   return (
     <>
       {older.value.length > 0 && <Plain events={older.value} />}
-      {next.value !== null && <button type="button" onClick={() => void more()}>Older events</button>}
+      {next.value !== null && (
+        <button type="button" onClick={() => void more()}>
+          Older events
+        </button>
+      )}
     </>
   );
 }

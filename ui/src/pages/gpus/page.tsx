@@ -14,8 +14,18 @@ import { Story } from "../events/latest";
 type Claim = NonNullable<Gpu["status"]["claims"]>[number];
 const CLAIMS: readonly Column<Claim>[] = [
   { key: "instance", title: "Instance", cell: (one) => <a href={`/ui/instances/${one.instance}`}>{one.instance}</a> },
-  { key: "deployment", title: "Deployment", cell: (one) => <a href={`/ui/deployments/${one.deployment}`}>{one.deployment}</a> },
-  { key: "memory", title: "Claimed", cell: (one) => gib(one.memory_mib), value: (one) => one.memory_mib, numeric: true },
+  {
+    key: "deployment",
+    title: "Deployment",
+    cell: (one) => <a href={`/ui/deployments/${one.deployment}`}>{one.deployment}</a>,
+  },
+  {
+    key: "memory",
+    title: "Claimed",
+    cell: (one) => gib(one.memory_mib),
+    value: (one) => one.memory_mib,
+    numeric: true,
+  },
   { key: "exclusive", title: "Whole GPU", cell: (one) => (one.exclusive ? "yes" : "no") },
 ];
 const REREAD_MS = 3000;
@@ -39,9 +49,17 @@ export function GpuPage() {
         {(gpu) => (
           <div class="halves">
             <Panel title="Claims">
-              <Table label="Claims" columns={CLAIMS} rows={gpu.status.claims ?? []} id={(one) => one.instance} empty={<Empty>Nothing holds it.</Empty>} />
+              <Table
+                label="Claims"
+                columns={CLAIMS}
+                rows={gpu.status.claims ?? []}
+                id={(one) => one.instance}
+                empty={<Empty>Nothing holds it.</Empty>}
+              />
             </Panel>
-            <Panel title="Facts"><Facts gpu={gpu} /></Panel>
+            <Panel title="Facts">
+              <Facts gpu={gpu} />
+            </Panel>
           </div>
         )}
       </Content>
@@ -69,7 +87,9 @@ function Facts({ gpu }: { gpu: Gpu }) {
   return (
     <dl class="facts">
       <dt>Worker</dt>
-      <dd><a href={`/ui/workers/${status.worker}`}>{status.worker}</a></dd>
+      <dd>
+        <a href={`/ui/workers/${status.worker}`}>{status.worker}</a>
+      </dd>
       {facts.map(([title, value]) => [<dt key={title}>{title}</dt>, <dd key={`${title} value`}>{value}</dd>])}
     </dl>
   );
@@ -78,7 +98,13 @@ function Facts({ gpu }: { gpu: Gpu }) {
 function Cordon({ gpu, after }: { gpu: Gpu; after: () => void }) {
   const verb = gpu.spec.cordoned ? "uncordon" : "cordon";
   return (
-    <Act right="operate" onAct={async () => { await request(`gpus/${encodeURIComponent(gpu.name)}/${verb}`, { method: "POST" }); after(); }}>
+    <Act
+      right="operate"
+      onAct={async () => {
+        await request(`gpus/${encodeURIComponent(gpu.name)}/${verb}`, { method: "POST" });
+        after();
+      }}
+    >
       {gpu.spec.cordoned ? "Uncordon" : "Cordon"}
     </Act>
   );

@@ -25,7 +25,13 @@ export function WorkerPage() {
     return (
       <>
         <h1>{name}</h1>
-        {known.value ? <Empty>No worker has this name. <a href="/ui/workers">All workers</a></Empty> : <Skeleton rows={6} />}
+        {known.value ? (
+          <Empty>
+            No worker has this name. <a href="/ui/workers">All workers</a>
+          </Empty>
+        ) : (
+          <Skeleton rows={6} />
+        )}
       </>
     );
   }
@@ -33,16 +39,33 @@ export function WorkerPage() {
   return (
     <>
       <div class="page-head">
-        <h1>{name} <Phase phase={worker.status.state} /></h1>
+        <h1>
+          {name} <Phase phase={worker.status.state} />
+        </h1>
         <Controls worker={worker} held={held} />
       </div>
-      {troubles(worker).map((line) => <p key={line} class="warning"><Words text={line} /></p>)}
+      {troubles(worker).map((line) => (
+        <p key={line} class="warning">
+          <Words text={line} />
+        </p>
+      ))}
       <div class="halves">
-        <Panel title="GPUs"><GpuMap gpus={gpus.value.filter((gpu) => gpu.worker === name)} /></Panel>
-        <Panel title="Host"><Facts worker={worker} /></Panel>
+        <Panel title="GPUs">
+          <GpuMap gpus={gpus.value.filter((gpu) => gpu.worker === name)} />
+        </Panel>
+        <Panel title="Host">
+          <Facts worker={worker} />
+        </Panel>
       </div>
       <Panel title="Instances">
-        <Table label="Instances" columns={HELD} rows={held} id={(one) => one.uid} sort={{ key: "name" }} empty={<Empty>No instance is placed here.</Empty>} />
+        <Table
+          label="Instances"
+          columns={HELD}
+          rows={held}
+          id={(one) => one.uid}
+          sort={{ key: "name" }}
+          empty={<Empty>No instance is placed here.</Empty>}
+        />
       </Panel>
       <Story object={`worker/${name}`} empty="Nothing has happened to it yet." />
     </>
@@ -50,15 +73,27 @@ export function WorkerPage() {
 }
 
 const HELD: readonly Column<Instance>[] = [
-  { key: "name", title: "Instance", cell: (one) => <a href={`/ui/instances/${one.name}`}>{one.name}</a>, value: (one) => one.name },
-  { key: "deployment", title: "Deployment", cell: (one) => <a href={`/ui/deployments/${one.spec.deployment}`}>{one.spec.deployment}</a>, value: (one) => one.spec.deployment },
+  {
+    key: "name",
+    title: "Instance",
+    cell: (one) => <a href={`/ui/instances/${one.name}`}>{one.name}</a>,
+    value: (one) => one.name,
+  },
+  {
+    key: "deployment",
+    title: "Deployment",
+    cell: (one) => <a href={`/ui/deployments/${one.spec.deployment}`}>{one.spec.deployment}</a>,
+    value: (one) => one.spec.deployment,
+  },
   { key: "phase", title: "Phase", cell: (one) => <Phase phase={one.status.phase} />, value: (one) => one.status.phase },
   { key: "claimed", title: "Claimed here", cell: (one) => gib(claimedOn(one)), numeric: true },
   { key: "age", title: "Age", cell: (one) => <Age at={one.created_at} />, numeric: true },
 ];
 
 function claimedOn(instance: Instance): number {
-  return (instance.status.claims ?? []).filter((claim) => claim.kind !== "host").reduce((sum, claim) => sum + claim.memory_mib, 0);
+  return (instance.status.claims ?? [])
+    .filter((claim) => claim.kind !== "host")
+    .reduce((sum, claim) => sum + claim.memory_mib, 0);
 }
 
 function Facts({ worker }: { worker: Worker }) {
@@ -79,7 +114,9 @@ function Facts({ worker }: { worker: Worker }) {
       <dt>Last seen</dt>
       <dd>{status.connected ? "connected" : <Age at={status.last_seen} ago />}</dd>
       <dt>Joined</dt>
-      <dd><Age at={worker.created_at} ago /></dd>
+      <dd>
+        <Age at={worker.created_at} ago />
+      </dd>
     </dl>
   );
 }
@@ -90,20 +127,49 @@ function Controls({ worker, held }: { worker: Worker; held: readonly Instance[] 
   const post = (verb: string) => async (): Promise<void> => {
     await request(`${path}/${verb}`, { method: "POST" });
   };
-  const ends = held.length ? `${plural(held.length, "instance")} on it stop, and are placed elsewhere where they fit.` : "No instance is on it.";
+  const ends = held.length
+    ? `${plural(held.length, "instance")} on it stop, and are placed elsewhere where they fit.`
+    : "No instance is on it.";
   return (
     <div class="actions">
       {worker.spec.cordoned || worker.spec.draining ? (
-        <Act right="operate" onAct={post("uncordon")}>Uncordon</Act>
+        <Act right="operate" onAct={post("uncordon")}>
+          Uncordon
+        </Act>
       ) : (
-        <Act right="operate" onAct={post("cordon")}>Cordon</Act>
+        <Act right="operate" onAct={post("cordon")}>
+          Cordon
+        </Act>
       )}
       {!worker.spec.draining && (
-        <Act right="operate" onAct={post("drain")} confirm={() => ({ title: `Drain ${worker.name}?`, lines: ["Nothing new is placed on it.", ends], verb: "Drain" })}>Drain</Act>
+        <Act
+          right="operate"
+          onAct={post("drain")}
+          confirm={() => ({
+            title: `Drain ${worker.name}?`,
+            lines: ["Nothing new is placed on it.", ends],
+            verb: "Drain",
+          })}
+        >
+          Drain
+        </Act>
       )}
-      <Act right="administer" tone="danger"
-        onAct={async () => { await request(path, { method: "DELETE" }); route("/ui/workers"); }}
-        confirm={() => ({ title: `Delete worker ${worker.name}?`, lines: [ends, "Its agent must join again with a new token."], typed: worker.name, verb: "Delete worker" })}>Delete worker</Act>
+      <Act
+        right="administer"
+        tone="danger"
+        onAct={async () => {
+          await request(path, { method: "DELETE" });
+          route("/ui/workers");
+        }}
+        confirm={() => ({
+          title: `Delete worker ${worker.name}?`,
+          lines: [ends, "Its agent must join again with a new token."],
+          typed: worker.name,
+          verb: "Delete worker",
+        })}
+      >
+        Delete worker
+      </Act>
     </div>
   );
 }

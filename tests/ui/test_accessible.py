@@ -1,0 +1,73 @@
+"""Every page, light and dark, wide and narrow: nothing that axe-core finds, and no sideways scrolling (D6, D39)."""
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser
+
+from support.browser.dashboard import Seat, key_of, seat
+from support.processes.cluster import Cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PAGES = [
+    "/ui/", "/ui/deployments", "/ui/deployments/chat", "/ui/deployments/gone", "/ui/pending", "/ui/workers",
+    "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/events", "/ui/apply", "/ui/nowhere",
+]  # fmt: skip
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+THEMES = ("light", "dark")
+NARROW = {"width": 320, "height": 640}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def filled(cluster_a: Cluster) -> Cluster:
+    """Cluster A with deployments that run, crash and are pending."""
+    small = {"gpus": 1, "gpu_memory": "20GiB"}
+    await cluster_a.apply("chat", engine="simulated", replicas=2, resources=small)
+    await cluster_a.apply("crash", engine="custom", command=["sh", "-c", "echo bad; exit 3"], resources=small)
+    await cluster_a.apply("huge", engine="simulated", resources={"gpus": 8, "exclusive": True})
+    await cluster_a.post("/workers/w3/cordon")
+    await cluster_a.running("chat")
+    return cluster_a
+
+
+async def pages_of(cluster: Cluster) -> list[str]:
+    gpu = (await cluster.get("/gpus"))["items"][0]["name"]
+    return [page.replace("{gpu}", gpu) for page in PAGES]
+
+
+async def check(taken: Seat, path: str) -> list[str]:
+    """What axe finds on a page, as `rule: element`."""
+    page = await taken.live(path)
+    await page.wait_for_timeout(700)
+    found = await Axe().run(page, options=RULES)
+    return [f"{path} {one['id']}: {node['target']}" for one in found.response["violations"] for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+async def test_axe_finds_nothing(browser: Browser, filled: Cluster, theme: str) -> None:
+    key, _ = await key_of(filled, "admin")
+    found: list[str] = []
+    async with seat(browser, filled.url, key, color_scheme=theme, bypass_csp=False) as taken:
+        for path in await pages_of(filled):
+            found += await check(taken, path)
+        assert found == []
+        assert [one for one in taken.complaints if "404" not in one] == []
+
+
+async def test_axe_finds_nothing_at_the_login(browser: Browser, filled: Cluster) -> None:
+    async with seat(browser, filled.url) as taken:
+        page = await taken.open()
+        found = await Axe().run(page, options=RULES)
+        assert [one["id"] for one in found.response["violations"]] == []
+
+
+async def test_nothing_scrolls_sideways_but_tables_map_and_logs(browser: Browser, filled: Cluster) -> None:
+    key, _ = await key_of(filled, "admin")
+    wide: list[str] = []
+    async with seat(browser, filled.url, key, viewport=NARROW) as taken:
+        for path in await pages_of(filled):
+            page = await taken.live(path)
+            await page.wait_for_timeout(300)
+            if await page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+                wide.append(path)
+    assert wide == []
