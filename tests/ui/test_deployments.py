@@ -32,7 +32,7 @@ async def chat(cluster_a: Cluster) -> AsyncIterator[Cluster]:
 
 
 def _rows(page: Page) -> Locator:
-    return page.locator("section[aria-label=Replicas]").locator("tr[data-row]")
+    return page.locator("[role=group][aria-label=Replicas]").locator("tr[data-row]")
 
 
 async def test_a_new_replica_shows_at_once_and_the_focus_stays(admin: Seat, chat: Cluster) -> None:

@@ -33,9 +33,7 @@ export function keepDraft(text: string): void {
   sessionStorage.setItem(DRAFT, text);
 }
 
-/** The manifest that was kept for the page Apply; it is given once. */
-export function takeDraft(): string | null {
-  const text = sessionStorage.getItem(DRAFT);
-  sessionStorage.removeItem(DRAFT);
-  return text;
+/** The manifest that was kept for the page Apply; empty: none was. It stays until another one is kept. */
+export function keptDraft(): string {
+  return sessionStorage.getItem(DRAFT) ?? "";
 }

@@ -6,6 +6,7 @@ import { ApiError, request } from "../../api/request";
 import type { Plan } from "../../api/types";
 import { gpus, useMap } from "../../live/gpus";
 import { GpuMap } from "../../map/map";
+import { keepDraft, keptDraft } from "../../manifest/manifest";
 import { Act } from "../../parts/act";
 import { Empty, Panel } from "../../parts/panel";
 import { useTitle } from "../../parts/title";
@@ -14,7 +15,6 @@ import { applyAll } from "./apply";
 import { atLines, type LineProblem, parseText, withGpus } from "./document";
 import { candidatesOf } from "./candidates";
 import { Editor } from "./editor";
-import { handedText, handToApply } from "./handoff";
 import { blockedChoice, Picker, selectedGpus } from "./picker";
 import { PlanShown } from "./plan";
 
@@ -40,14 +40,14 @@ export function Apply() {
   useTitle("Apply");
   useMap();
   const { route } = useLocation();
-  const text = useSignal(handedText() || EXAMPLE);
+  const text = useSignal(keptDraft() || EXAMPLE);
   const planned = useSignal<Planned>({ state: "none" });
   const round = useSignal(0);
   const parsed = useMemo(() => parseText(text.value), [text.value]);
   const wanted = round.value;
 
   useEffect(() => {
-    handToApply(text.value);
+    keepDraft(text.value);
     if (parsed.problems.length || !parsed.manifests.length) {
       planned.value = { state: "refused", text: text.value, problems: parsed.problems, message: "" };
       return;
@@ -110,7 +110,7 @@ export function Apply() {
             onAct={async () => {
               if (!current) return;
               const page = await applyAll(parsed.manifests, current.generations ?? {});
-              handToApply("");
+              keepDraft("");
               route(page);
             }}
           >
