@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from cli.errors import UsageError
 from cli.table import Table
 
 Cell = Callable[[Any, datetime], str]
@@ -42,6 +43,25 @@ class Kind:
     view: str
     columns: tuple[Column, ...]
     by_name: bool = True
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What it is called."""
+        return self.singular, self.plural
+
+
+def bare_name(kind: Kind, text: str) -> str:
+    """The name in a text such as `chat` or `deployment/chat`.
+
+    Raises:
+        UsageError: the text names another kind.
+    """
+    word, slash, name = text.partition("/")
+    if name and word.lower() in kind.words:
+        return name
+    if slash and kind.by_name:  # the names of others, such as keys, may have slashes
+        raise UsageError(f"{text!r} is not the name of a {kind.singular}; write NAME or {kind.singular}/NAME")
+    return text
 
 
 def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:

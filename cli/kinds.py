@@ -247,7 +247,7 @@ def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:
         UsageError: unknown kind; the message lists the known ones.
     """
     for kind in among:
-        if word.lower() in (kind.singular, kind.plural):
+        if word.lower() in kind.words:
             return kind
     known = ", ".join(kind.plural for kind in among)
     raise UsageError(f"unknown kind {word!r}; use one of: {known}")

@@ -9,8 +9,10 @@ import typer
 
 from cli.api import Json, path_of
 from cli.connection import Connection, find_connection
-from cli.errors import CliError, RefusedError
+from cli.errors import CliError
+from cli.kind import Kind, bare_name
 from cli.output import Format
+from cli.several import Refusals
 from schemas.printing import block
 from schemas.units import parse_duration_s
 
@@ -29,6 +31,7 @@ def parse_seconds(text: object) -> float:
         raise typer.BadParameter(str(error)) from error
 
 
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the change is complete, and print the progress.")]
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 TimeoutOption = Annotated[
     float,
@@ -80,29 +83,28 @@ def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | No
     run(ctx, work)
 
 
-def post_each(
-    ctx: typer.Context, names: Sequence[str], path: Callable[[str], tuple[str, ...]], result: Callable[[str], str]
-) -> None:
+def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, result: str) -> None:
     """Runs a verb that is one POST request for each name. Each is tried, whatever became of the others.
+
+    Args:
+        ctx: of the verb.
+        kind: of the objects.
+        names: theirs, as `chat` or as `deployment/chat`.
+        verb: the last part of the path.
+        result: what has become of an object, such as `stopped`.
 
     Raises:
         typer.Exit: with the code of the refusals if they have one, else 1.
     """
 
     async def work(api: "Api") -> None:
-        refused: list[RefusedError] = []
-        for name in dict.fromkeys(names):
-            try:
-                await api.post(path_of(*path(name)), None)
-            except RefusedError as error:
-                refused.append(error)
-            else:
-                print(block(result(name)))
-        for one in refused[:-1]:
-            print(block(f"gpuward: {one}"), file=sys.stderr)
-        if refused:
-            one_code = len({one.exit_code for one in refused}) == 1
-            raise refused[-1] if one_code else RefusedError(str(refused[-1]))
+        async def one(name: str) -> None:
+            await api.post(path_of(kind.plural, name, verb), None)
+            print(block(f"{kind.singular}/{name} {result}"))
+
+        refusals = Refusals()
+        await refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
+        refusals.tell()
 
     run(ctx, work)
 

@@ -7,7 +7,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.manifests import read_manifests, spec_as_json
-from cli.runner import TimeoutOption, run
+from cli.runner import TimeoutOption, WaitOption, run
 from cli.wait import ProgressLog, Target, until_running
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentManifest
@@ -29,7 +29,6 @@ FilesOption = Annotated[
         help="Manifest in YAML or JSON, a folder of them, or `-` for stdin. It can be given several times.",
     ),
 ]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the change is complete, and print the progress.")]
 
 
 @app.command()

@@ -1,22 +1,12 @@
-"""Verbs that change existing deployments: scale, stop, wake, start, delete.
+"""Verbs that change existing deployments: scale, stop, wake, start."""
 
-`delete` takes policies and workers as well.
-"""
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.api import path_of
-from cli.errors import UsageError
-from cli.kinds import DEPLOYMENTS, POLICIES, WORKERS, kind_named
-from cli.runner import TimeoutOption, post, post_each, run
-from cli.verbs.apply import DEFAULT_TIMEOUT_S, WaitOption
-from cli.wait import ProgressLog, until_gone
+from cli.kinds import DEPLOYMENTS
+from cli.runner import post, post_each
 from schemas.units import parse_duration_s
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="Name of the deployment.")]
@@ -43,7 +33,7 @@ def scale(
 @app.command()
 def stop(ctx: typer.Context, names: NamesArgument) -> None:
     """Stop deployments. They stay stopped until `start`, or until `apply` changes them."""
-    post_each(ctx, names, lambda name: ("deployments", name, "stop"), lambda name: f"deployment/{name} stopped")
+    post_each(ctx, DEPLOYMENTS, names, "stop", "stopped")
 
 
 @app.command()
@@ -66,39 +56,4 @@ def wake(
 @app.command()
 def start(ctx: typer.Context, names: NamesArgument) -> None:
     """Start stopped deployments."""
-    post_each(ctx, names, lambda name: ("deployments", name, "start"), lambda name: f"deployment/{name} started")
-
-
-@app.command()
-def delete(
-    ctx: typer.Context,
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[KIND] NAME", help="Kind (deployment, policy or worker; default: deployment) and name."
-        ),
-    ],
-    wait: WaitOption = False,
-    timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
-    confirm_dead: Annotated[
-        bool, typer.Option("--confirm-dead", help="Confirm that nothing runs on the worker any more. Workers only.")
-    ] = False,
-) -> None:
-    """Delete a deployment, a policy or a worker."""
-
-    async def work(api: "Api") -> None:
-        if len(words) not in (1, 2):
-            raise UsageError("write `gpuward delete NAME` or `gpuward delete KIND NAME`")
-        kind = kind_named(words[0], (DEPLOYMENTS, POLICIES, WORKERS)) if len(words) > 1 else DEPLOYMENTS
-        if confirm_dead and kind is not WORKERS:
-            raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
-        name = words[-1]
-        path = path_of(kind.plural, name)
-        uid = (await api.get(path))["uid"] if wait else ""
-        await api.delete(path, confirm_dead="true" if confirm_dead else None)
-        if wait:
-            await until_gone(api, path, name, uid, timeout_s, ProgressLog())
-        gone = wait or kind is POLICIES  # a policy has no processes that must end first
-        print(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}")
-
-    run(ctx, work, waits=wait)
+    post_each(ctx, DEPLOYMENTS, names, "start", "started")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.api import parse, path_of
+from cli.kind import bare_name
+from cli.kinds import DEPLOYMENTS
 from cli.runner import TimeoutOption, run
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
@@ -41,7 +43,7 @@ def wait(
     """
 
     async def work(api: "Api") -> None:
-        progress, wanted = ProgressLog(), list(dict.fromkeys(names))
+        progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
         if state is State.GONE:
             found = [(name, await api.find(path_of("deployments", name))) for name in wanted]
             uids = {name: raw["uid"] for name, raw in found if raw is not None}

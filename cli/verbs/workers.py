@@ -6,6 +6,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import NotFoundError
+from cli.kinds import WORKERS
 from cli.runner import post_each, run
 from schemas.api.gpus import GpuView
 from schemas.printing import block
@@ -24,7 +25,7 @@ GpuOption = Annotated[
 def cordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None) -> None:
     """Place no new instances on workers, or on one GPU of one. Running instances stay."""
     if gpu is None:
-        post_each(ctx, workers, lambda name: ("workers", name, "cordon"), lambda name: f"worker/{name} cordoned")
+        post_each(ctx, WORKERS, workers, "cordon", "cordoned")
     else:
         _post_gpu(ctx, workers, gpu, "cordon")
 
@@ -36,7 +37,7 @@ def uncordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None
     With --gpu it also dismisses a grave Xid that the driver has reported of that GPU.
     """
     if gpu is None:
-        post_each(ctx, workers, lambda name: ("workers", name, "uncordon"), lambda name: f"worker/{name} uncordoned")
+        post_each(ctx, WORKERS, workers, "uncordon", "uncordoned")
     else:
         _post_gpu(ctx, workers, gpu, "uncordon")
 
@@ -44,7 +45,7 @@ def uncordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None
 @app.command()
 def drain(ctx: typer.Context, workers: WorkersArgument) -> None:
     """Cordon workers and move their instances to others."""
-    post_each(ctx, workers, lambda name: ("workers", name, "drain"), lambda name: f"worker/{name} is draining")
+    post_each(ctx, WORKERS, workers, "drain", "is draining")
 
 
 def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> None:

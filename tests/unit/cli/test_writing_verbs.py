@@ -147,7 +147,7 @@ def test_only_a_worker_can_be_confirmed_dead(gpuward, api):
     assert api.asked[-1][:3] == ("DELETE", "/api/v1/workers/gpu-1", {"confirm_dead": "true"})
     assert gpuward("delete", "hello", "--confirm-dead").exit_code == 2
     assert gpuward("delete", "gpu", "x").exit_code == 2
-    assert gpuward("delete", "a", "b", "c").exit_code == 2
+    assert gpuward("delete", "worker", "gpu-1", "gpu/x").exit_code == 2
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon", "drain"])

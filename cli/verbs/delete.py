@@ -1,0 +1,117 @@
+"""The verb `delete`: deployments, policies and workers, several at once."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.api import path_of
+from cli.errors import UsageError
+from cli.kind import Kind, bare_name
+from cli.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
+from cli.runner import TimeoutOption, WaitOption, run
+from cli.several import Refusals
+from schemas.printing import block
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+app = typer.Typer()
+_DEFAULT_TIMEOUT_S: Final = 600.0
+_LEAST_WAIT_S: Final = 1.0  # enough to see that an object is gone
+_DELETABLE: Final = (DEPLOYMENTS, POLICIES, WORKERS)
+_Target = tuple[Kind, str]
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[KIND] NAME...",
+            help="Kind (deployment, policy or worker; default: deployment) and names; KIND/NAME is taken, too.",
+        ),
+    ],
+    wait: WaitOption = False,
+    timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S,
+    confirm_dead: Annotated[
+        bool, typer.Option("--confirm-dead", help="Confirm that nothing runs on the worker any more. Workers only.")
+    ] = False,
+) -> None:
+    """Delete deployments, policies or workers. Each is tried, whatever becomes of the others."""
+
+    async def work(api: "Api") -> None:
+        targets = targets_of(words)
+        if confirm_dead and any(kind is not WORKERS for kind, _ in targets):
+            raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
+        await _check_for_a_misspelt_kind(api, words)
+        refusals, deleted = Refusals(), list[tuple[Kind, str, str]]()
+
+        async def one(target: _Target) -> None:
+            kind, name = target
+            path = path_of(kind.plural, name)
+            uid = (await api.get(path))["uid"] if wait else ""
+            await api.delete(path, confirm_dead="true" if confirm_dead else None)
+            deleted.append((kind, name, uid))
+            if not wait:
+                gone = kind is POLICIES  # a policy has no processes that must end first
+                print(block(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}"), flush=True)
+
+        await refusals.each(targets, one)
+        if wait:
+            await _wait_for_all(api, deleted, timeout_s, refusals)
+        refusals.tell()
+
+    run(ctx, work, waits=wait)
+
+
+def targets_of(words: Sequence[str]) -> list[_Target]:
+    """The objects that the words name, each once, in their order. Pure.
+
+    Raises:
+        UsageError: the words name a kind that cannot be deleted, or a kind that does not fit a name.
+    """
+    named = any(words[0].lower() in kind.words for kind in KINDS) and len(words) > 1
+    if named:
+        kind = kind_named(words[0], _DELETABLE)
+        return list(dict.fromkeys((kind, bare_name(kind, word)) for word in words[1:]))
+    targets = []
+    for word in words:
+        prefix, slash, _ = word.partition("/")
+        kind = kind_named(prefix, _DELETABLE) if slash else DEPLOYMENTS
+        targets.append((kind, bare_name(kind, word)))
+    return list(dict.fromkeys(targets))
+
+
+async def _check_for_a_misspelt_kind(api: "Api", words: Sequence[str]) -> None:
+    """Guards `delete polcy chat`, which would delete the deployment `chat`.
+
+    Raises:
+        UsageError: the first of several words is nearly a kind, and no deployment's name.
+    """
+    first = words[0].lower()
+    if len(words) == 1 or "/" in first or any(first in kind.words for kind in KINDS):
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - few calls need it
+
+    nearly = get_close_matches(first, [word for kind in _DELETABLE for word in kind.words], 1, 0.75)
+    if nearly and await api.find(path_of(DEPLOYMENTS.plural, words[0])) is None:
+        raise UsageError(f"unknown kind {words[0]!r}, and no deployment has that name; did you mean {nearly[0]}?")
+
+
+async def _wait_for_all(
+    api: "Api", deleted: Sequence[tuple[Kind, str, str]], timeout_s: float, refusals: Refusals
+) -> None:
+    from cli.wait import ProgressLog, until_gone  # noqa: PLC0415 - slow to import, and most calls do not wait
+
+    progress, until = ProgressLog(), time.monotonic() + timeout_s
+
+    async def one(target: tuple[Kind, str, str]) -> None:
+        kind, name, uid = target
+        left = max(until - time.monotonic(), min(timeout_s, _LEAST_WAIT_S))
+        await until_gone(api, path_of(kind.plural, name), name, uid, left, progress)
+        print(block(f"{kind.singular}/{name} deleted"), flush=True)
+
+    await refusals.each(deleted, one)
