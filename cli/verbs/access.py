@@ -9,8 +9,9 @@ from cli.access_kinds import KEYS, TOKENS
 from cli.api import path_of
 from cli.errors import UsageError
 from cli.kind import Kind
+from cli.list_output import ListOutputOption, Output
 from cli.output import Format
-from cli.runner import OutputOption, delete, parse_seconds, run
+from cli.runner import delete, parse_seconds, run
 from cli.verbs.get import print_objects
 from schemas.api.access import Role
 
@@ -75,7 +76,7 @@ def create_token(
 
 
 @join_token.command("list")
-def list_tokens(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_tokens(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List tokens and their states."""
     _list(ctx, TOKENS, output)
 
@@ -164,7 +165,7 @@ def _whole(name: str, text: str) -> int:
 
 
 @key.command("list")
-def list_keys(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_keys(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List keys with their names and roles."""
     _list(ctx, KEYS, output)
 
@@ -192,7 +193,7 @@ def delete_secret(ctx: typer.Context, name: SecretArgument) -> None:
     delete(ctx, ("secrets", name), f"secret/{name} deleted")
 
 
-def _list(ctx: typer.Context, kind: Kind, output: Format) -> None:
+def _list(ctx: typer.Context, kind: Kind, output: Output) -> None:
     async def work(api: "Api") -> None:
         print_objects(kind, await api.items(path_of(kind.plural)), output)
 

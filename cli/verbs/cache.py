@@ -6,8 +6,9 @@ import typer
 
 from cli.api import Json, path_of
 from cli.kinds import CACHED_MODELS
+from cli.list_output import ListOutputOption, Output
 from cli.output import Format
-from cli.runner import OutputOption, parse_seconds, run
+from cli.runner import parse_seconds, run
 from cli.verbs.get import print_objects
 
 if TYPE_CHECKING:  # slow to import
@@ -20,7 +21,7 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of t
 
 
 @cache.command("list")
-def list_models(ctx: typer.Context, worker: WorkerArgument, output: OutputOption = Format.TABLE) -> None:
+def list_models(ctx: typer.Context, worker: WorkerArgument, output: ListOutputOption = Format.TABLE) -> None:
     """List the models in the cache of a worker, with their revisions."""
 
     async def work(api: "Api") -> None:
@@ -46,7 +47,7 @@ def prune(
             help="Only those that no process has used for so long, such as 30d.",
         ),
     ] = None,
-    output: OutputOption = Format.TABLE,
+    output: ListOutputOption = Format.TABLE,
 ) -> None:
     """Remove cached models that no process uses, and list them."""
 
@@ -58,7 +59,7 @@ def prune(
     run(ctx, work)
 
 
-def _print(models: list[Json], output: Format) -> None:
+def _print(models: list[Json], output: Output) -> None:
     """Prints a row for each revision; to programs the models as they are."""
     rows = models if output.for_programs else [row for model in models for row in by_revision(model)]
     print_objects(CACHED_MODELS, rows, output)

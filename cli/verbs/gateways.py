@@ -6,8 +6,9 @@ import typer
 
 from cli.access_kinds import GATEWAYS
 from cli.api import path_of
+from cli.list_output import ListOutputOption
 from cli.output import Format
-from cli.runner import OutputOption, delete, run
+from cli.runner import delete, run
 from cli.verbs.get import print_objects
 
 if TYPE_CHECKING:  # slow to import
@@ -20,7 +21,7 @@ NameArgument = Annotated[
 
 
 @gateway.command("list")
-def list_gateways(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+def list_gateways(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List gateways, each process by itself, and whether they report."""
 
     async def work(api: "Api") -> None:

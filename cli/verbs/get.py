@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.api import Json, path_of
-from cli.errors import NotFoundError
+from cli.errors import NotFoundError, UsageError
 from cli.event_rows import folded
-from cli.kind import Kind, table_of
-from cli.kinds import (
-    DEPLOYMENTS,
-    EVENTS,
-    INSTANCES,
-    kind_named,
-)
+from cli.kind import Kind, bare_name, table_of
+from cli.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
+from cli.list_output import ListOutputOption, Names, Output, Picked
 from cli.names import matching, only_one
 from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
+from cli.runner import run
 from cli.scaling_text import notes
+from cli.selection import SelectorOption, selected
+from cli.several import Refusals
 from cli.views import read_view
 from schemas.printing import block
 
@@ -35,29 +33,56 @@ def get(
     kind: Annotated[
         str, typer.Argument(help="Kind: deployments, instances, workers, gpus, policies, events, keys or tokens.")
     ],
-    name: Annotated[str | None, typer.Argument(help="Name of one object. Default: all of the kind.")] = None,
-    output: OutputOption = Format.TABLE,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names of objects. Default: all of the kind.")
+    ] = None,
+    selector: SelectorOption = None,
+    output: ListOutputOption = Format.TABLE,
 ) -> None:
-    """List the objects of a kind, or show one of them."""
+    """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
 
     async def work(api: "Api") -> None:
-        wanted = kind_named(kind)
-        if name is not None:
-            print_objects(wanted, [await read_object(api, wanted, name)], output, single=True)
-        elif wanted is EVENTS:
-            newest_first = await api.items(path_of(EVENTS.plural), limit=_LATEST_EVENTS)
-            print_objects(wanted, newest_first[::-1], output)
-        else:
-            print_objects(wanted, await api.items(path_of(wanted.plural)), output)
+        wanted, asked = _asked(kind, names or [])
+        if asked and selector is not None:
+            raise UsageError("names and --selector exclude each other; write the names, or the labels")
+        if asked:
+            await _print_named(api, wanted, asked, output)
+            return
+        raws = await api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
+        raws = await selected(api, wanted, raws, selector)
+        print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
 
     run(ctx, work)
+
+
+def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
+    """The kind, and the names without it."""
+    prefix, slash, _ = word.partition("/")
+    kind = kind_named(prefix)
+    words = [word, *names] if slash else names
+    return kind, list(dict.fromkeys(bare_name(kind, one) for one in words))
+
+
+async def _print_named(api: "Api", kind: Kind, names: list[str], output: Output) -> None:
+    refusals, found = Refusals(), list[Json]()
+
+    async def one(name: str) -> None:
+        raw = await read_object(api, kind, name)
+        if raw not in found:  # a name and its beginning are one object
+            found.append(raw)
+
+    await refusals.each(names, one)
+    if found:
+        print_objects(kind, found, output, single=len(names) == 1)
+    refusals.tell()
 
 
 @app.command()
 def ps(
     ctx: typer.Context,
     deployment: Annotated[str | None, typer.Argument(help="List only instances of this deployment.")] = None,
-    output: OutputOption = Format.TABLE,
+    selector: SelectorOption = None,
+    output: ListOutputOption = Format.TABLE,
 ) -> None:
     """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it.
 
@@ -68,19 +93,27 @@ def ps(
         found = await api.items(path_of(INSTANCES.plural), deployment=deployment)
         if deployment is not None and not found:
             await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
-        print_objects(INSTANCES, found, output)
+        print_objects(INSTANCES, await selected(api, INSTANCES, found, selector), output)
         if not output.for_programs:
-            deployments = [read_view(DEPLOYMENTS.view, raw) for raw in await api.items(path_of(DEPLOYMENTS.plural))]
-            for line in notes(one for one in deployments if deployment in (None, one.name)):
+            raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
+            views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if deployment in (None, raw["name"])]
+            for line in notes(views):
                 print(block(line))
 
     run(ctx, work)
 
 
-def print_objects(kind: Kind, raws: list[Json], output: Format, *, single: bool = False) -> None:
+def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:
     """Prints objects in the output format. A `single` one is printed without the envelope of a list."""
-    if output.for_programs:
-        print_data(raws[0] if single else {"items": raws}, output)
+    data = raws[0] if single else {"items": raws}
+    if isinstance(output, Names):
+        output.write(kind, raws)
+        return
+    if isinstance(output, Picked):
+        output.write(data)
+        return
+    if isinstance(output, Format) and output.for_programs:
+        print_data(data, output)
         return
     now = datetime.now(UTC)
     views = [read_view(kind.view, raw) for raw in raws]

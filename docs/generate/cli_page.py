@@ -23,6 +23,40 @@ variables, and the file `client.env` of a default data folder. A key from that f
 
 With `-o json` or `-o yaml` a verb prints exactly what the API returns.
 """
+SCRIPTS: Final = """\
+## For scripts
+
+`get`, `delete`, `stop`, `start`, `cordon`, `uncordon` and `drain` take several names, and try each. What is refused is
+told on stderr, the others are done, and the exit code says it: that of the refusals where they have one in common,
+else 1. Where no controller answers, a verb ends at once. The names may have their kind before them, as `-o name` prints
+them:
+
+```bash
+gpuward get deployments -l team=search -o name | xargs --no-run-if-empty gpuward stop
+```
+
+`-l` takes `app=chat`, `app!=chat`, `app in (a,b)`, `app notin (a,b)`, `app` and `!app`; of several, with commas between
+them, all must hold. Deployments have the labels of their manifests, instances those of their deployment, and workers
+those of their agents.
+
+`-o jsonpath=TEMPLATE` prints parts of what `-o json` prints. The language is a part of kubectl's:
+
+| in braces | meaning |
+|---|---|
+| `.status.phase`, `['status']` | a field; `\\.` is a dot within a name |
+| `.items[0]`, `[-1]`, `[0:2]`, `[*]` | items of a list, from its end, from one to before another, all |
+| `..name` | every field of this name, however deep |
+| `.items[?(@.status.ready<2)]` | those for which it holds (`==`, `!=`, `<`, `<=`, `>`, `>=`), or that have the field |
+| `range .items[*]` ... `end` | what is between, for each item; paths begin at the item, with `$` at the whole |
+| `"\\n"`, `"\\t"` | a text |
+
+What stands outside braces is printed as it is. Several values of a path are printed with spaces between them, a field
+that an object does not have as nothing, an object or a list as JSON. Where no path finds anything, stderr says so.
+
+```bash
+gpuward get instances -o jsonpath='{range .items[*]}{.name}{"\\t"}{.status.phase}{"\\n"}{end}'
+```
+"""
 _KINDS: Final = {"int": "number", "float": "number", "int range": "number", "float range": "number"}
 _PROGRAM: Final = "gpuward"
 _EXIT_CODES: Final[Sequence[tuple[int, str]]] = (
@@ -50,7 +84,7 @@ def page() -> str:
     """The whole page."""
     exit_codes = table(("exit code", "meaning"), [(str(number), text) for number, text in _EXIT_CODES])
     options = typer.main.get_command(app).params
-    lines = [HEAD, *exit_codes, "## Options before the verb", "", *_table_of(options)]
+    lines = [HEAD, *exit_codes, SCRIPTS, "## Options before the verb", "", *_table_of(options)]
     for name, command in verbs():
         lines += [f"## {_PROGRAM} {name}", "", sentence(command.help or ""), "", "```text"]
         lines += [_usage(name, command), "```", "", *_table_of(command.params)]

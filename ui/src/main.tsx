@@ -9,7 +9,6 @@ import "./styles/events.css";
 import "./styles/deployments.css";
 import "./styles/log.css";
 import "./styles/apply.css";
-import "./styles/pages.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);

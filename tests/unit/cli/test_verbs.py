@@ -98,7 +98,16 @@ def test_completion_of_verbs_imports_none_of_them():
 
 
 @pytest.mark.parametrize(
-    "words", [("get", "workers"), ("ps",), ("describe", "worker", "w1"), ("plan", "-f", "-")], ids=" ".join
+    "words",
+    [
+        ("get", "workers"),
+        ("get", "workers", "w1", "w2"),
+        ("delete", "a", "b"),
+        ("ps",),
+        ("describe", "worker", "w1"),
+        ("plan", "-f", "-"),
+    ],
+    ids=" ".join,
 )
 def test_a_verb_that_asks_and_prints_needs_no_event_loop(words):
     found = imported(*words, GPUWARD_URL="http://127.0.0.1:1", HOME="/nowhere")
