@@ -6,16 +6,14 @@ import pytest
 
 from support.standins.api import ApiDouble, now_text
 
-ITEM = {
-    "deployment": "d", "deployment_uid": "u", "of": 2, "phase": "pending", "priority": 100,
-    "since": now_text(120), "queued_at": now_text(120),
-}  # fmt: skip
+ITEM = {"deployment": "d", "deployment_uid": "u", "of": 2, "phase": "pending", "priority": 100}
 
 
 @pytest.fixture
 def answer(api: ApiDouble):
-    big = {**ITEM, "instance": "big-1", "place": 1, "message": "0/3 fit: 3 VRAM", "reserved_on": ["w1", "w2"]}
-    new = {**ITEM, "instance": "new-1", "place": None, "phase": "analyzing", "message": ""}
+    item = {**ITEM, "since": now_text(120), "queued_at": now_text(120)}
+    big = {**item, "instance": "big-1", "place": 1, "message": "0/3 fit: 3 VRAM", "reserved_on": ["w1", "w2"]}
+    new = {**item, "instance": "new-1", "place": None, "phase": "analyzing", "message": ""}
     api.canned["pending"] = {"at": now_text(), "of": 2, "items": [big, {**new, "instance": "x-1", "place": 2}, new]}
     return api.canned["pending"]
 
