@@ -24,7 +24,8 @@ from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.core.database import Reader
-from controller.store.placement.pending import count_queued, read_awaited, read_pending, read_planned_copies
+from controller.store.placement.pending import read_awaited, read_pending, read_planned_copies
+from controller.store.placement.plan_reads import count_queued
 from controller.store.placement.preemption import read_holders
 from controller.store.views.moment import read_moment
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued

@@ -13,17 +13,10 @@ from schemas.manifest.deployment import DeploymentSpec
 MOST_OF_DEPLOYMENT: Final = 2_000
 # Of an instance `i`, its deployment `d` and its revision `r`, where the instance's phase and backoff allow it:
 # whether it has a place in the queue.
-_PLACEABLE: Final = """
+PLACEABLE: Final = """
     d.deleted_at is null and r.need is not null
     and (i.revision = d.revision or exists (
          select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))"""
-_QUEUED: Final = f"""
-    select count(*)
-      from instances i
-      join deployments d on d.uid = i.deployment_uid
-      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-     where i.phase in ('pending', 'analyzing') and (i.not_before is null or i.not_before <= clock_timestamp())
-       and {_PLACEABLE}"""  # noqa: S608 - a constant, no input
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
@@ -65,7 +58,7 @@ _WAITING: Final = f"""
              where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-     where (i.in_all <= $1 or i.place <= $2) and {_PLACEABLE}
+     where (i.in_all <= $1 or i.place <= $2) and {PLACEABLE}
      order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
               (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""  # noqa: S608 - a constant, no input
@@ -160,11 +153,6 @@ async def read_pending(
         for row in rows
     ]
     return PendingSnapshot(waiting, any(row["in_all"] > limit for row in rows), next_due_s)
-
-
-async def count_queued(connection: Any) -> int:
-    """How many instances `read_pending` would read without a limit."""
-    return int(await connection.fetchval(_QUEUED))
 
 
 def _destination(stored: Any) -> Destination | None:

@@ -1,11 +1,21 @@
-"""What `plan` reads beside the inventory: the number of placed instances, and known needs."""
+"""What dry runs read beside the inventory: the number of placed and of pending instances, and known needs."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
 from controller.store.core.database import Reader
+from controller.store.placement.pending import PLACEABLE
+
+_QUEUED: Final = f"""
+    select count(*)
+      from instances i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+     where i.phase in ('pending', 'analyzing') and (i.not_before is null or i.not_before <= clock_timestamp())
+       and {PLACEABLE}"""  # noqa: S608 - a constant, no input
 
 
 async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, Counter[int]]:
@@ -37,3 +47,8 @@ async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tupl
     """The uid and the newest revision of each of these deployments."""
     rows = await connection.fetch("select uid, revision from deployments where uid = any($1::uuid[])", uids)
     return [(str(row["uid"]), row["revision"]) for row in rows]
+
+
+async def count_queued(connection: Reader) -> int:
+    """How many instances `read_pending` would read without a limit."""
+    return int((await connection.fetch(_QUEUED))[0]["count"])
