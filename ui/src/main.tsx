@@ -8,6 +8,7 @@ import "./styles/cluster.css";
 import "./styles/events.css";
 import "./styles/deployments.css";
 import "./styles/log.css";
+import "./styles/graph.css";
 import "./styles/apply.css";
 
 const root = document.getElementById("app");

@@ -1,9 +1,11 @@
+import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useRoute } from "preact-iso";
 import type { Deployment, Instance } from "../../api/types";
 import { count, gib, plural, sizeText } from "../../format/numbers";
 import { modelText, replicasText, whyDeployment } from "../../format/objects";
 import { span } from "../../format/times";
+import { UtilizationPanel } from "../../graph/utilization";
 import { deployments, instances, known } from "../../live/cluster";
 import { Age } from "../../parts/age";
 import { Panel, Skeleton } from "../../parts/panel";
@@ -35,12 +37,27 @@ export function DeploymentPage() {
       </div>
       <Facts deployment={found} instances={own} />
       <Replicas instances={own} />
+      {own.length > 0 && <Used name={name} />}
       <Story of={`deployment/${name}`} deployment={name} />
       <div class="halves">
         <Spec deployment={found} />
         <Revisions deployment={found} />
       </div>
     </>
+  );
+}
+
+/** The graphs of all replicas. They are read on demand: the page itself follows the live connection alone. */
+function Used({ name }: { name: string }) {
+  const open = useSignal(false);
+  if (open.value)
+    return <UtilizationPanel of={`deployment=${encodeURIComponent(name)}`} empty="No GPU of it has samples." />;
+  return (
+    <p>
+      <button type="button" onClick={() => (open.value = true)}>
+        Show utilization
+      </button>
+    </p>
   );
 }
 

@@ -3,6 +3,7 @@ import { useResource } from "../../api/load";
 import { request } from "../../api/request";
 import type { Gpu } from "../../api/types";
 import { gib, percent, shortGpu } from "../../format/numbers";
+import { UtilizationPanel } from "../../graph/utilization";
 import { gpus, useMap } from "../../live/gpus";
 import { describe } from "../../map/model";
 import { Act } from "../../parts/act";
@@ -63,6 +64,7 @@ export function GpuPage() {
           </div>
         )}
       </Content>
+      <UtilizationPanel of={`gpus=${encodeURIComponent(uuid)}`} empty="It has no samples." />
       <Story object={`gpu:${uuid}`} empty="Nothing has happened to it yet." />
     </>
   );

@@ -4,6 +4,7 @@ import { useResource } from "../../api/load";
 import type { Explain, Instance } from "../../api/types";
 import { count, gib, plural, shortGpu } from "../../format/numbers";
 import { whyInstance } from "../../format/objects";
+import { UtilizationPanel } from "../../graph/utilization";
 import { instances, known } from "../../live/cluster";
 import { LogViewer } from "../../log/viewer";
 import { Age, Until } from "../../parts/age";
@@ -12,6 +13,7 @@ import { Phase } from "../../parts/phase";
 import { Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { Story } from "../events/story";
+import { Advice } from "../pending/advice";
 
 /** One instance: why it is as it is, what it holds and needs, its log and its story. */
 export function InstancePage() {
@@ -49,6 +51,9 @@ export function InstancePage() {
         <Claims instance={found} />
         <Need instance={found} />
       </div>
+      {status.claims.some((claim) => claim.kind === "gpu") && (
+        <UtilizationPanel of={`instance=${encodeURIComponent(found.name)}`} empty="No GPU of it has samples." />
+      )}
       {status.epoch > 0 && (
         <LogViewer
           path={`instances/${found.name}/logs`}
@@ -154,11 +159,7 @@ function Pending({ instance }: { instance: Instance }) {
             {found.advice.length > 0 && (
               <>
                 <h3>What would make it fit</h3>
-                <ul class="plain-list">
-                  {found.advice.map((line) => (
-                    <li key={line}>{line}</li>
-                  ))}
-                </ul>
+                <Advice lines={found.advice} deployment={instance.spec.deployment} />
               </>
             )}
           </>

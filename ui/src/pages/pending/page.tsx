@@ -1,6 +1,7 @@
+import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { useResource } from "../../api/load";
-import type { Pending as PendingItem, PendingList } from "../../api/types";
+import type { Explain, Pending as PendingItem, PendingList } from "../../api/types";
 import { ordinal } from "../../format/numbers";
 import { instances } from "../../live/cluster";
 import { Age, Until } from "../../parts/age";
@@ -9,6 +10,7 @@ import { Phase } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { Words } from "../../parts/words";
+import { Advice } from "./advice";
 
 const REREAD_MS = 5000;
 const SETTLE_MS = 300;
@@ -69,7 +71,7 @@ export function Pending() {
                 rows={items}
                 id={(one) => one.instance}
                 empty={<Empty>Nothing is pending.</Empty>}
-                note={(one) => <Why one={one} />}
+                note={(one) => <Why one={one} advise={advisedFirst(items).has(one.instance)} />}
               />
               {more && <p class="muted">Further instances are pending.</p>}
             </>
@@ -80,7 +82,17 @@ export function Pending() {
   );
 }
 
-function Why({ one }: { one: PendingItem }) {
+const ADVISED = 5;
+
+/** The instances whose advice is shown at once: the first of each of the first few deployments. It is costly to find. */
+function advisedFirst(items: readonly PendingItem[]): Set<string> {
+  const first = new Map<string, string>();
+  for (const one of items) if (!first.has(one.deployment)) first.set(one.deployment, one.instance);
+  return new Set([...first.values()].slice(0, ADVISED));
+}
+
+function Why({ one, advise }: { one: PendingItem; advise: boolean }) {
+  const asked = useSignal(false);
   return (
     <>
       <Words text={one.message || one.reason || ""} />
@@ -90,6 +102,26 @@ function Why({ one }: { one: PendingItem }) {
           <Until at={one.not_before} over="due now" />
         </>
       )}
+      {one.phase === "pending" &&
+        (advise || asked.value ? (
+          <Advised one={one} />
+        ) : (
+          <>
+            {" "}
+            <button type="button" class="plain" onClick={() => (asked.value = true)}>
+              What would make it fit?
+            </button>
+          </>
+        ))}
     </>
   );
+}
+
+const ADVICE_MS = 15_000;
+
+function Advised({ one }: { one: PendingItem }) {
+  const read = useResource<Explain>(`instances/${encodeURIComponent(one.instance)}/explain`, ADVICE_MS);
+  const loaded = read.loaded.value;
+  if (loaded.state !== "there") return null;
+  return <Advice lines={loaded.value.advice} deployment={one.deployment} />;
 }
