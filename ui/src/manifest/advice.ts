@@ -3,6 +3,7 @@
 import type { Deployment } from "../api/types";
 
 type Spec = Deployment["spec"];
+/** An object that a line names: its name in the line, and its page. */
 export interface Place {
   text: string;
   href: string;
@@ -51,7 +52,7 @@ function placesOf(line: string): Advised {
   if (cordoned.length)
     return {
       places: cordoned.map(([, worker = "", gpu]) =>
-        gpu ? { text: `GPU ${gpu} of ${worker}`, href: `/ui/gpus/${gpu}` } : at("workers", worker),
+        gpu ? { text: gpu, href: `/ui/gpus/${encodeURIComponent(gpu)}` } : at("workers", worker),
       ),
     };
   const ready = READY.exec(line)?.[1];
@@ -69,4 +70,17 @@ function changed(spec: Spec, path: string, value: unknown): Spec {
   const [part = "", field = ""] = path.split(".");
   const before = (spec as Record<string, unknown>)[part] as Record<string, unknown>;
   return { ...spec, [part]: { ...before, [field]: value } };
+}
+
+/** A line in parts, of which those that name a place are linked. */
+export function linked(line: string, places: readonly Place[]): (string | Place)[] {
+  const parts: (string | Place)[] = [];
+  let from = 0;
+  for (const place of places) {
+    const at = line.indexOf(` ${place.text}`, from) + 1;
+    if (at === 0) continue;
+    parts.push(line.slice(from, at), place);
+    from = at + place.text.length;
+  }
+  return [...parts, line.slice(from)];
 }

@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useLocation } from "preact-iso";
 import { asApiError } from "../../api/load";
 import { deployments } from "../../live/cluster";
-import { advised } from "../../manifest/advice";
+import { advised, linked } from "../../manifest/advice";
 import { keepDraft, manifestOf } from "../../manifest/manifest";
 import { may } from "../../session/session";
 
@@ -29,12 +29,15 @@ function Line({ line, deployment }: { line: string; deployment: string }) {
   if ("places" in what)
     return (
       <>
-        {line}{" "}
-        {what.places.map(({ text, href }) => (
-          <span key={href} class="listed">
-            <a href={href}>{text}</a>
-          </span>
-        ))}
+        {linked(line, what.places).map((part) =>
+          typeof part === "string" ? (
+            part
+          ) : (
+            <a key={part.href} href={part.href}>
+              {part.text}
+            </a>
+          ),
+        )}
       </>
     );
   if (!may("operate")) return <>{line}</>;
