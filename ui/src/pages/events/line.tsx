@@ -20,7 +20,15 @@ export function pageOf(kind: string, name: string, uid: string): string | null {
 export function actorText(actor: string): string {
   const [kind, ...name] = actor.split(":");
   if (!name.length) return actor;
+  if (kind === "token") return `token ${shortId(name.join(":"))}`;
   return kind === "key" ? name.join(":") : `${kind} ${name.join(":")}`;
+}
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f-]{27}$/;
+
+/** The first block of a UUID; other names stay. */
+function shortId(uid: string): string {
+  return UUID.test(uid) ? uid.slice(0, 8) : uid;
 }
 
 /** Consecutive events that say the same about the same objects, newest first. */
@@ -66,7 +74,10 @@ export function EventLine({ run, told = false }: { run: Run; told?: boolean }) {
         <span class="event-subjects">
           {(newest.subjects ?? []).map((subject) => {
             const href = pageOf(subject.kind, subject.name ?? "", subject.uid);
-            const text = subject.kind === "gpu" ? `GPU ${shortGpu(subject.uid)}` : subject.name || subject.uid;
+            const text =
+              subject.kind === "gpu"
+                ? `GPU ${shortGpu(subject.uid)}`
+                : subject.name || `${subject.kind} ${shortId(subject.uid)}`;
             return <span key={`${subject.kind}${subject.uid}`}>{href ? <a href={href}>{text}</a> : text}</span>;
           })}
         </span>
