@@ -16,8 +16,8 @@ WIDE = {"gpus": 1, "gpu_memory": "100GiB"}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def fat(cluster_a: Cluster) -> AsyncIterator[str]:
-    """The id of an instance that asks for more memory than any GPU has, in a zone whose worker is cordoned."""
+async def unfit(cluster_a: Cluster) -> AsyncIterator[dict[str, str]]:
+    """The ids of two instances: one asks for more memory than any GPU has, one for a zone whose worker is cordoned."""
     await cluster_a.post("/workers/w3/cordon")
     await cluster_a.apply("fat", engine="simulated", resources=WIDE)
     zone_b = {"labels": {"zone": "b"}}
@@ -27,7 +27,7 @@ async def fat(cluster_a: Cluster) -> AsyncIterator[str]:
         return [*await cluster_a.phases("fat"), *await cluster_a.phases("zoned")] == ["pending", "pending"]
 
     await cluster_a.until(waits, "both are pending")
-    yield (await cluster_a.instances("fat"))[0]["name"]
+    yield {name: (await cluster_a.instances(name))[0]["name"] for name in ("fat", "zoned")}
     await cluster_a.post("/workers/w3/uncordon")
     for name in ("fat", "zoned"):
         await cluster_a.delete(name)
@@ -38,9 +38,10 @@ async def lines(page: Page) -> list[str]:
     return [text.strip() for text in await page.locator("[data-part=advice] li").all_inner_texts()]
 
 
-async def test_advice_is_that_of_the_api_and_opens_as_a_plan(admin: Seat, cluster_a: Cluster, fat: str) -> None:
-    zoned = (await cluster_a.instances("zoned"))[0]["name"]
-    told = [line for one in (fat, zoned) for line in (await cluster_a.get(f"/instances/{one}/explain"))["advice"]]
+async def test_advice_is_that_of_the_api_and_opens_as_a_plan(
+    admin: Seat, cluster_a: Cluster, unfit: dict[str, str]
+) -> None:
+    told = [line for one in unfit.values() for line in (await cluster_a.get(f"/instances/{one}/explain"))["advice"]]
     page = await admin.live("/ui/pending")
     await expect(page.locator("[data-part=advice] li")).to_have_count(len(told))
     assert sorted(await lines(page)) == sorted(told)
@@ -54,22 +55,23 @@ async def test_advice_is_that_of_the_api_and_opens_as_a_plan(admin: Seat, cluste
     assert spec["resources"]["gpu_memory"] == f"{100 * 1024}MiB", "nothing is applied yet"
 
 
-async def test_advice_without_a_field_and_about_a_worker(admin: Seat, cluster_a: Cluster, fat: str) -> None:
-    zoned = (await cluster_a.instances("zoned"))[0]["name"]
-    page = await admin.live(f"/ui/instances/{zoned}")
+async def test_advice_without_a_field_and_about_a_worker(admin: Seat, unfit: dict[str, str]) -> None:
+    page = await admin.live(f"/ui/instances/{unfit['zoned']}")
     await expect(page.locator("[data-part=advice]").get_by_role("link", name="w3", exact=True)).to_have_attribute(
         "href", "/ui/workers/w3"
     )
     await page.get_by_role("link", name=re.compile("without placement.labels")).click()
     await page.wait_for_url("**/ui/apply")
     await expect(page.locator("[data-part=plan]")).to_contain_text(re.compile(r"w[12] GPU \d"))
-    assert "zone" not in await page.get_by_role("textbox", name="Manifest").input_value()
+    assert "labels" not in await page.get_by_role("textbox", name="Manifest").input_value()
 
 
-async def test_a_viewer_reads_advice_and_can_open_no_plan(browser: Browser, cluster_a: Cluster, fat: str) -> None:
+async def test_a_viewer_reads_advice_and_can_open_no_plan(
+    browser: Browser, cluster_a: Cluster, unfit: dict[str, str]
+) -> None:
     key, _ = await key_of(cluster_a, "viewer")
     async with seat(browser, cluster_a.url, key) as taken:
-        page = await taken.live(f"/ui/instances/{fat}")
+        page = await taken.live(f"/ui/instances/{unfit['fat']}")
         await expect(page.locator("[data-part=advice]")).to_contain_text("fits with gpu_memory")
         await expect(page.locator("[data-part=advice]").get_by_role("link")).to_have_count(0)
 
