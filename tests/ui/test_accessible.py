@@ -11,7 +11,8 @@ from support.processes.cluster import Cluster
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGES = [
     "/ui/", "/ui/deployments", "/ui/deployments/chat", "/ui/deployments/gone", "/ui/pending", "/ui/workers",
-    "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/events", "/ui/apply", "/ui/nowhere",
+    "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/events", "/ui/apply", "/ui/hours", "/ui/policies",
+    "/ui/policies/watch", "/ui/policies/gone", "/ui/access", "/ui/playground", "/ui/catalog", "/ui/nowhere",
 ]  # fmt: skip
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 THEMES = ("light", "dark")
@@ -25,6 +26,10 @@ async def filled(cluster_a: Cluster) -> Cluster:
     await cluster_a.apply("chat", engine="simulated", replicas=2, resources=small)
     await cluster_a.apply("crash", engine="custom", command=["sh", "-c", "echo bad; exit 3"], resources=small)
     await cluster_a.apply("huge", engine="simulated", resources={"gpus": 8, "exclusive": True})
+    status, _ = await cluster_a.call(
+        "PUT", "/policies/watch", {"min_gpu_utilization": 50, "time_window": 60, "dry_run": True}
+    )
+    assert status in (200, 201)
     await cluster_a.post("/workers/w3/cordon")
     await cluster_a.running("chat")
     return cluster_a

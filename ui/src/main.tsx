@@ -10,6 +10,7 @@ import "./styles/deployments.css";
 import "./styles/log.css";
 import "./styles/graph.css";
 import "./styles/apply.css";
+import "./styles/pages.css";
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);

@@ -1,0 +1,233 @@
+import { useSignal } from "@preact/signals";
+import { useResource } from "../../api/load";
+import { request } from "../../api/request";
+import type { Key, KeyCreated, Page, Token, TokenCreated } from "../../api/types";
+import { count } from "../../format/numbers";
+import { Act } from "../../parts/act";
+import { Age, Until } from "../../parts/age";
+import { Copy } from "../../parts/copy";
+import { Dialog } from "../../parts/dialog";
+import { Content, Empty, Panel } from "../../parts/panel";
+import { Badge } from "../../parts/phase";
+import { type Column, Table } from "../../parts/table";
+import { useTitle } from "../../parts/title";
+import { may } from "../../session/session";
+
+const ROLES = ["viewer", "operator", "admin", "inference"] as const;
+
+/** Keys and join tokens, for administrators. A secret value is shown once, and kept nowhere. */
+export function Access() {
+  useTitle("Access");
+  const shown = useSignal<{ title: string; value: string } | null>(null);
+  const keys = useResource<Page<Key>>(may("administer") ? "keys" : null);
+  const tokens = useResource<Page<Token>>(may("administer") ? "tokens" : null);
+  if (!may("administer"))
+    return (
+      <>
+        <h1>Access</h1>
+        <p>Your role may not see this page.</p>
+      </>
+    );
+  return (
+    <>
+      <div class="page-head">
+        <h1>Access</h1>
+      </div>
+      <Panel
+        title="API keys"
+        actions={
+          <NewKey
+            onMade={(made) => {
+              shown.value = { title: `Key ${made.name}`, value: made.key };
+              keys.reload();
+            }}
+          />
+        }
+      >
+        <Content of={keys}>
+          {({ items }) => (
+            <Table
+              label="API keys"
+              columns={keyColumns(keys.reload)}
+              rows={items.filter((one) => !one.revoked_at)}
+              id={(one) => one.id}
+              empty={<Empty>There is no key.</Empty>}
+            />
+          )}
+        </Content>
+      </Panel>
+      <Panel
+        title="Join tokens"
+        actions={
+          <Act
+            right="administer"
+            onAct={async () => {
+              const made = await request<TokenCreated>("tokens", { method: "POST", body: {} });
+              shown.value = { title: "Join token", value: made.token };
+              tokens.reload();
+            }}
+          >
+            Make a join token
+          </Act>
+        }
+      >
+        <Content of={tokens}>
+          {({ items }) => (
+            <Table
+              label="Join tokens"
+              columns={tokenColumns(tokens.reload)}
+              rows={items.filter((one) => !one.revoked_at && !one.used_at)}
+              id={(one) => one.id}
+              empty={<Empty>No token waits for a host.</Empty>}
+            />
+          )}
+        </Content>
+      </Panel>
+      {shown.value && (
+        <Dialog title={shown.value.title} onClose={() => (shown.value = null)}>
+          <p>It is shown only here. Copy it now.</p>
+          <p>
+            <code class="wrap-anywhere">{shown.value.value}</code>
+          </p>
+          <footer>
+            <Copy text={() => shown.value?.value ?? ""} />
+            <button type="button" onClick={() => (shown.value = null)}>
+              Done
+            </button>
+          </footer>
+        </Dialog>
+      )}
+    </>
+  );
+}
+
+function limitsOf(key: Key): string {
+  const limits: [string, number | null | undefined][] = [
+    ["requests/min", key.rpm],
+    ["tokens/min", key.tpm],
+    ["tokens/day", key.tokens_per_day],
+    ["at once", key.parallel],
+  ];
+  const texts = limits.flatMap(([name, value]) => (value == null ? [] : [`${count(value)} ${name}`]));
+  if (key.models?.length) texts.unshift(`models ${key.models.join(", ")}`);
+  return texts.join("; ") || "none";
+}
+
+function keyColumns(reload: () => void): Column<Key>[] {
+  return [
+    { key: "name", title: "Name", cell: (one) => one.name, value: (one) => one.name },
+    {
+      key: "role",
+      title: "Role",
+      cell: (one) => <Badge tone={one.role === "admin" ? "wait" : "off"}>{one.role}</Badge>,
+      value: (one) => one.role,
+    },
+    { key: "limits", title: "Limits", cell: limitsOf, rank: 2 },
+    {
+      key: "expires",
+      title: "Expires",
+      cell: (one) => (one.expires_at ? <Until at={one.expires_at} over="expired" /> : "never"),
+    },
+    {
+      key: "age",
+      title: "Age",
+      cell: (one) => <Age at={one.created_at} />,
+      value: (one) => -Date.parse(one.created_at),
+      numeric: true,
+      rank: 2,
+    },
+    {
+      key: "revoke",
+      title: "Revoke",
+      cell: (one) => (
+        <Act
+          right="administer"
+          tone="danger"
+          onAct={async () => {
+            await request(`keys/${one.id}`, { method: "DELETE" });
+            reload();
+          }}
+          confirm={() => ({
+            title: `Revoke key ${one.name}?`,
+            lines: ["Requests with it are refused at once, and its sessions end."],
+            verb: "Revoke",
+          })}
+        >
+          Revoke
+        </Act>
+      ),
+    },
+  ];
+}
+
+function tokenColumns(reload: () => void): Column<Token>[] {
+  return [
+    { key: "id", title: "Id", cell: (one) => <code>{one.id.slice(0, 8)}</code> },
+    { key: "expires", title: "Expires", cell: (one) => <Until at={one.expires_at} over="expired" /> },
+    { key: "age", title: "Age", cell: (one) => <Age at={one.created_at} />, numeric: true },
+    {
+      key: "revoke",
+      title: "Revoke",
+      cell: (one) => (
+        <Act
+          right="administer"
+          onAct={async () => {
+            await request(`tokens/${one.id}`, { method: "DELETE" });
+            reload();
+          }}
+        >
+          Revoke
+        </Act>
+      ),
+    },
+  ];
+}
+
+function NewKey({ onMade }: { onMade: (made: KeyCreated) => void }) {
+  const name = useSignal("");
+  const role = useSignal<(typeof ROLES)[number]>("viewer");
+  return (
+    <Act
+      right="administer"
+      onAct={async () => {
+        onMade(
+          await request<KeyCreated>("keys", { method: "POST", body: { role: role.value, name: name.value.trim() } }),
+        );
+        name.value = "";
+      }}
+      confirm={() => ({
+        title: "Make an API key",
+        lines: ["Limits and an expiry are set with `gpuward key update`."],
+        verb: "Make key",
+        form: () => (
+          <>
+            <label>
+              Name{" "}
+              <input
+                value={name.value}
+                onInput={(event) => (name.value = event.currentTarget.value)}
+                maxLength={200}
+                autocomplete="off"
+              />
+            </label>
+            <label>
+              Role{" "}
+              <select
+                value={role.value}
+                onChange={(event) => (role.value = event.currentTarget.value as (typeof ROLES)[number])}
+              >
+                {ROLES.map((one) => (
+                  <option key={one} value={one}>
+                    {one}
+                  </option>
+                ))}
+              </select>
+            </label>
+          </>
+        ),
+      })}
+    >
+      Make a key
+    </Act>
+  );
+}
