@@ -38,6 +38,7 @@ def ready_text(info: UpInfo, *, example: bool) -> str:
         "",
         f"Gpuward is ready at {info.url} with {_workers(info.workers)}.",
         "",
+        f"  dashboard {info.url}/ui/ (log in with the key)",
         f"  data      {info.data_dir}",
         f"  logs      {info.logs}",
         f"  key       {info.client_env} ({key})",
