@@ -37,5 +37,5 @@ def remember_flags(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of this program."),
     ] = False,
 ) -> None:
-    """Keeps the flags for the client verbs. Without them, a verb reads `client.env` of a default data folder."""
+    """Keeps the flags for the client verbs. Without them, a verb takes what is stored: see `cli.connection`."""
     ctx.obj = {"url": url, "key": key}

@@ -1,4 +1,4 @@
-"""Address and key of the API: from flags, else the environment, else `client.env` in a default data folder."""
+"""Address and key of the API: from flags, else the environment, the context in use, a `client.env`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cli.contexts import contexts_file, read_contexts
 from cli.errors import UsageError
 
 CLIENT_ENV: Final = "client.env"
 DEFAULT_PORT: Final = 8420
 _DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+_URL_NAMES: Final = "GPUWARD_URL (--url)"
 _SYSTEM_DATA_DIR: Final = Path("/var/lib/gpuward")
 
 
@@ -49,34 +51,49 @@ def find_connection(
 ) -> Connection:
     """The connection to use.
 
-    A stored key is used only with the URL that it was stored with, so that it never leaks to another server.
+    A stored key is used only with the URL that it was stored with, so that it never leaks to another server. With both
+    `url` and `key` nothing that is stored is read.
 
     Args:
         url: from `--url` or GPUWARD_URL.
         key: from `--api-key` or GPUWARD_API_KEY.
-        environ: determines the default data folders.
+        environ: determines the file of the contexts, and the default data folders.
         data_dirs: folders that may contain `client.env`; None: the default data folders.
 
     Raises:
         UsageError: the URL is not valid.
+        CliError: others may read the file of the contexts, or it cannot be read, or the one in use does not exist.
     """
+    if url and key:
+        return Connection(valid_url(url, _URL_NAMES), key)
     folders = data_dirs if data_dirs is not None else (_SYSTEM_DATA_DIR, _user_data_dir(environ))
-    stored = _first_complete(folders)
-    stored_url = stored.get("GPUWARD_URL", _DEFAULT_URL).rstrip("/")
-    url = (url or stored_url).rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"GPUWARD_URL (--url): {url!r} is not a valid URL; write one such as {_DEFAULT_URL}")
-    if not key and url == stored_url:
-        key = stored.get("GPUWARD_API_KEY")
-    return Connection(url=url, key=key or None)
+    stored = [*_context_in_use(environ), *_first_complete(folders)]
+    address = valid_url(url or (stored[0].url if stored else _DEFAULT_URL), _URL_NAMES)
+    return Connection(address, key or next((one.key for one in stored if one.url == address), None))
 
 
-def _first_complete(folders: Iterable[Path]) -> dict[str, str]:
+def valid_url(text: str, named: str) -> str:
+    """The URL without a trailing slash.
+
+    Raises:
+        UsageError: it is not valid. The message has `named`, the option or variable.
+    """
+    if not text.startswith(("http://", "https://")):
+        raise UsageError(f"{named}: {text!r} is not a valid URL; write one such as {_DEFAULT_URL}")
+    return text.rstrip("/")
+
+
+def _context_in_use(environ: Mapping[str, str]) -> list[Connection]:
+    found = read_contexts(contexts_file(environ)).current()
+    return [] if found is None else [Connection(found.url, found.key)]
+
+
+def _first_complete(folders: Iterable[Path]) -> list[Connection]:
     for folder in folders:
         found = read_client_env(folder / CLIENT_ENV)
         if "GPUWARD_URL" in found and "GPUWARD_API_KEY" in found:
-            return found
-    return {}
+            return [Connection(found["GPUWARD_URL"].rstrip("/"), found["GPUWARD_API_KEY"] or None)]
+    return []
 
 
 def current_default_data_dir() -> Path:

@@ -19,7 +19,9 @@ HEAD: Final = """\
 `gpuward VERB --help` prints the same texts as this page.
 
 A client verb finds the controller's address and the key in this order: the options before the verb, the environment
-variables, and the file `client.env` of a default data folder. A key from that file goes only to the address beside it.
+variables, the context in use (`gpuward context use`), and the file `client.env` of a default data folder. A stored key
+goes only to the address beside it. Contexts are in `~/.config/gpuward/contexts.json`, or below `XDG_CONFIG_HOME`; a
+call refuses that file where others may read it.
 
 With `-o json` or `-o yaml` a verb prints exactly what the API returns.
 """

@@ -24,6 +24,7 @@ def gpuward(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     """Calls the command line with a valid key and without the data folder of the user."""
     monkeypatch.setattr(wait, "POLL_S", 0.01)
     env = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
+    env["XDG_CONFIG_HOME"] = None
 
     def call(*words: str, stdin: str | None = None, **more_env: str | None) -> Result:
         return CliRunner().invoke(app, list(words), input=stdin, env={**env, **more_env})

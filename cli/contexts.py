@@ -1,0 +1,185 @@
+"""Addresses and keys of controllers by name, in a file that only its user may read."""
+
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from cli.errors import CliError, NotFoundError, UsageError
+
+_FILE: Final = "contexts.json"
+_OTHERS: Final = 0o077
+_MOST_BYTES: Final = 1024 * 1024
+_LOCK_S: Final = 5.0
+_LOCK_PERIOD_S: Final = 0.05
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Base URL of a controller without a trailing slash, and a key of its API."""
+
+    url: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All contexts by name. `in_use`: the name of the one in use; None: there is none."""
+
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+    in_use: str | None = None
+
+    def get(self, name: str) -> Context:
+        """The context of this name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        found = self.by_name.get(name)
+        if found is None:
+            raise NotFoundError(f"context {name!r} does not exist; list them: gpuward context list")
+        return found
+
+    def current(self) -> Context | None:
+        """The context in use, if there is one.
+
+        Raises:
+            NotFoundError: its name is that of no context.
+        """
+        return None if self.in_use is None else self.get(self.in_use)
+
+    def having(self, name: str, context: Context) -> "Contexts":
+        """The same, with this context.
+
+        Raises:
+            UsageError: the name is not valid.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is not a valid name; write up to 63 letters, digits, '-', '_' and '.'")
+        return Contexts({**self.by_name, name: context}, self.in_use)
+
+    def without(self, name: str) -> "Contexts":
+        """The same, without this context. If it was in use, none is.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+        self.get(name)
+        kept = {one: context for one, context in self.by_name.items() if one != name}
+        return Contexts(kept, None if self.in_use == name else self.in_use)
+
+    def using(self, name: str | None) -> "Contexts":
+        """The same, with this context in use; None: none.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+        if name is not None:
+            self.get(name)
+        return Contexts(self.by_name, name)
+
+
+def contexts_file(environ: Mapping[str, str]) -> Path:
+    """The file of the contexts, in the user's folder for settings."""
+    base = environ.get("XDG_CONFIG_HOME")
+    if base and Path(base).is_absolute():  # its specification says to ignore relative paths
+        return Path(base) / "gpuward" / _FILE
+    return Path(environ["HOME"] if environ.get("HOME") else "~").expanduser() / ".config" / "gpuward" / _FILE
+
+
+def read_contexts(file: Path) -> Contexts:
+    """The contexts of a file; none if it does not exist.
+
+    Raises:
+        CliError: others may read or write it, or it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            found = os.fstat(opened.fileno())
+            if stat.S_IMODE(found.st_mode) & _OTHERS:
+                raise CliError(f"{file} holds keys, and others may read it; run: chmod 600 {file}")
+            if found.st_uid not in (os.geteuid(), 0):
+                raise CliError(f"{file} holds keys, and another user owns it; remove it, or take it over")
+            content = opened.read(_MOST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts()
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        return _contexts_of(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError):  # the text may hold keys, so no part of it is told
+        raise CliError(f"{file} is not valid; correct it, or remove it and add its contexts anew") from None
+
+
+def _contexts_of(data: Any) -> Contexts:
+    by_name = {str(name): Context(str(one["url"]), str(one["key"])) for name, one in data["contexts"].items()}
+    return Contexts(by_name, None if data.get("in_use") is None else str(data["in_use"]))
+
+
+@contextmanager
+def changing(file: Path) -> Iterator[list[Contexts]]:
+    """The contexts in a list of one; what the caller puts there is written, unless it raises. One call at a time.
+
+    Raises:
+        CliError: the file cannot be read or written, or another call changes it for long.
+    """
+    try:
+        folder = file.resolve().parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _not_written(file, error) from error
+    try:
+        _lock(descriptor, file)
+        before = read_contexts(file)
+        holder = [before]
+        yield holder
+        if holder[0] != before:
+            _write(file.resolve(), holder[0])
+            os.fsync(descriptor)
+    except OSError as error:
+        raise _not_written(file, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, file: Path) -> None:
+    until = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise CliError(f"another call changes {file} for {_LOCK_S:g} s already; try again") from None
+            time.sleep(_LOCK_PERIOD_S)
+        else:
+            return
+
+
+def _write(file: Path, contexts: Contexts) -> None:
+    """Writes a draft and puts it in the file's place, so that a crash leaves the old or the new one."""
+    kept = {name: {"url": one.url, "key": one.key} for name, one in contexts.by_name.items()}
+    text = json.dumps({"in_use": contexts.in_use, "contexts": kept}, indent=2) + "\n"
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as opened:
+            opened.write(text.encode())
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _not_written(file: Path, error: OSError) -> CliError:
+    return CliError(f"{file} cannot be written: {error.strerror}")

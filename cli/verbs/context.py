@@ -1,0 +1,142 @@
+"""The verb `context`: addresses and keys of controllers by name, kept by this user. It asks no controller."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.connection import valid_url
+from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
+from cli.errors import CliError, NotFoundError, UsageError
+from cli.formatting import printable
+from cli.kind import Column, Kind, table_of
+from cli.output import Format, print_data, print_table
+from cli.runner import OutputOption, complain
+from schemas.printing import block
+
+app = typer.Typer()
+context = typer.Typer(no_args_is_help=True, help="Manage the controllers that this user calls.")
+app.add_typer(context, name="context")
+_MOST_KEY: Final = 1024
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
+_ROWS: Final = Kind(
+    "context",
+    "contexts",
+    "",
+    (
+        Column("NAME", lambda row, _: printable(row["name"])),
+        Column("IN USE", lambda row, _: "yes" if row["in_use"] else "no"),
+        Column("URL", lambda row, _: printable(row["url"])),
+    ),
+)
+
+
+@context.command()
+def add(
+    name: NameArgument,
+    url: Annotated[str, typer.Option("--url", help="URL of the controller.")],
+    use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
+) -> None:
+    """Add a context. Its key is read from stdin, or asked for, and is never printed."""
+    with _complaining():
+        address = valid_url(url, "--url")
+        made = Context(address, _key_from_stdin())
+        with changing(contexts_file(os.environ)) as held:
+            if name in held[0].by_name and not replace:
+                raise CliError(f"context {name!r} exists; replace it with --replace")
+            held[0] = held[0].having(name, made)
+            if use:
+                held[0] = held[0].using(name)
+        print(block(f"context/{name} {'added and in use' if use else 'added'}"))
+
+
+@context.command("use")
+def use_context(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Use none.")] = False,
+) -> None:
+    """Use a context from now on, where flags and environment name no controller."""
+    with _complaining():
+        if (name is None) != none:
+            raise UsageError("write `gpuward context use NAME`, or `gpuward context use --none`")
+        with changing(contexts_file(os.environ)) as held:
+            held[0] = held[0].using(name)
+        print("no context is in use" if name is None else block(f"context/{name} in use"))
+
+
+@context.command("list")
+def list_contexts(output: OutputOption = Format.TABLE) -> None:
+    """List contexts, without their keys."""
+    with _complaining():
+        found = _contexts()
+        rows = [_row(found, name) for name in sorted(found.by_name)]
+        if output.for_programs:
+            print_data({"items": rows}, output)
+        else:
+            print_table(table_of(_ROWS, rows, datetime.now().astimezone()), empty="no contexts found")
+
+
+@context.command()
+def show(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the context. Default: the one in use.")
+    ] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show a context, without its key."""
+    with _complaining():
+        found = _contexts()
+        wanted = name or found.in_use
+        if wanted is None:
+            raise NotFoundError("no context is in use; use one: gpuward context use NAME")
+        row = _row(found, wanted)
+        if output.for_programs:
+            print_data(row, output)
+        else:
+            in_use = "yes" if row["in_use"] else "no"
+            print(block(f"Name:    {wanted}\nURL:     {row['url']}\nIn use:  {in_use}"))
+
+
+@context.command()
+def delete(name: NameArgument) -> None:
+    """Delete a context with its key. The key itself stays valid: see `gpuward key revoke`."""
+    with _complaining():
+        with changing(contexts_file(os.environ)) as held:
+            held[0] = held[0].without(name)
+        print(block(f"context/{name} deleted"))
+
+
+@contextmanager
+def _complaining() -> Iterator[None]:
+    try:
+        yield
+    except CliError as error:
+        complain(error)
+
+
+def _contexts() -> Contexts:
+    return read_contexts(contexts_file(os.environ))
+
+
+def _row(contexts: Contexts, name: str) -> dict[str, Any]:
+    return {"name": name, "url": contexts.get(name).url, "in_use": name == contexts.in_use}
+
+
+def _key_from_stdin() -> str:
+    """The key, of which no error tells a part.
+
+    Raises:
+        UsageError: there is none, or it is not one.
+    """
+    text = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read(_MOST_KEY + 1)
+    found = str(text).strip()
+    if not found:
+        raise UsageError("stdin is empty; give the key there: gpuward context add NAME --url URL < FILE")
+    if len(found) > _MOST_KEY or not found.isascii() or not found.isprintable() or " " in found:
+        raise UsageError("what stdin holds is not a key; a key is one line, such as `gpuward key create` prints it")
+    return found
