@@ -107,6 +107,55 @@ async def test_a_key_is_shown_once_and_revoked(admin: Seat, cluster_a: Cluster) 
     assert [one["revoked_at"] is not None for one in keys if one["name"] == "cy"] == [True]
 
 
+async def test_a_key_with_limits_and_a_secret(admin: Seat, cluster_a: Cluster) -> None:
+    page = await admin.live("/ui/access")
+    await page.get_by_role("button", name="Make a key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("dee")
+    await expect(dialog.get_by_label("Requests per minute")).to_have_count(0)
+    await dialog.get_by_label("Role").select_option("inference")
+    await dialog.get_by_label("Expires in").fill("30d")
+    await dialog.get_by_label("Models").fill("chat, team-*")
+    await dialog.get_by_label("Requests per minute").fill("sixty")
+    await expect(dialog.get_by_role("button", name="Make key")).to_be_disabled()
+    await dialog.get_by_label("Requests per minute").fill("60")
+    await dialog.get_by_role("button", name="Make key").click()
+    await page.get_by_role("dialog", name="Key dee").get_by_role("button", name="Done").click()
+    await expect(page.get_by_role("row", name=re.compile("^dee "))).to_contain_text("chat, team-*; 60 requests/min")
+    (made,) = [one for one in (await cluster_a.get("/keys"))["items"] if one["name"] == "dee"]
+    assert (made["role"], made["models"], made["rpm"], made["tpm"]) == ("inference", ["chat", "team-*"], 60, None)
+    assert made["expires_at"] is not None
+    await page.get_by_role("button", name="Set a secret").click()
+    await dialog.get_by_label("Name").fill("hf")
+    await dialog.get_by_label("Value").fill("never-shown")
+    await dialog.get_by_role("button", name="Set secret").click()
+    await expect(page.get_by_role("status").filter(has_text="Secret hf is set.")).to_be_visible()
+    assert "never-shown" not in await page.content()
+    await page.get_by_role("button", name="Delete a secret").click()
+    await dialog.get_by_label("Name").fill("hf")
+    await dialog.get_by_role("button", name="Delete secret").click()
+    await expect(page.get_by_role("status").filter(has_text="Secret hf is deleted.")).to_be_visible()
+
+
+async def test_a_row_of_the_hours_leads_to_its_idle_stretches(admin: Seat, cluster_a: Cluster) -> None:
+    await cluster_a.apply("lazy", engine="simulated", resources={"gpus": 1, "gpu_memory": "8GiB"})
+    await cluster_a.running("lazy")
+
+    async def reported() -> bool:
+        return "lazy" in [one["deployment"] for one in (await cluster_a.get("/reports/idle?since=1d"))["items"]]
+
+    await cluster_a.until(reported, "lazy is in the report", 90)
+    page = await admin.live("/ui/hours?since=1d")
+    await page.get_by_role("row", name=re.compile("^lazy")).get_by_role("link", name="idle stretches").click()
+    uid = (await cluster_a.get("/deployments/lazy"))["uid"]
+    await page.wait_for_url(f"**/ui/hours/lazy?uid={uid}&since=1d")
+    await expect(page.get_by_text(re.compile(r"In all [\d.]+ GPU hours wasted"))).to_be_visible()
+    await cluster_a.delete("lazy")
+    await cluster_a.gone("lazy")
+    await page.reload()
+    await expect(page.get_by_text(re.compile(r"In all [\d.]+ GPU hours wasted"))).to_be_visible()
+
+
 async def test_a_chat_comes_as_it_is_written_and_stops(admin: Seat, cluster_a: Cluster) -> None:
     await cluster_a.apply("chat", engine="simulated", resources={"gpus": 1, "gpu_memory": "8GiB"})
     await cluster_a.running("chat")

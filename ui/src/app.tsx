@@ -66,6 +66,7 @@ const PAGES: readonly (readonly [path: string, page: FunctionComponent])[] = [
   ["/ui/deployments/:name", DeploymentPage],
   ["/ui/instances/:id", InstancePage],
   ["/ui/hours", lazy(() => import("./pages/hours/page").then((page) => page.Hours))],
+  ["/ui/hours/:name", lazy(() => import("./pages/hours/stretches").then((page) => page.Stretches))],
   ["/ui/policies", lazy(() => import("./pages/policies/page").then((page) => page.Policies))],
   ["/ui/policies/:name", lazy(() => import("./pages/policies/page").then((page) => page.PolicyPage))],
   ["/ui/access", lazy(() => import("./pages/access/page").then((page) => page.Access))],

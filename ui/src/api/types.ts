@@ -12,6 +12,7 @@ export type Policy = Schemas["PolicyView"];
 export type Event = Schemas["EventView"];
 export type Plan = Schemas["PlanView"];
 export type Explain = Schemas["Explain"];
+export type IdleStretches = Schemas["IdleStretches"];
 export type IdleReport = Schemas["IdleReport"];
 export type IdleFigures = Schemas["IdleFigures"];
 export type Key = Schemas["KeyView"];

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useResource } from "../../api/load";
 import { request } from "../../api/request";
-import type { Key, KeyCreated, Page, Token, TokenCreated } from "../../api/types";
+import type { Key, Page, Token, TokenCreated } from "../../api/types";
 import { count } from "../../format/numbers";
 import { Act } from "../../parts/act";
 import { Age, Until } from "../../parts/age";
@@ -12,10 +12,10 @@ import { Badge } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { may } from "../../session/session";
+import { NewKey } from "./new-key";
+import { Secrets } from "./secrets";
 
-const ROLES = ["viewer", "operator", "admin", "inference"] as const;
-
-/** Keys and join tokens, for administrators. A secret value is shown once, and kept nowhere. */
+/** Keys, join tokens and secrets, for administrators. A secret value is shown once, and kept nowhere. */
 export function Access() {
   useTitle("Access");
   const shown = useSignal<{ title: string; value: string } | null>(null);
@@ -83,6 +83,7 @@ export function Access() {
           )}
         </Content>
       </Panel>
+      <Secrets />
       {shown.value && (
         <Dialog title={shown.value.title} onClose={() => (shown.value = null)}>
           <p>It is shown only here. Copy it now.</p>
@@ -181,53 +182,4 @@ function tokenColumns(reload: () => void): Column<Token>[] {
       ),
     },
   ];
-}
-
-function NewKey({ onMade }: { onMade: (made: KeyCreated) => void }) {
-  const name = useSignal("");
-  const role = useSignal<(typeof ROLES)[number]>("viewer");
-  return (
-    <Act
-      right="administer"
-      onAct={async () => {
-        onMade(
-          await request<KeyCreated>("keys", { method: "POST", body: { role: role.value, name: name.value.trim() } }),
-        );
-        name.value = "";
-      }}
-      confirm={() => ({
-        title: "Make an API key",
-        lines: ["Limits and an expiry are set with `gpuward key update`."],
-        verb: "Make key",
-        form: () => (
-          <>
-            <label>
-              Name{" "}
-              <input
-                value={name.value}
-                onInput={(event) => (name.value = event.currentTarget.value)}
-                maxLength={200}
-                autocomplete="off"
-              />
-            </label>
-            <label>
-              Role{" "}
-              <select
-                value={role.value}
-                onChange={(event) => (role.value = event.currentTarget.value as (typeof ROLES)[number])}
-              >
-                {ROLES.map((one) => (
-                  <option key={one} value={one}>
-                    {one}
-                  </option>
-                ))}
-              </select>
-            </label>
-          </>
-        ),
-      })}
-    >
-      Make a key
-    </Act>
-  );
 }

@@ -40,5 +40,8 @@ export function csvOf(report: IdleReport): string {
 
 /** Four decimals, exact halves to even as Python rounds them. */
 function fixed(value: number): string {
-  return value.toFixed(4);
+  // Of numbers in binary, only odd multiples of 1/32 lie exactly between two figures of four decimals.
+  if (Math.abs(value * 32) % 2 !== 1) return value.toFixed(4);
+  const below = Math.floor(value * 10_000);
+  return ((below % 2 ? below + 1 : below) / 10_000).toFixed(4);
 }

@@ -8,6 +8,7 @@ import { Content, Empty, Panel } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { csvOf } from "./csv";
+import { stretchesPage } from "./stretches";
 
 type Item = IdleReport["items"][number];
 const PERIODS: readonly (readonly [string, string])[] = [
@@ -84,6 +85,14 @@ const WOULD: Column<Item> = {
   numeric: true,
 };
 
+function stretchesOf(since: string): Column<Item> {
+  return {
+    key: "stretches",
+    title: "When",
+    cell: (one) => <a href={stretchesPage(one.deployment, one.uid, since)}>idle stretches</a>,
+  };
+}
+
 /** GPU hours by deployment, and what a policy would have freed. What is shown is part of the address. */
 export function Hours() {
   useTitle("GPU hours");
@@ -154,7 +163,7 @@ export function Hours() {
             <>
               <Table
                 label="GPU hours"
-                columns={report.replayed ? [...COLUMNS, WOULD] : COLUMNS}
+                columns={[...COLUMNS, ...(report.replayed ? [WOULD] : []), stretchesOf(since.value)]}
                 rows={report.items}
                 id={(one) => one.uid}
                 sort={{ key: "wasted", descending: true }}
