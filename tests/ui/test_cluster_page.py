@@ -153,3 +153,22 @@ async def test_search_and_shortcuts(admin: Seat) -> None:
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await page.wait_for_url("**/ui/deployments")
+
+
+async def test_a_quiet_connection_stays(admin: Seat) -> None:
+    """Longer than a page waits for a sign of life: it asks for one, and nothing begins anew."""
+    page = await admin.live("/ui/policies")
+    opened: list[str] = []
+    page.on("websocket", lambda socket: opened.append(socket.url))
+    await page.evaluate(
+        """() => {
+            window.said = [];
+            const live = document.querySelector("[data-part=live]");
+            const all = {childList: true, characterData: true, subtree: true};
+            new MutationObserver(() => window.said.push(live.textContent)).observe(live, all);
+        }"""
+    )
+    await asyncio.sleep(32)
+    assert opened == []
+    assert await page.evaluate("window.said") == []
+    await expect(page.locator("[data-part=live]")).to_have_text("live")

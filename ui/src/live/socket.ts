@@ -21,8 +21,12 @@ interface Subscription {
 const SESSION_OVER = 4401;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
-/** The server sends a heartbeat every 10 s. Without any message for so long, the connection is dead. */
-const SILENCE_MS = 25_000;
+/** A quiet cluster sends nothing, and a page does not see the server's pings: after so long it asks for a sign of life. */
+const QUIET_MS = 15_000;
+/** Without an answer to that for so long, the connection is dead. */
+const ANSWER_MS = 10_000;
+/** The id of the question: a topic that answers at once and is closed again. Subscriptions count from 1. */
+const PROBE_ID = 0;
 
 /** How long to wait before the n-th try: doubled each time up to 10 s, of which a third is random. */
 export function waitBefore(tries: number, random: number = Math.random()): number {
@@ -82,6 +86,7 @@ export class LiveSocket {
     socket.onmessage = (event: MessageEvent<string>) => {
       this.listen();
       const message = JSON.parse(event.data) as LiveMessage;
+      if (message.id === PROBE_ID && message.type === "opened") this.tell({ op: "close", id: PROBE_ID });
       this.subscriptions.get(message.id)?.take(message);
     };
     socket.onclose = (event) => {
@@ -97,8 +102,12 @@ export class LiveSocket {
     };
   }
 
+  /** Begins to wait for the next message anew. */
   private listen(): void {
     clearTimeout(this.silence);
-    this.silence = setTimeout(() => this.socket?.close(), SILENCE_MS);
+    this.silence = setTimeout(() => {
+      this.tell({ op: "open", id: PROBE_ID, topic: "events" });
+      this.silence = setTimeout(() => this.socket?.close(), ANSWER_MS);
+    }, QUIET_MS);
   }
 }
