@@ -12,7 +12,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGES = [
     "/ui/", "/ui/deployments", "/ui/deployments/chat", "/ui/deployments/gone", "/ui/pending", "/ui/workers",
     "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/events", "/ui/apply", "/ui/hours", "/ui/policies",
-    "/ui/hours/chat", "/ui/policies/watch", "/ui/policies/gone", "/ui/access", "/ui/playground", "/ui/catalog", "/ui/nowhere",
+    "/ui/hours/chat", "/ui/policies/watch", "/ui/policies/gone", "/ui/access", "/ui/playground",
+    "/ui/catalog", "/ui/nowhere",
 ]  # fmt: skip
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 THEMES = ("light", "dark")
