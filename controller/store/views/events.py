@@ -56,7 +56,7 @@ async def events_above(connection: Reader, floor: int, seen: Collection[int], li
         list(seen),
         limit,
     )
-    return [EventView.model_validate(dict(row)) for row in rows]
+    return [event_view(dict(row)) for row in rows]
 
 
 async def list_events(
