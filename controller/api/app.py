@@ -150,7 +150,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
     app[logs.MERGES] = asyncio.Semaphore(logs.MOST_MERGES)
-    app[live_socket.SOCKETS] = live_socket.Sockets()
+    app[live_socket.SOCKETS] = live_socket.sockets()
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(
         context.database.listen_connection,

@@ -1,9 +1,7 @@
 """One socket: reads what the client asks, runs its topics, and ends with its key, a slow client or the server."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -12,6 +10,7 @@ from pydantic import ValidationError
 
 from controller.api.context import PRINCIPAL
 from controller.api.errors import ApiError, as_api_error, error_form, invalid
+from controller.api.key_share import KeyShare
 from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
 from controller.api.parameters import refuse_unknown
@@ -25,39 +24,19 @@ log = structlog.get_logger(__name__)
 PING_S: Final = 10.0
 CLOSE_LIMIT_S: Final = 1.0
 MAX_TOPICS: Final = 16  # of one socket
-MAX_OF_KEY: Final = 32  # sockets
+MAX_OF_KEY: Final = 64  # sockets: a team's dashboards may share a viewer's key
 MAX_SOCKETS: Final = 256
 MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
 _SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
 _MAX_SHOWN: Final = 80
 
 
-class Sockets:
+def sockets() -> KeyShare:
     """Counts the open sockets."""
-
-    def __init__(self) -> None:
-        self._of_key: Counter[str] = Counter()
-
-    @contextmanager
-    def admitted(self, key_id: str) -> Iterator[None]:
-        """Counts one for as long as the context lasts.
-
-        Raises:
-            ApiError: 429 or 503, too many are open.
-        """
-        if self._of_key[key_id] >= MAX_OF_KEY:
-            message = f"{MAX_OF_KEY} live sockets of this key are open, the most allowed; close some"
-            raise ApiError(429, "too_many_live", message)
-        if self._of_key.total() >= MAX_SOCKETS:
-            raise ApiError(503, "too_many_live", f"{MAX_SOCKETS} live sockets are open, the most allowed; close some")
-        self._of_key[key_id] += 1
-        try:
-            yield
-        finally:
-            self._of_key -= Counter((key_id,))  # drops what is at zero
+    return KeyShare("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
 
 
-SOCKETS: Final = web.AppKey("SOCKETS", Sockets)
+SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
 
 
 async def live(request: web.Request) -> web.StreamResponse:

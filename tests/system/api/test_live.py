@@ -219,8 +219,9 @@ async def test_errors_are_those_of_the_routes(api: ServedApi, db: Database) -> N
 
 async def test_topics_sockets_and_messages_are_bounded(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "MAX_TOPICS", 2)
-    monkeypatch.setattr(handler, "MAX_OF_KEY", 1)
-    monkeypatch.setattr(handler, "MAX_SOCKETS", 2)
+    sockets = api.app[handler.SOCKETS]
+    monkeypatch.setattr(sockets, "of_key", 1)
+    monkeypatch.setattr(sockets, "total", 2)
     async with tab(api) as one:
         for number in range(2):
             await one.open(number, "objects")
@@ -287,7 +288,7 @@ async def test_a_client_that_does_not_read_is_cut(
         one.socket._response.connection.transport.pause_reading()
         changes = 0
         async with asyncio.timeout(60):
-            while sockets._of_key:
+            while len(sockets):
                 changes += 1
                 async with db.transaction() as connection:  # what does not compress
                     await connection.execute(
