@@ -16,6 +16,7 @@ from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
+from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     attention,
     audit,
@@ -137,6 +138,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.bound_connection,
             middlewares.identify,
             origin_middleware(context.proxies, context.from_gateway),
+            represent,
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,
@@ -163,6 +165,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)
+    app.cleanup_ctx.append(representation_context)
     app.cleanup_ctx.append(watch.feed_context)
     app.cleanup_ctx.append(feeds_context)
     app.cleanup_ctx.append(agent_proxies_context)

@@ -15,6 +15,7 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.errors import ApiError
+from controller.api.representation import accepts_gzip
 from controller.api.route import Access, Route
 
 _INDEX: Final = "index.html"
@@ -78,7 +79,7 @@ async def get(request: web.Request) -> web.Response:
         if name.startswith(_ASSETS):  # of another version: a page in its place would be read as a script
             raise ApiError(404, "not_found", f"no file of the dashboard is named {name[:200]!r}; reload the page")
         file = FILES[_INDEX]
-    accepted = _accepts_gzip(request.headers.get("Accept-Encoding", ""))
+    accepted = accepts_gzip(request.headers.get("Accept-Encoding", ""))
     coding = "gzip" if accepted and "gzip" in file.bodies else "identity"
     etag = file.etag_of(coding)
     caching = f"public, max-age={_YEAR_S}, immutable" if file.lasting else "no-cache"
@@ -89,14 +90,6 @@ async def get(request: web.Request) -> web.Response:
         headers["Content-Encoding"] = "gzip"
     charset = "utf-8" if file.media.startswith("text/") else None
     return web.Response(body=file.bodies[coding], headers=headers, content_type=file.media, charset=charset)
-
-
-def _accepts_gzip(header: str) -> bool:
-    for part in header.lower().split(","):
-        coding, _, parameters = part.partition(";")
-        if coding.strip() in ("gzip", "*"):
-            return parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
 
 
 async def to_dashboard(request: web.Request) -> web.Response:

@@ -117,7 +117,7 @@ async def served(
     async with (
         listening(app, shutdown_s=shutdown_s) as address,
         gateway_to(address, database, changes) as gateway,
-        aiohttp.ClientSession(auto_decompress=False) as session,
+        aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": "identity"}) as session,
     ):
         metrics = Metrics(surroundings.registry)
         url = f"http://127.0.0.1:{gateway.port}"
