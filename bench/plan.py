@@ -2,7 +2,7 @@
 
 Usage: PYTHONPATH=tests python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5] [--candidates]
 With `--candidates`, of one manifest, and of every GPU whether it could be selected by hand.
-Prints the median and the longest round, including the first, whose reads are cold.
+Prints the median and the longest round, including the first, which reads the inventory whole.
 """
 
 import argparse

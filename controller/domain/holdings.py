@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from controller.domain.placement import PlannedClaim
 
@@ -66,9 +66,16 @@ class Holding:
 class Holdings:
     """The claims of the ledger as of the last `replace`."""
 
-    def __init__(self) -> None:
-        self._of: dict[str, Holding] = {}
+    def __init__(self, of: Mapping[str, Holding] | None = None) -> None:
+        self._of = dict(of or {})
         self._on_device: defaultdict[str, set[str]] = defaultdict(set)
+        for instance, holding in self._of.items():
+            for uuid in holding.by_device:
+                self._on_device[uuid].add(instance)
+
+    def copy(self) -> Self:
+        """The same claims, apart from these."""
+        return type(self)(self._of)
 
     def get(self, instance: str) -> Holding | None:
         """The holding of this instance; None if it holds nothing."""

@@ -14,6 +14,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.store.core.database import Database
 from support.api_calls import deployment, plan
 from support.database.ledger import add_host
@@ -140,6 +141,7 @@ def test_plan_and_apply_agree(postgres: PostgresServer, template: str) -> None:
 async def one_example(api: ServedApi, db: Database, scene: Scene) -> None:
     async with db.connection() as connection:
         await connection.execute(EMPTY)
+    api.app[KEPT_INVENTORY].forget()
     term = await LeaderTerm.begin(db)
     try:
         await check(Floor(api, db, term), scene)

@@ -54,7 +54,6 @@ ELSEWHERE = {
     "leader.placement_passes.PlacementPasses.one_pass[0]": "as above",
     "leader.placement_passes.PlacementPasses.full_pass[0]": "as above",
     "leader.placement_passes.PlacementPasses.place_new": "as above",
-    "leader.inventory_cache.read_inventory": "the API's, for plans: it writes nothing",
     "core.events.write_event_in_session": "the API's, for keys, tokens and secrets",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.expire_lease": "the daemon's, at its start",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.domain.events import NewEvent
-from controller.leader.inventory_cache import read_inventory
+from controller.leader.inventory_cache import InventoryCache
 from controller.live.endpoints import read_endpoints
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -126,7 +126,9 @@ async def test_free_memory_is_what_placement_can_claim(migrated: Database) -> No
     await execute(migrated, "update devices set foreign_mib = 1024 where uuid = 'GPU-w-0'")
     async with migrated.snapshot() as c:
         gpu, worker = (await gpu_by_uuid(c, "GPU-w-0")).status, (await worker_by_name(c, "w")).status
-        free = (await read_inventory(c)).inventory.gpus.free[0]
+        cache = InventoryCache()
+        await cache.refresh(c)
+        free = cache.inventory.gpus.free[0]
     assert gpu.free_mib == free == 40 * GIB - 8 * GIB - 3 * GIB
     assert (gpu.claimed_mib, gpu.reserved_mib, gpu.foreign_mib) == (8 * GIB, 2 * GIB, GIB)
     assert (worker.claimed_mib, worker.free_mib) == (8 * GIB, gpu.free_mib + 38 * GIB)

@@ -11,6 +11,7 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -18,7 +19,6 @@ from controller.api.spec_privileges import judge_for
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
-from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
@@ -56,9 +56,9 @@ async def post(request: web.Request) -> web.Response:
     if manifests:
         async with request.app[ANALYSES_AT_ONCE]:
             effects = await effects_of(context, manifests, judge_for(request))
-    async with context.database.snapshot() as connection:
+    async with request.app[KEPT_INVENTORY].moment() as moment:
+        connection, seen = moment.connection, moment.seen
         await check_none_in_progress(connection)
-        seen = await read_inventory(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
     outcome = await asyncio.to_thread(

@@ -6,14 +6,13 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.context import CONTEXT
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.errors import ApiError
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
-from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.inventory.capacity import Inventory
@@ -28,13 +27,12 @@ _PENDING_PHASES: Final = frozenset({"pending", "analyzing"})
 
 async def get(request: web.Request) -> web.Response:
     """`GET /instances/{id}/explain`."""
-    async with request.app[CONTEXT].database.snapshot() as connection:
-        standing = await standing_of(connection, request.match_info["id"])
+    async with request.app[KEPT_INVENTORY].moment() as moment:
+        standing = await standing_of(moment.connection, request.match_info["id"])
         if standing.phase not in _PENDING_PHASES:
             raise ApiError(409, "not_waiting", f"instance {standing.instance} is {standing.phase}, not pending")
-        seen = await read_inventory(connection)
-        holders = await read_holders(connection, seen.holdings)
-    return json_response(await asyncio.to_thread(explain_instance, seen.inventory, standing, holders.staying))
+        holders = await read_holders(moment.connection, moment.seen.holdings)
+    return json_response(await asyncio.to_thread(explain_instance, moment.seen.inventory, standing, holders.staying))
 
 
 def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:

@@ -12,6 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, Moment
 from controller.api.dry_run.queue import MAX_QUEUED, asks_of
 from controller.api.parameters import known_parameters
 from controller.api.responses import json_response
@@ -20,10 +21,8 @@ from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced
 from controller.domain.restart_delays import RestartSettings
-from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
-from controller.store.core.database import Reader
 from controller.store.placement.pending import read_awaited, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
 from controller.store.placement.preemption import read_holders
@@ -61,15 +60,16 @@ async def get(request: web.Request) -> web.Response:
     """`GET /pending`."""
     known_parameters(request, "limit", "cursor")
     context = request.app[CONTEXT]
-    async with context.database.snapshot() as connection:
-        seen = await _read(connection, context.reserve)
+    async with request.app[KEPT_INVENTORY].moment() as moment:
+        seen = await _read(moment, context.reserve)
     reserved_on: Mapping[str, Sequence[str]] = {}
     if seen.one_pass is not None:
         reserved_on = await asyncio.to_thread(reservations_of, seen.one_pass, context.reserve)
     return json_response(_list(seen, reserved_on))
 
 
-async def _read(connection: Reader, reserve: ReserveTimes) -> _Seen:
+async def _read(moment: Moment, reserve: ReserveTimes) -> _Seen:
+    connection = moment.connection
     failures = RestartSettings().failures_per_worker
     pending = await read_pending(connection, MAX_QUEUED, failures_per_worker=failures, of_deployment=NOT_LISTED)
     queued = [one.id for one in pending.instances]
@@ -92,10 +92,9 @@ async def _read(connection: Reader, reserve: ReserveTimes) -> _Seen:
         for one in copies
         if (one.deployment_uid, one.revision) in known
     ]
-    inventory = await read_inventory(connection)
     only_leaving = not any(may_reserve(one, reserve.after_s) for one in waiting)
-    holders = await read_holders(connection, inventory.holdings, only_leaving=only_leaving)
-    return _Seen(at, queued, of, facts, others, _Pass(inventory.inventory, waiting, reserved, holders))
+    holders = await read_holders(connection, moment.seen.holdings, only_leaving=only_leaving)
+    return _Seen(at, queued, of, facts, others, _Pass(moment.seen.inventory, waiting, reserved, holders))
 
 
 def reservations_of(one_pass: _Pass, reserve: ReserveTimes) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
@@ -21,7 +22,6 @@ from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.spec_privileges import judge_for
-from controller.leader.inventory_cache import read_inventory
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.deployments.names import problems_of_names
 from controller.store.placement.absences import Absences, read_absences
@@ -57,8 +57,8 @@ async def post(request: web.Request) -> web.Response:
         effects = await effects_of(context, list(deployments.values()), judge_for(request), every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
-    async with context.database.snapshot() as connection:
-        seen = await read_inventory(connection)
+    async with request.app[KEPT_INVENTORY].moment() as moment:
+        connection, seen = moment.connection, moment.seen
         queue = await read_queue(connection, without=replaced)
         facts = await read_deployments(connection, effects)
         preempts = any(effect.spec.preempt for effect in effects) or any(one.preempt for one in queue.waiting)

@@ -5,10 +5,11 @@ rebuilds the arrays. What a pass reserves counts on a device's row until that ro
 is noted in a log, so that a repeated search looks only at what changed since.
 """
 
-from collections import OrderedDict, defaultdict
+import copy
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from controller.scheduling.inventory.demand import ObservedDemand
 from controller.scheduling.inventory.equal_groups import EqualGroups
 from controller.scheduling.inventory.groups import GroupTable, TouchLog, build_groups
 from controller.scheduling.inventory.load import Loads
-from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables
+from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables, copy_of
 
 
 class Inventory:
@@ -295,6 +296,26 @@ class Inventory:
             if (gpu := self._row.get(uuid)) is not None:
                 self._gpus.instances[gpu] += sign
                 self._touch(gpu, gpu=True)
+
+    def copy(self) -> Self:
+        """What the ledger says, apart from this inventory: changes of the one are none of the other. Not in a pass."""
+        if self._stale:
+            self._rebuild()
+        twin = copy.copy(self)
+        twin._part()  # noqa: SLF001 - a copy of this object
+        return twin
+
+    def _part(self) -> None:
+        """Takes its own of all that changes in place. What a rebuild replaces as a whole stays shared."""
+        self._facts, self._devices = dict(self._facts), dict(self._devices)
+        self._of_worker = defaultdict(set, {worker: set(uuids) for worker, uuids in self._of_worker.items()})
+        self._loads = self._loads.copy()
+        self._pass, self._reserved = {}, defaultdict(dict)
+        self._workers, self._gpus = copy_of(self._workers), copy_of(self._gpus)
+        self._equal, self._label_masks = None, dict(self._label_masks)
+        self.log, self.searches, self.demand = TouchLog(), OrderedDict(), ObservedDemand()
+        for demand, count in Counter(load.demand for load in self._loads if load.demand is not None).items():
+            self.demand.add(demand, count)
 
 
 def _row_key(device: DeviceState) -> tuple[object, ...]:

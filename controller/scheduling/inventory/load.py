@@ -1,7 +1,9 @@
 """Where instances run: counts by deployment, worker and GPU. `spread` uses them."""
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 from controller.domain.holdings import InstanceLoad
 
@@ -13,6 +15,17 @@ class Loads:
         self._by_instance: dict[str, InstanceLoad] = {}
         self._on_workers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._on_gpus: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def copy(self) -> Self:
+        """The same loads, apart from these."""
+        twin = copy.copy(self)
+        twin._part()  # noqa: SLF001 - a copy of this object
+        return twin
+
+    def _part(self) -> None:
+        self._by_instance = dict(self._by_instance)
+        self._on_workers = _copied(self._on_workers)
+        self._on_gpus = _copied(self._on_gpus)
 
     def __iter__(self) -> Iterator[InstanceLoad]:
         return iter(self._by_instance.values())
@@ -46,3 +59,7 @@ class Loads:
                     del counter[key]
             if not counter:
                 del counts[load.deployment_uid]
+
+
+def _copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]]:
+    return defaultdict(Counter, {uid: of_it.copy() for uid, of_it in counts.items()})

@@ -5,8 +5,8 @@ where groups of several sizes are processed together.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,15 @@ def _platform_of(worker: WorkerFacts) -> Platform:
 
 def _kind_of(device: DeviceState) -> Kind:
     return Kind(device.vendor, device.model, "" if device.parent is None else device.uuid)
+
+
+_Table = TypeVar("_Table", "GpuTable", "WorkerTable")
+
+
+def copy_of(table: _Table) -> _Table:
+    """The same rows, apart from these: every column is an array or a list of its own."""
+    own: dict[str, Any] = {column.name: getattr(table, column.name).copy() for column in fields(table)}
+    return replace(table, **own)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What dry runs read beside the inventory: the number of placed and of pending instances, and known needs."""
+"""What dry runs read beside the inventory: numbers of placed and of pending instances, known needs, its horizon."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,6 +47,12 @@ async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tupl
     """The uid and the newest revision of each of these deployments."""
     rows = await connection.fetch("select uid, revision from deployments where uid = any($1::uuid[])", uids)
     return [(str(row["uid"]), row["revision"]) for row in rows]
+
+
+async def read_horizon(connection: Reader) -> int:
+    """The oldest transaction that this snapshot may not see as finished. It only rises, but for a restored database."""
+    (row,) = await connection.fetch("select pg_snapshot_xmin(pg_current_snapshot())::text as horizon")
+    return int(row["horizon"])
 
 
 async def count_queued(connection: Reader) -> int:
