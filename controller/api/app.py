@@ -11,7 +11,7 @@ from controller.api.agent_proxies import agent_proxies_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import defrag, explain, manifests, pending, plan
+from controller.api.dry_run import callers, defrag, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
@@ -163,7 +163,8 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         local=context.local_keys,
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
-    app[manifests.ANALYSES_AT_ONCE] = asyncio.Semaphore(manifests.MAX_ANALYSES_AT_ONCE)
+    app[callers.ANALYSES_AT_ONCE] = asyncio.Semaphore(callers.MAX_ANALYSES_AT_ONCE)
+    app[callers.VIEWERS_AT_ONCE] = asyncio.Semaphore(callers.MAX_VIEWERS_AT_ONCE)
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)

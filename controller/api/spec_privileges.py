@@ -1,8 +1,8 @@
 """Judges what a caller may write in a deployment: for apply, plan and dry runs alike.
 
-Administrators may write anything. Operators need a grant for what gives a process power over its host. Only a change
-that makes a new revision is judged, and then the whole new spec: what is stored goes on running, and may be scaled,
-stopped and started.
+Administrators may write anything. Operators need a grant for what gives a process power over its host. Viewers, which
+may only plan, have no grant. Only a change that makes a new revision is judged, and then the whole new spec: what is
+stored goes on running, and may be scaled, stopped and started.
 """
 
 from collections.abc import Collection
@@ -24,8 +24,11 @@ SETTING: Final = "GPUWARD_OPERATORS_MAY"
 
 def judge_for(request: web.Request) -> Judge:
     """The check of this request's caller: called with a name, the stored spec if there is one, and the new spec."""
-    if request[PRINCIPAL].role == "admin":
+    role = request[PRINCIPAL].role
+    if role == "admin":
         return partial(judge, frozenset(Grant))
+    if role == "viewer":
+        return partial(judge, frozenset())
     return partial(judge, request.app[CONTEXT].operators_may)
 
 
@@ -47,10 +50,10 @@ def judge(granted: Collection[Grant], name: str, old: DeploymentSpec | None, new
     if not missing:
         return
     fields = "; ".join(f"{power.path} {power.why}" for power in missing)
-    grants = ",".join(dict.fromkeys(power.grant for power in missing))
+    setting = f"{SETTING}=" + ",".join(dict.fromkeys(power.grant for power in missing))
     raise ApiError(
         403,
         "forbidden",
-        f"deployment {name}: {fields}; use a key of role admin, or set {SETTING}={grants} on the controller",
+        f"deployment {name}: {fields}; use a key of role admin, or of role operator with {setting} on the controller",
         details={"problems": [{"path": one.path, "message": f"{one.why}; needs {one.grant}"} for one in missing]},
     )

@@ -9,13 +9,13 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
+from controller.api.dry_run.callers import caller_of_dry_run
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
+from controller.api.dry_run.manifests import effects_of, validate_all
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.api.spec_privileges import judge_for
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
@@ -54,8 +54,9 @@ async def post(request: web.Request) -> web.Response:
     manifests = _deployments(body)
     effects: list[ManifestEffect] = []
     if manifests:
-        async with request.app[ANALYSES_AT_ONCE]:
-            effects = await effects_of(context, manifests, judge_for(request))
+        caller = caller_of_dry_run(request)
+        async with caller.analysing:
+            effects = await effects_of(context.database, manifests, caller)
     async with request.app[KEPT_INVENTORY].moment() as moment:
         connection, seen = moment.connection, moment.seen
         await check_none_in_progress(connection)

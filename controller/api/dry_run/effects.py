@@ -19,7 +19,6 @@ from schemas.api.needs import LayoutView
 from schemas.api.plan import PlanItem
 from schemas.placement_reasons import Reason
 
-MAX_INSTANCES: Final = 10_000
 _MAX_ADVISED: Final = 5  # deployments; each takes about ten placements, and naming blocking instances many more
 _ROLLOUT_WAITS: Final = "the rollout waits for an instance before it that does not fit; the old one goes on running"
 _ROLLOUT_PAUSED: Final = "the rollout is paused; the old one goes on running until it is resumed"

@@ -5,11 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aiohttp import web
-
-from controller.api.context import ApiContext
+from controller.api.dry_run.callers import Analyse, DryRunCaller
 from controller.api.dry_run.changes import ManifestEffect, PlanChange
-from controller.api.dry_run.effects import MAX_INSTANCES
 from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need
 from controller.domain.spec_changes import change_between, field_changes
@@ -19,7 +16,7 @@ from controller.engines.registry import engine_for, validate
 from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
-from controller.store.deployments.apply import Judge
+from controller.store.core.database import Database
 from controller.store.deployments.revisions import revision_under_way
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
@@ -29,8 +26,7 @@ from schemas.manifest.problems import FieldProblem, join_path
 
 ANALYSES_LIMIT_S: Final = 25.0  # for all analyses of one plan
 _ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for others
-MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
-ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
+_NOT_READ: Final = "no model is read for a key of the role viewer; plan it with a key of the role operator"
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
 
 
@@ -58,21 +54,21 @@ def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
 
 
 async def effects_of(
-    context: ApiContext, manifests: Sequence[DeploymentManifest], judge: Judge, *, every_need: bool = False
+    database: Database, manifests: Sequence[DeploymentManifest], caller: DryRunCaller, *, every_need: bool = False
 ) -> list[ManifestEffect]:
-    """The effect of each manifest, with its need: known, or analysed here.
+    """The effect of each manifest, with its need: known, or analysed here where the caller may have that.
 
     The need of a manifest without an instance to place is worked out for `every_need` alone.
 
     Raises:
-        ApiError: 400 for too many instances together; 403 for what the caller may not apply, by `judge`.
+        ApiError: 400 for too many instances together; 403 for what the caller may not apply.
     """
     specs = {manifest.name: manifest.spec() for manifest in manifests}
     hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
-    async with context.database.snapshot() as connection:
+    async with database.snapshot() as connection:
         live = await live_by_name(connection, specs)
         for name, spec in specs.items():
-            judge(name, live[name].spec if name in live else None, spec)
+            caller.judge(name, live[name].spec if name in live else None, spec)
         placed = await placed_counts(connection, [view.uid for view in live.values()])
         needs = await known_needs(connection, hashes.values())
         changes = {name: _change(live.get(name), spec) for name, spec in specs.items()}
@@ -89,7 +85,7 @@ async def effects_of(
         to_place = _to_place(view, spec, change, present, back_to)
         need: Need | str = ""
         if to_place or every_need:
-            need = await _need(context, spec, needs.get(hashes[name]), deadline_s)
+            need = await _need(caller.analyse, spec, needs.get(hashes[name]), deadline_s)
             if isinstance(need, Need):
                 needs[hashes[name]] = need
         uid = view.uid if view else f"new {name}"
@@ -99,8 +95,8 @@ async def effects_of(
         generation = view.generation if view else None
         effects.append(ManifestEffect(name, uid, spec, change, to_place, need, back_to, fields, replaces, generation))
     total = sum(effect.to_place for effect in effects)
-    if total > MAX_INSTANCES:
-        fix = f"must be at most {MAX_INSTANCES} instances in one plan, got {total}"
+    if total > caller.instances:
+        fix = f"must be at most {caller.instances} instances in one plan, got {total}"
         raise invalid([FieldProblem("replicas", fix)])
     return effects
 
@@ -121,16 +117,18 @@ def _to_place(
     return max(0, (view.status.wanted if change == "unchanged" else asked) - placed.total())
 
 
-async def _need(context: ApiContext, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
+async def _need(analyse: Analyse | None, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
     """The need, or why it is unknown. `deadline_s`, by the loop's clock, ends all analyses of this plan."""
     engine = engine_for(spec)
     if engine.analysis(spec) is None:
         return engine.need(spec, None)
     if known is not None:
         return known
+    if analyse is None:
+        return assumed_need(spec, _NOT_READ) or _NOT_READ
     try:
         async with asyncio.timeout_at(min(deadline_s, asyncio.get_running_loop().time() + _ANALYSIS_LIMIT_S)):
-            return await context.analyse(spec)
+            return await analyse(spec)
     except TimeoutError:
         why = "reading the model takes longer than a plan may wait; an apply continues reading"
     except ChildFailure as error:

@@ -8,11 +8,12 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
+from controller.api.dry_run.callers import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import ANALYSES_AT_ONCE, effects_of, validate_all
+from controller.api.dry_run.manifests import effects_of, validate_all
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
@@ -21,7 +22,6 @@ from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.api.spec_privileges import judge_for
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.deployments.names import problems_of_names
 from controller.store.placement.absences import Absences, read_absences
@@ -38,8 +38,13 @@ MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for ever
 
 async def post(request: web.Request) -> web.Response:
     """`POST /plan`."""
-    context = request.app[CONTEXT]
-    body = await read_model(request, PlanBody)
+    body, caller = await read_model(request, PlanBody), caller_of_dry_run(request)
+    async with caller.computing:
+        return json_response(await _plan(request.app, body, caller))
+
+
+async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
+    context = app[CONTEXT]
     parsed = parse_manifest_objects(list(body.manifests))
     written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
     deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
@@ -48,16 +53,18 @@ async def post(request: web.Request) -> web.Response:
         fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
         raise invalid([FieldProblem("candidates", fix)])
     async with context.database.snapshot() as connection:
-        policies = await policy_effects(connection, written, longest_window_s=context.longest_window_s)
+        policies = await policy_effects(
+            connection, written, longest_window_s=context.longest_window_s, secrets=caller.knows_secrets
+        )
         problems = [*policies.problems, *await problems_of_names(connection, deployments)]
         warnings = await warnings_of(connection, deployments)
     if problems:
         raise invalid(problems)
-    async with request.app[ANALYSES_AT_ONCE]:
-        effects = await effects_of(context, list(deployments.values()), judge_for(request), every_need=body.candidates)
+    async with caller.analysing:
+        effects = await effects_of(context.database, list(deployments.values()), caller, every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
-    async with request.app[KEPT_INVENTORY].moment() as moment:
+    async with app[KEPT_INVENTORY].moment() as moment:
         connection, seen = moment.connection, moment.seen
         queue = await read_queue(connection, without=replaced)
         facts = await read_deployments(connection, effects)
@@ -72,7 +79,7 @@ async def post(request: web.Request) -> web.Response:
         _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )
     changes = {effect.name: effect.change for effect in effects}
-    view = PlanView(
+    return PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
         policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
         field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
@@ -80,7 +87,6 @@ async def post(request: web.Request) -> web.Response:
         generations={effect.name: effect.generation for effect in effects if effect.generation},
         candidates=candidates,
     )  # fmt: skip
-    return json_response(view)
 
 
 def _played(
@@ -101,7 +107,7 @@ def _played(
 
 ROUTES: Final = (
     Route(
-        "POST", "/api/v1/plan", post, Access.OPERATE, "Show what an apply would do; writes nothing", "plan", PlanView,
+        "POST", "/api/v1/plan", post, Access.READ, "Show what an apply would do; writes nothing", "plan", PlanView,
         PlanBody,
     ),
 )  # fmt: skip

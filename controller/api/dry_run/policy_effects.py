@@ -32,9 +32,12 @@ class PolicyEffects:
 
 
 async def policy_effects(
-    connection: Reader, manifests: Mapping[str, Manifest], *, longest_window_s: float
+    connection: Reader, manifests: Mapping[str, Manifest], *, longest_window_s: float, secrets: bool = True
 ) -> PolicyEffects:
-    """The effect of applying all these manifests, given by their path in the request."""
+    """The effect of applying all these manifests, given by their path in the request.
+
+    Without `secrets` nothing tells whether the secrets exist that policies name.
+    """
     written = {path: one for path, one in manifests.items() if isinstance(one, PolicyManifest)}
     specs = {path: one.spec() for path, one in manifests.items() if isinstance(one, DeploymentManifest)}
     names = {one.name for one in written.values()}
@@ -42,10 +45,14 @@ async def policy_effects(
     present = await named_and_default(connection, names)
     after = {**present, **{one.name: _after(present, one) for one in written.values()}}
     problems = [
-        *await problems_of_policies(connection, written, longest_window_s=longest_window_s),
+        *await problems_of_policies(connection, written, longest_window_s=longest_window_s, secrets=secrets),
         *_second_defaults(written, after),
         *await problems_of_deployments(
-            connection, specs, longest_window_s=longest_window_s, also_known={one.name for one in written.values()}
+            connection,
+            specs,
+            longest_window_s=longest_window_s,
+            also_known={one.name for one in written.values()},
+            secrets=secrets,
         ),
     ]
     effective = {manifests[path].name: policy for path, spec in specs.items() if (policy := _effective(spec, after))}

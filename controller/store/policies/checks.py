@@ -24,6 +24,7 @@ async def problems_of_deployments(
     *,
     longest_window_s: float,
     also_known: Collection[str] = (),
+    secrets: bool = True,
 ) -> list[FieldProblem]:
     """Problems of the policies of deployments.
 
@@ -32,6 +33,7 @@ async def problems_of_deployments(
         specs: by their path in the manifest; an empty path for the whole manifest.
         longest_window_s: how long samples are kept.
         also_known: names of policies that will exist by then.
+        secrets: as below.
     """
     names = {path: name for path, spec in specs.items() if (name := named_policy(spec)) is not None}
     query = "select name from policies where name = any($1)"
@@ -48,13 +50,16 @@ async def problems_of_deployments(
         for path, spec in specs.items()
         if isinstance(spec.utilization_policy, UtilizationPolicy)
     }
-    return [*problems, *await problems_of_policies(connection, inline, longest_window_s=longest_window_s)]
+    return [
+        *problems,
+        *await problems_of_policies(connection, inline, longest_window_s=longest_window_s, secrets=secrets),
+    ]
 
 
 async def problems_of_policies(
-    connection: Reader, policies: Mapping[str, UtilizationPolicy], *, longest_window_s: float
+    connection: Reader, policies: Mapping[str, UtilizationPolicy], *, longest_window_s: float, secrets: bool = True
 ) -> list[FieldProblem]:
-    """Problems of policies, given by their path in the manifest."""
+    """Problems of policies, given by their path in the manifest. `secrets`: whether those must exist that they name."""
     problems = [
         FieldProblem(
             join_path(path, "time_window"),
@@ -64,15 +69,15 @@ async def problems_of_policies(
         for path, policy in policies.items()
         if policy.time_window > longest_window_s
     ]
-    secrets = {path: policy.webhook.secret for path, policy in policies.items() if policy.webhook is not None}
+    named = {path: policy.webhook.secret for path, policy in policies.items() if policy.webhook is not None and secrets}
     query = "select name from secrets where name = any($1)"
-    stored = {row["name"] for row in await connection.fetch(query, sorted(set(secrets.values())))} if secrets else set()
+    stored = {row["name"] for row in await connection.fetch(query, sorted(set(named.values())))} if named else set()
     problems += [
         FieldProblem(
             join_path(join_path(path, "webhook"), "secret"),
             f"no secret is named {name!r}; store the webhook's signing secret: gpuward secret set {name}",
         )
-        for path, name in secrets.items()
+        for path, name in named.items()
         if name not in stored
     ]
     return problems

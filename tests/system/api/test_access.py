@@ -31,7 +31,7 @@ def allowed(route: Route) -> set[str]:
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
         return {"admin"}
-    if route.path == "/api/v1/session":
+    if route.path in ("/api/v1/session", "/api/v1/plan"):
         return READ
     if route.path == "/api/v1/usage":
         return set(ROLES)  # a key for inference sees its own

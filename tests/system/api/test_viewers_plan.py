@@ -1,0 +1,83 @@
+"""Plans with a viewer's key: what is known, within bounds of its own, and nothing that a viewer may not read."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from controller.api.dry_run.callers import MAX_INSTANCES_OF_VIEWERS, VIEWERS_AT_ONCE
+from controller.domain.placement import Need
+from controller.store.core.database import Database
+from support.api_calls import PLAN, deployment
+from support.database.ledger import GIB, add_host, rows
+from support.leading.served_api import ServedApi
+
+MODEL = {"engine": "transformers", "model": "path:/models/tiny"}
+
+
+async def planned(api: ServedApi, *manifests: dict[str, Any], role: str = "viewer", **more: Any) -> tuple[int, Any]:
+    return await api.call("POST", PLAN, role=role, json={"manifests": list(manifests), **more})
+
+
+async def test_a_viewer_sees_what_an_operator_sees(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=2)
+    await api.call("PUT", "/api/v1/deployments/a", json={"engine": "simulated", "resources": {"gpus": 1}})
+    changed = deployment("a", resources={"gpus": 1, "gpu_memory": "20GiB"}, replicas=2)
+    answers = [await planned(api, changed, role=role, candidates=True) for role in ("viewer", "operator")]
+    assert answers[0] == answers[1]
+    status, body = answers[0]
+    assert (status, [item["fits"] for item in body["items"]]) == (200, [True, True])
+    assert body["field_changes"]["a"]
+    assert body["candidates"]["a"]["selectable"] == [True, True]
+    assert await rows(db, "select generation from deployments") == [{"generation": 1}]
+    status, _ = await api.call("PUT", "/api/v1/deployments/a", role="viewer", json={"engine": "simulated"})
+    assert status == 403
+
+
+async def test_no_model_is_read_for_a_viewer(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=1)
+    api.surroundings.need = Need(memory_mib=10 * GIB)
+    status, body = await planned(api, deployment("a", **MODEL), candidates=True)
+    assert (status, body["items"][0]["reason"], api.surroundings.analysed) == (200, "metadata_unknown", [])
+    assert "plan it with a key of the role operator" in body["items"][0]["explain"]["message"]
+    assert body["candidates"]["a"]["selectable"] == [False]
+    await api.call("PUT", "/api/v1/deployments/other", json=MODEL)
+    async with db.transaction() as connection:
+        need = {"memory_mib": 20 * GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}
+        await connection.execute("update revisions set need = $1", need)
+    status, body = await planned(api, deployment("a", **MODEL))
+    assert (body["items"][0]["memory_mib_per_gpu"], api.surroundings.analysed) == (20 * GIB, [])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_viewer_does_not_learn_which_secrets_exist(api: ServedApi, *, stored: bool) -> None:
+    if stored:
+        assert (await api.call("PUT", "/api/v1/secrets/hook", json={"value": "s" * 20}))[0] in (200, 201, 204)
+    webhook = {"url": "https://example.org/hook", "secret": "hook"}
+    rule = {"min_gpu_utilization": 10, "time_window": "10m", "webhook": webhook}
+    for manifest in (
+        {"kind": "UtilizationPolicy", "name": "p", **rule},
+        deployment("a", resources={"gpus": 1}, utilization_policy=rule),
+    ):
+        assert (await planned(api, manifest))[0] == 200
+        assert (await planned(api, manifest, role="operator"))[0] == (200 if stored else 400)
+
+
+async def test_a_viewer_has_no_grants(api: ServedApi) -> None:
+    status, answer = await planned(api, {"kind": "Deployment", "name": "a", "command": ["sleep", "60"]})
+    assert (status, answer["error"]["code"]) == (403, "forbidden")
+    assert "use a key of role admin" in answer["error"]["message"]
+
+
+async def test_the_plans_of_viewers_have_bounds_of_their_own(api: ServedApi) -> None:
+    many = deployment("a", replicas=MAX_INSTANCES_OF_VIEWERS // 2 + 1)
+    status, answer = await planned(api, many, {**many, "name": "b"})
+    assert status == 400
+    (problem,) = answer["error"]["details"]["problems"]
+    assert f"must be at most {MAX_INSTANCES_OF_VIEWERS} instances" in problem["message"]
+    assert (await planned(api, many, {**many, "name": "b"}, role="operator"))[0] == 200
+    async with api.app[VIEWERS_AT_ONCE]:
+        waiting = asyncio.create_task(planned(api, deployment("c")))
+        assert (await planned(api, deployment("c"), role="operator"))[0] == 200, "operators do not wait for viewers"
+        assert not waiting.done()
+    assert (await waiting)[0] == 200
