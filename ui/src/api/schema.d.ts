@@ -223,7 +223,7 @@ export interface paths {
         put?: never;
         /**
          * Show what an apply would do; writes nothing
-         * @description Roles: admin, operator.
+         * @description Roles: admin, operator, viewer.
          */
         post: operations["post_plan"];
         delete?: never;
