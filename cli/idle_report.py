@@ -6,29 +6,39 @@ from collections import Counter
 from typing import Final
 
 from cli.formatting import hours, or_dash, short_gpu, span
-from schemas.api.history import IdleFigures, IdleReport
+from schemas.api.history import IdleCost, IdleFigures, IdleReport
 
 _TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
 _CSV: Final = (
     "deployment", "uid", "deleted", "policy", "min_gpu_utilization", "claimed_gpu_hours", "used_gpu_hours",
-    "wasted_gpu_hours", "unknown_gpu_hours", "freed_gpu_hours", "would_free_gpu_hours",
+    "wasted_gpu_hours", "unknown_gpu_hours", "freed_gpu_hours", "would_free_gpu_hours", "currency", "claimed_cost",
+    "used_cost", "wasted_cost", "unknown_cost", "would_free_cost",
 )  # fmt: skip
+_COSTS: Final = ("claimed", "used", "wasted", "unknown", "would_free")
 
 
 def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
     """Titles and rows in GPU hours, the most wasteful deployment first, and the total."""
     last = None if report.replayed else -1
-    times = Counter(item.deployment for item in report.items)
-    rows = []
-    for item in report.items:
-        named = item.deployment + (f" ({short_gpu(item.uid)})" if times[item.deployment] > 1 else "")
-        name = f"{named}, deleted" if item.deleted else named
-        rows.append(
-            [name, or_dash(item.policy), f"{item.min_gpu_utilization}%", *_cells(item.gpu_hours)][:last],
-        )
+    rows = [
+        [name, or_dash(item.policy), f"{item.min_gpu_utilization}%", *_cells(item.gpu_hours)][:last]
+        for name, item in zip(_names(report), report.items, strict=True)
+    ]
     if rows:
         rows.append(["TOTAL", "", "", *_cells(report.total)][:last])
     return list(_TITLES[:last]), rows
+
+
+def cost_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows in money, in the order of the other table; no rows where no prices are set."""
+    if report.total_cost is None:
+        return [], []
+    last = None if report.replayed else -1
+    titles = ["DEPLOYMENT", *(f"{title} {report.currency}" for title in ("CLAIMED", "USED", "WASTED", "UNKNOWN"))]
+    rows = [[name, *_amounts(item.cost)][:last] for name, item in zip(_names(report), report.items, strict=True)]
+    if rows:
+        rows.append(["TOTAL", *_amounts(report.total_cost)][:last])
+    return [*titles, f"WOULD FREE {report.currency}"][:last], rows
 
 
 def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
@@ -46,11 +56,14 @@ def summary(report: IdleReport) -> str:
     if report.replayed:
         policy = f"{report.replayed.min_gpu_utilization} % / {span(report.replayed.time_window)}"
         lines.append(f"WOULD FREE: claimed after a policy of {policy} would have found the instance idle.")
+    if report.unpriced:
+        models = ", ".join(f"{one.model or 'unknown'} ({hours(one.gpu_hours)} GPU hours)" for one in report.unpriced)
+        lines.append(f"Without a price: {models}. Deployments on them have no amount and are not in the total.")
     return "\n".join(lines)
 
 
 def as_csv(report: IdleReport) -> str:
-    """One line per deployment, without a total. Hours have four decimals."""
+    """One line per deployment, without a total. Hours have four decimals, amounts two; what is unknown is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
@@ -63,8 +76,25 @@ def as_csv(report: IdleReport) -> str:
             )
         ]  # fmt: skip
         deleted = str(item.deleted).lower()
-        writer.writerow([item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization, *figures])
+        amounts = [getattr(item.cost, name) if item.cost else None for name in _COSTS]
+        named = [item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization]
+        writer.writerow([*named, *figures, report.currency, *amounts])
     return text.getvalue()
+
+
+def _names(report: IdleReport) -> list[str]:
+    """Deployments as rows name them: those that had the same name with a part of their uid."""
+    times = Counter(item.deployment for item in report.items)
+    return [
+        item.deployment
+        + (f" ({short_gpu(item.uid)})" if times[item.deployment] > 1 else "")
+        + (", deleted" if item.deleted else "")
+        for item in report.items
+    ]
+
+
+def _amounts(cost: IdleCost | None) -> list[str]:
+    return [or_dash(getattr(cost, name) if cost else None) for name in _COSTS]
 
 
 def _cells(f: IdleFigures) -> list[str]:

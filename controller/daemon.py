@@ -205,6 +205,7 @@ class _Controller:
                 reserve=settings.reserve,
                 operators_may=settings.operators_may,
                 viewers_read_logs=settings.viewers_read_logs,
+                prices=settings.prices,
                 connections=self._connections,
                 bodies=bodies,
                 proxies=proxies,

@@ -2,12 +2,15 @@
 
 import ipaddress
 import os
+import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from controller.domain.gpu_prices import GpuPrices, prices_of
 from controller.domain.grants import Grant
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
@@ -47,6 +50,10 @@ def _images(value: object) -> object:
 def _listed(value: object) -> object:
     """`command, code` as a list."""
     return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+
+def _prices(value: object) -> object:
+    return prices_of(value) if isinstance(value, str) else value
 
 
 Positive = Annotated[float, Field(gt=0, le=86_400)]
@@ -91,6 +98,21 @@ class ControllerSettings(BaseSettings):
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
+    gpu_hour_prices: Annotated[dict[str, Decimal], NoDecode, BeforeValidator(_prices)] = {}  # by words of a GPU's model
+    currency: str = Field("", validate_default=True)  # of the prices
+
+    @field_validator("currency")
+    @classmethod
+    def _of_prices(cls, value: str, info: ValidationInfo) -> str:
+        if re.fullmatch(r"[A-Z]{3}", value) or not (value or info.data.get("gpu_hour_prices")):
+            return value
+        what = "must be three capital letters" if value else "is required with gpu_hour_prices"
+        raise ValueError(f"{what}; set GPUWARD_CURRENCY, for example to EUR")
+
+    @property
+    def prices(self) -> GpuPrices:
+        """What GPU hours cost."""
+        return GpuPrices(self.gpu_hour_prices, self.currency)
 
     @property
     def reserve(self) -> ReserveTimes:

@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.database_waits import DatabaseWaits
+from controller.domain.gpu_prices import NO_PRICES, GpuPrices
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
@@ -52,6 +53,7 @@ class ApiContext:
         from_gateway: whether the gateway passes a request on, whose word on its origin counts.
         bodies: bounds the bytes of bodies in flight.
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
+        prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
     """
 
@@ -71,6 +73,7 @@ class ApiContext:
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     viewers_read_logs: bool = False
+    prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
 
 

@@ -33,3 +33,4 @@ class PastClaim:
     began: float
     ended: float
     running_since: float | None
+    model: str = ""  # of the GPU

@@ -57,6 +57,9 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "gateway_secret": "By which it believes what a gateway on another host says of clients; both need the same",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
+        "gpu_hour_prices": "What an hour of a GPU costs, by words of its model: `MODEL=PRICE`, separated by commas, "
+        "such as `H100=2.50, A100 80GB=1.80, *=1`; see [Policies](policies.md#in-money)",
+        "currency": "Currency of the prices, such as `EUR`; required with them",
     },
     "GatewaySettings": {"drain": "Longest time after SIGTERM for which answers of models go on"},
     "AgentSettings": {},

@@ -59,12 +59,34 @@ class IdleFigures(View):
     would_free: float | None = None
 
 
+class IdleCost(View):
+    """GPU hours in money: decimal numbers with two decimals, in the report's currency.
+
+    None: some of these hours were on GPUs of a model without a price, or nothing was replayed. What policies freed has
+    no amount.
+    """
+
+    claimed: str | None
+    used: str | None
+    wasted: str | None
+    unknown: str | None
+    would_free: str | None = None
+
+
+class UnpricedModel(View):
+    """A model of GPUs without a price, and the GPU hours that were claimed on it. An empty name: unknown."""
+
+    model: str
+    gpu_hours: float
+
+
 class IdleItem(View):
     """The GPU hours of a deployment. Deployments that had the same name differ in their uid.
 
     Attributes:
         min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
         policy: the name of the effective policy, `inline`, or empty if there is none.
+        cost: None where no prices are set.
     """
 
     deployment: str
@@ -73,6 +95,7 @@ class IdleItem(View):
     policy: str
     min_gpu_utilization: int
     gpu_hours: IdleFigures
+    cost: IdleCost | None = None
 
 
 class PolicyItem(View):
@@ -130,7 +153,14 @@ class IdleStretches(View):
 
 
 class IdleReport(View):
-    """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up."""
+    """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up.
+
+    Attributes:
+        items: the most wasteful first.
+        currency: of all amounts; None: no prices are set.
+        total_cost: the sum of the items' amounts; an item without an amount is not in it.
+        unpriced: where prices are set, models that have none and were claimed, most hours first.
+    """
 
     since: datetime
     until: datetime
@@ -138,3 +168,6 @@ class IdleReport(View):
     policies: list[PolicyItem]
     total: IdleFigures
     replayed: ReplayedPolicy | None = None
+    currency: str | None = None
+    total_cost: IdleCost | None = None
+    unpriced: list[UnpricedModel] = []

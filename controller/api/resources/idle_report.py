@@ -11,9 +11,11 @@ from aiohttp import web
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, known_parameters, whole_number
+from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.decide.policies.replay import freed_gpu_s
+from controller.domain.gpu_prices import GpuPrices
 from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
@@ -44,7 +46,8 @@ async def get(request: web.Request) -> web.Response:
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     replayed = _replayed(parameters)
     async with asyncio.timeout(DEADLINE_S):
-        return json_response(await _report(request.app[CONTEXT].database, since_s, replayed))
+        context = request.app[CONTEXT]
+        return json_response(await _report(context.database, since_s, replayed, context.prices))
 
 
 def since_of(until: datetime, since_s: float) -> datetime:
@@ -69,7 +72,9 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
     return UtilizationPolicy(min_gpu_utilization=minimum, time_window=int(window_s))
 
 
-async def _report(database: Database, since_s: float, replayed: UtilizationPolicy | None) -> IdleReport:
+async def _report(
+    database: Database, since_s: float, replayed: UtilizationPolicy | None, prices: GpuPrices
+) -> IdleReport:
     """Reads in several short transactions, since the past does not change."""
     async with database.snapshot() as connection:
         until = await rolled_up_to(connection)
@@ -81,68 +86,79 @@ async def _report(database: Database, since_s: float, replayed: UtilizationPolic
         async with database.snapshot() as connection:
             await add_usage(connection, sums, begin, end, minimums, WASTED_BELOW)
     would = await _would_free(database, since, until, replayed) if replayed else None
-    items = [_item(uid, spent, policies.get(uid), would) for uid, spent in sums.spent.items()]
+    items = [_item(uid, spent, policies.get(uid), would, prices) for uid, spent in sums.spent.items()]
     items.sort(key=lambda item: (-item.gpu_hours.wasted, item.deployment, item.uid))
     return IdleReport(
         since=since,
         until=until,
         items=items,
         policies=_policies(sums),
-        total=_figures(_total(sums), None if would is None else sum(would.values())),
+        total=_figures(_total(sums), None if would is None else sum(map(_sum, would.values()))),
         replayed=None
         if replayed is None
         else ReplayedPolicy(min_gpu_utilization=replayed.min_gpu_utilization, time_window=int(replayed.time_window)),
+        currency=prices.currency if prices else None,
+        total_cost=total_cost([item.cost for item in items if item.cost]) if prices else None,
+        unpriced=unpriced(sums.spent.values(), prices),
     )
 
 
 async def _would_free(
     database: Database, since: datetime, until: datetime, policy: UtilizationPolicy
-) -> dict[str, float]:
-    """GPU seconds that the policy would have freed, by deployment uid."""
-    freed: defaultdict[str, float] = defaultdict(float)
+) -> dict[str, dict[str, float]]:
+    """GPU seconds that the policy would have freed, by deployment uid and the GPUs' model."""
+    freed: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     after: str | None = ""
     while after is not None:
         async with database.snapshot() as connection:
             pasts, after = await read_pasts(connection, since, until, policy.time_window, after)
         for past in pasts:
             # Tens of thousands of minutes: too long for the event loop.
-            freed[past.deployment_uid] += await asyncio.to_thread(
-                freed_gpu_s, past.claims, past.minutes, policy, since.timestamp()
-            )
+            found = await asyncio.to_thread(freed_gpu_s, past.claims, past.minutes, policy, since.timestamp())
+            for model, seconds in found.items():
+                freed[past.deployment_uid][model] += seconds
     return freed
 
 
 def _item(
-    uid: str, spent: DeploymentUsage, policy: EffectivePolicy | None, would: Mapping[str, float] | None
+    uid: str,
+    spent: DeploymentUsage,
+    policy: EffectivePolicy | None,
+    would: Mapping[str, Mapping[str, float]] | None,
+    prices: GpuPrices,
 ) -> IdleItem:
+    would_free = None if would is None else would.get(uid, {})
     return IdleItem(
         deployment=spent.deployment,
         uid=uid,
         deleted=spent.deleted,
         policy="" if policy is None else policy.name or INLINE,
         min_gpu_utilization=WASTED_BELOW if policy is None else policy.spec.min_gpu_utilization,
-        gpu_hours=_figures(spent, None if would is None else would.get(uid, 0.0)),
+        gpu_hours=_figures(spent, None if would_free is None else _sum(would_free)),
+        cost=idle_cost(spent.by_model, would_free, prices) if prices else None,
     )
 
 
 def _figures(spent: DeploymentUsage, would_s: float | None) -> IdleFigures:
+    total = spent.total
     return IdleFigures(
-        claimed=spent.claimed_s / _HOUR_S,
-        used=spent.used_s / _HOUR_S,
-        wasted=spent.wasted_s / _HOUR_S,
-        unknown=max(0.0, spent.claimed_s - spent.known_s) / _HOUR_S,
+        claimed=total.claimed_s / _HOUR_S,
+        used=total.used_s / _HOUR_S,
+        wasted=total.wasted_s / _HOUR_S,
+        unknown=total.unknown_s / _HOUR_S,
         freed=spent.freed_s / _HOUR_S,
         would_free=None if would_s is None else would_s / _HOUR_S,
     )
 
 
+def _sum(seconds: Mapping[str, float]) -> float:
+    return sum(seconds.values())
+
+
 def _total(sums: Sums) -> DeploymentUsage:
     total = DeploymentUsage()
     for spent in sums.spent.values():
-        total.claimed_s += spent.claimed_s
-        total.known_s += spent.known_s
-        total.used_s += spent.used_s
-        total.wasted_s += spent.wasted_s
+        total.by_model[""].add(spent.total)
         total.freed_s += spent.freed_s
     return total
 

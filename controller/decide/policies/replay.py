@@ -5,6 +5,7 @@ that were read. It holds no requests, so requests are ignored. An instance is fo
 idle verdict. From then on, all that it held without a gap would have been free, restarts in place included.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -20,8 +21,8 @@ _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
 
 def freed_gpu_s(
     claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
-) -> float:
-    """GPU seconds that the policy would have freed of one instance from `since` on.
+) -> dict[str, float]:
+    """GPU seconds that the policy would have freed of one instance from `since` on, by the GPUs' model.
 
     Args:
         claims: all of the instance's claims.
@@ -29,12 +30,13 @@ def freed_gpu_s(
         policy: the policy; its action does not matter.
         since: nothing counts as freed before.
     """
-    freed = 0.0
+    freed: dict[str, float] = defaultdict(float)
     policy = policy.model_copy(update={"ignore_requests": True})
     for chain in _chains(claims):
         idle_at = _first_idle(chain, minutes, policy, since)
         if idle_at is not None:
-            freed += sum(c.share * max(0.0, c.ended - max(c.began, idle_at)) for c in chain)
+            for claim in chain:
+                freed[claim.model] += claim.share * max(0.0, claim.ended - max(claim.began, idle_at))
     return freed
 
 

@@ -15,10 +15,14 @@ _INSTANCES: Final = f"""
     select distinct instance_id, deployment_uid from ({SPANS}) s
      where running_since is not null and instance_id > $3 order by instance_id limit {_AT_ONCE}"""  # noqa: S608 - constants
 _CLAIMS: Final = f"""
-    select s.instance_id, s.device, w.name as worker, s.epoch, s.exclusive, s.share,
+    select s.instance_id, s.device, coalesce(w.name, '') as worker,
+           coalesce(g.model, '') as model, s.epoch, s.exclusive, s.share,
            {_EPOCH.format("s.began")} as began, {_EPOCH.format("s.ended")} as ended,
            {_EPOCH.format("s.running_since")} as running
-      from ({SPANS}) s left join workers w on w.id = s.worker_id where s.instance_id = any($3)"""  # noqa: S608 - as above
+      from ({SPANS}) s
+      left join workers w on w.id = s.worker_id
+      left join devices g on g.uuid = s.device
+     where s.instance_id = any($3)"""  # noqa: S608 - as above
 _MINUTES: Final = f"""
     select m.device, {_EPOCH.format("m.minute")} as minute, m.mean, m.max, m.covered_s
       from sample_minutes m
@@ -53,7 +57,8 @@ async def read_pasts(
         claims[row["instance_id"]].append(
             PastClaim(
                 track=Track(row["device"], own=not row["exclusive"]),
-                worker=row["worker"] or "",
+                worker=row["worker"],
+                model=row["model"],
                 epoch=row["epoch"],
                 share=row["share"] or 0.0,
                 began=row["began"],

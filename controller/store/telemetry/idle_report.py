@@ -32,11 +32,13 @@ SPANS: Final = """
       join deployments p on p.uid = i.deployment_uid
      where c.created_at < $2"""
 _CLAIMED: Final = f"""
-    select s.deployment_uid, max(s.deployment) as deployment, min(s.began) as began,
+    select s.deployment_uid, coalesce(g.model, '') as model, max(s.deployment) as deployment,
            bool_or(p.uid is null or p.deleted_at is not null) as deleted,
            sum(s.share * extract(epoch from s.ended - s.began)::float8) as claimed_s
-      from ({SPANS}) s left join deployments p on p.uid = s.deployment_uid
-     group by s.deployment_uid"""  # noqa: S608 - constants, no input
+      from ({SPANS}) s
+      left join deployments p on p.uid = s.deployment_uid
+      left join devices g on g.uuid = s.device
+     group by 1, 2"""  # noqa: S608 - constants, no input
 # Each claim `s` in each minute `m` of samples: `k.s` GPU seconds, and `l.minimum` below which they are wasted.
 _MINUTES: Final = f"""
       from ({SPANS}) s
@@ -50,10 +52,11 @@ _MINUTES: Final = f"""
        ) as k (s)"""  # noqa: S608 - as above
 _WASTED: Final = "m.max < coalesce(l.minimum, $5)"
 _COVERED: Final = f"""
-    select s.deployment_uid, sum(k.s) as known_s, sum(k.s * m.mean / 100) as used_s,
-           coalesce(sum(k.s) filter (where {_WASTED}), 0) as wasted_s
+    select s.deployment_uid, coalesce(max(g.model), '') as model, sum(k.s) as known_s,
+           sum(k.s * m.mean / 100) as used_s, coalesce(sum(k.s) filter (where {_WASTED}), 0) as wasted_s
       {_MINUTES}
-     group by s.deployment_uid"""
+      left join devices g on g.uuid = s.device
+     group by s.deployment_uid, s.device"""
 _WASTED_MINUTES: Final = f"""
     select m.minute, count(distinct s.device) as gpus, sum(k.s) as gpu_s
       {_MINUTES}
@@ -68,16 +71,43 @@ _FREED: Final = """
 
 
 @dataclass(slots=True)
-class DeploymentUsage:
-    """GPU seconds of one deployment."""
+class GpuSeconds:
+    """GPU seconds of one deployment on GPUs of one model."""
 
-    deployment: str = ""
-    deleted: bool = True
     claimed_s: float = 0.0
     known_s: float = 0.0
     used_s: float = 0.0
     wasted_s: float = 0.0
+
+    @property
+    def unknown_s(self) -> float:
+        """Claimed, but not covered by samples."""
+        return max(0.0, self.claimed_s - self.known_s)
+
+    def add(self, other: "GpuSeconds") -> None:
+        """Adds another one's."""
+        self.claimed_s += other.claimed_s
+        self.known_s += other.known_s
+        self.used_s += other.used_s
+        self.wasted_s += other.wasted_s
+
+
+@dataclass(slots=True)
+class DeploymentUsage:
+    """GPU seconds of one deployment, by the GPUs' model (empty: unknown), and those that policies freed."""
+
+    deployment: str = ""
+    deleted: bool = True
+    by_model: dict[str, GpuSeconds] = field(default_factory=lambda: defaultdict(GpuSeconds))
     freed_s: float = 0.0
+
+    @property
+    def total(self) -> GpuSeconds:
+        """Of all models."""
+        total = GpuSeconds()
+        for spent in self.by_model.values():
+            total.add(spent)
+        return total
 
 
 @dataclass(slots=True)
@@ -108,7 +138,8 @@ async def read_claimed(connection: Reader, since: datetime, until: datetime) -> 
     sums = Sums()
     for row in await connection.fetch(_CLAIMED, since, until):
         spent = sums.spent[str(row["deployment_uid"])]
-        spent.deployment, spent.deleted, spent.claimed_s = row["deployment"], row["deleted"], row["claimed_s"] or 0.0
+        spent.deployment, spent.deleted = row["deployment"], row["deleted"]
+        spent.by_model[row["model"]].claimed_s = row["claimed_s"] or 0.0
     for row in await connection.fetch(_FREED, since, until):
         spent = sums.spent[str(row["deployment_uid"])]
         spent.deployment = spent.deployment or row["deployment"]
@@ -141,7 +172,7 @@ async def add_usage(
         default: the same, for all other deployments.
     """
     for row in await connection.fetch(_COVERED, begin, end, list(minimums), list(minimums.values()), default):
-        spent = sums.spent[str(row["deployment_uid"])]
+        spent = sums.spent[str(row["deployment_uid"])].by_model[row["model"]]
         spent.known_s += row["known_s"]
         spent.used_s += row["used_s"]
         spent.wasted_s += row["wasted_s"]

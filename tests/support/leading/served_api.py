@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext, Check
+from controller.domain.gpu_prices import NO_PRICES, GpuPrices
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
@@ -95,6 +96,7 @@ async def served(
     shutdown_s: float = 5.0,
     operators_may: frozenset[Grant] = frozenset(),
     viewers_read_logs: bool = False,
+    prices: GpuPrices = NO_PRICES,
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, changes = Surroundings(), ChangeFanout()
@@ -110,6 +112,7 @@ async def served(
         longest_window_s=KEPT_S,
         operators_may=operators_may,
         viewers_read_logs=viewers_read_logs,
+        prices=prices,
         from_gateway=GatewayTrust(SECRET),
     )
     keys = {role: (await create_key(database, role)).key for role in ROLES}  # type: ignore[arg-type]  # of the literals

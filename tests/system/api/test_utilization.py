@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.gpu_prices import GpuPrices, prices_of
 from controller.store.core.database import Database
 from support.database.history import at, minutes, partitions, rolled_up, span
 from support.database.ledger import add_deployment, add_host, add_instance, claim
-from support.leading.served_api import ServedApi
+from support.leading.served_api import ServedApi, served
 
 A = "GPU-w-0"
 D = "/api/v1/deployments"
@@ -114,3 +115,37 @@ async def test_an_invalid_parameter_is_refused_by_its_name(api: ServedApi, path:
     found, body = await api.call("GET", f"/api/v1/{path}", role="viewer")
     assert found == status
     assert field in body["error"]["message"]
+
+
+async def test_the_idle_report_in_money(db: Database) -> None:
+    """One deployment on two models, one on a model without a price."""
+    await partitions(db)
+    await add_host(db, "h", gpus=1)
+    await add_host(db, "a", gpus=1)
+    await add_host(db, "t", gpus=1)
+    async with db.transaction() as c:
+        for name, model in (("h", "NVIDIA H100 NVL"), ("a", "NVIDIA A100-SXM4-80GB"), ("t", "Tesla T4")):
+            await c.execute("update devices set model = $2 where uuid = $1", f"GPU-{name}-0", model)
+    mixed, cheap = await add_deployment(db, "mixed"), await add_deployment(db, "cheap")
+    await span(db, "GPU-h-0", "i", mixed, 0, 3600, name="mixed")
+    await span(db, "GPU-a-0", "j", mixed, 0, 3600, name="mixed", share=0.5)
+    await span(db, "GPU-t-0", "k", cheap, 0, 1800, name="cheap")
+    await minutes(db, "GPU-h-0", [(60.0 * n, 50.0 if n < 30 else 0.0) for n in range(60)])
+    await minutes(db, "GPU-a-0", [(60.0 * n, 5.0) for n in range(30)], instance="j")
+    await rolled_up(db)
+    query = "/api/v1/reports/idle?since=1d&min_gpu_utilization=10&time_window=10m"
+    async with served(db, prices=GpuPrices(prices_of("H100=2.50, A100=1.00"), "EUR")) as priced:
+        report: dict[str, Any] = await priced.get(query, role="viewer")
+    costs = {item["deployment"]: item["cost"] for item in report["items"]}
+    expected = {"claimed": "3.00", "used": "0.64", "wasted": "1.50", "unknown": "0.25"}
+    would = costs["mixed"].pop("would_free")
+    assert costs["mixed"] == expected
+    assert 0 < float(would) < 3
+    assert set(costs["cheap"].values()) == {None, "0.00"}, "nothing of it was used or would be freed"
+    assert costs["cheap"]["claimed"] is None
+    assert (report["currency"], report["unpriced"]) == ("EUR", [{"model": "Tesla T4", "gpu_hours": 0.5}])
+    assert report["total_cost"] == {**expected, "would_free": would}
+    async with served(db) as plain:
+        report = await plain.get(query)
+    assert (report["currency"], report["total_cost"], report["unpriced"]) == (None, None, [])
+    assert [item["cost"] for item in report["items"]] == [None, None]

@@ -212,3 +212,47 @@ def test_a_replay_needs_both_flags(gpuward):
     result = gpuward("report", "idle", "--min-gpu-utilization", "30")
     assert result.exit_code == 2
     assert "--time-window" in result.stderr
+
+
+def cost(*amounts):
+    return dict(zip(("claimed", "used", "wasted", "unknown", "would_free"), amounts, strict=True))
+
+
+PRICED = {
+    **REPORT,
+    "items": [
+        {**item, "cost": one}
+        for item, one in zip(
+            REPORT["items"], (cost("250.00", "62.50", "125.00", "25.00", "100.00"), cost(*[None] * 5)), strict=True
+        )
+    ],
+    "currency": "EUR",
+    "total_cost": cost("250.00", "62.50", "125.00", "25.00", "100.00"),
+    "unpriced": [{"model": "Tesla T4", "gpu_hours": 100.0}],
+}
+
+
+def test_report_idle_in_money(gpuward, api):
+    api.canned["idle"] = PRICED
+    text = gpuward("report", "idle", *REPLAY).stdout
+    hours, money = text.split("DEPLOYMENT")[1:3]
+    assert "EUR" not in hours
+    assert line_of(money, "WOULD FREE").split()[:3] == ["CLAIMED", "EUR", "USED"]
+    assert line_of(money, "hello (10000000)").split()[-5:] == ["250.00", "62.50", "125.00", "25.00", "100.00"]
+    assert line_of(money, "hello (20000000)").split()[-5:] == ["-"] * 5, "unknown, and not 0"
+    assert line_of(money, "TOTAL").split() == ["TOTAL", "250.00", "62.50", "125.00", "25.00", "100.00"]
+    assert "Without a price: Tesla T4 (100 GPU hours)." in text
+
+
+def test_report_idle_in_money_for_programs(gpuward, api):
+    api.canned["idle"] = PRICED
+    assert json.loads(gpuward("report", "idle", "-o", "json").stdout) == PRICED
+    rows = list(csv.DictReader(io.StringIO(gpuward("report", "idle", "-o", "csv").stdout)))
+    assert [(row["currency"], row["wasted_cost"], row["would_free_cost"]) for row in rows] == [
+        ("EUR", "125.00", "100.00"),
+        ("EUR", "", ""),
+    ]
+    api.canned["idle"] = REPORT
+    rows = list(csv.DictReader(io.StringIO(gpuward("report", "idle", "-o", "csv").stdout)))
+    assert (rows[0]["currency"], rows[0]["claimed_cost"]) == ("", "")
+    assert "EUR" not in gpuward("report", "idle").stdout

@@ -2497,6 +2497,28 @@ export interface components {
             loop_lag_s: number;
         };
         /**
+         * IdleCost
+         * @description GPU hours in money: decimal numbers with two decimals, in the report's currency.
+         *
+         *     None: some of these hours were on GPUs of a model without a price, or nothing was replayed. What policies freed has
+         *     no amount.
+         */
+        IdleCost: {
+            /** Claimed */
+            claimed: string | null;
+            /** Used */
+            used: string | null;
+            /** Wasted */
+            wasted: string | null;
+            /** Unknown */
+            unknown: string | null;
+            /**
+             * Would Free
+             * @default null
+             */
+            would_free: string | null;
+        };
+        /**
          * IdleFigures
          * @description GPU hours. A claim of a share of a GPU's memory counts as that share.
          *
@@ -2532,6 +2554,7 @@ export interface components {
          *     Attributes:
          *         min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
          *         policy: the name of the effective policy, `inline`, or empty if there is none.
+         *         cost: None where no prices are set.
          */
         IdleItem: {
             /** Deployment */
@@ -2545,10 +2568,18 @@ export interface components {
             /** Min Gpu Utilization */
             min_gpu_utilization: number;
             gpu_hours: components["schemas"]["IdleFigures"];
+            /** @default null */
+            cost: components["schemas"]["IdleCost"] | null;
         };
         /**
          * IdleReport
          * @description GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up.
+         *
+         *     Attributes:
+         *         items: the most wasteful first.
+         *         currency: of all amounts; None: no prices are set.
+         *         total_cost: the sum of the items' amounts; an item without an amount is not in it.
+         *         unpriced: where prices are set, models that have none and were claimed, most hours first.
          */
         IdleReport: {
             /**
@@ -2568,6 +2599,18 @@ export interface components {
             total: components["schemas"]["IdleFigures"];
             /** @default null */
             replayed: components["schemas"]["ReplayedPolicy"] | null;
+            /**
+             * Currency
+             * @default null
+             */
+            currency: string | null;
+            /** @default null */
+            total_cost: components["schemas"]["IdleCost"] | null;
+            /**
+             * Unpriced
+             * @default []
+             */
+            unpriced: components["schemas"]["UnpricedModel"][];
         };
         /**
          * IdleStretch
@@ -4866,6 +4909,16 @@ export interface components {
              * @default null
              */
             revision: number | null;
+        };
+        /**
+         * UnpricedModel
+         * @description A model of GPUs without a price, and the GPU hours that were claimed on it. An empty name: unknown.
+         */
+        UnpricedModel: {
+            /** Model */
+            model: string;
+            /** Gpu Hours */
+            gpu_hours: number;
         };
         /**
          * UsageItem

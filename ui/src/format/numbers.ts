@@ -38,6 +38,11 @@ export function hours(value: number | null | undefined): string {
   return value < 100 ? value.toFixed(2) : grouped.format(value);
 }
 
+/** An amount as decimal text with thousands grouped: 1234.50 is 1,234.50. Never read as a number: no digit changes. */
+export function money(amount: string | null | undefined): string {
+  return amount == null ? UNKNOWN : amount.replace(/\B(?=(\d{3})+\.)/g, ",");
+}
+
 /** 1 instance, 2 instances. */
 export function plural(number: number, one: string, many = `${one}s`): string {
   return `${count(number)} ${number === 1 ? one : many}`;

@@ -14,6 +14,12 @@ const TITLES = [
   "unknown_gpu_hours",
   "freed_gpu_hours",
   "would_free_gpu_hours",
+  "currency",
+  "claimed_cost",
+  "used_cost",
+  "wasted_cost",
+  "unknown_cost",
+  "would_free_cost",
 ];
 
 /** A field; in quotes where it holds what separates fields. */
@@ -21,10 +27,10 @@ function field(value: string): string {
   return /[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
 }
 
-/** One line per deployment, in the order of the report. Hours have four decimals; unknown is empty. */
+/** One line per deployment, in the order of the report. Hours have four decimals, amounts two; unknown is empty. */
 export function csvOf(report: IdleReport): string {
   const rows = report.items.map(
-    ({ deployment, uid, deleted, policy, min_gpu_utilization: below, gpu_hours: hours }) => [
+    ({ deployment, uid, deleted, policy, min_gpu_utilization: below, gpu_hours: hours, cost }) => [
       deployment,
       uid,
       String(deleted),
@@ -33,6 +39,8 @@ export function csvOf(report: IdleReport): string {
       ...[hours.claimed, hours.used, hours.wasted, hours.unknown, hours.freed, hours.would_free].map((value) =>
         value == null ? "" : fixed(value),
       ),
+      report.currency ?? "",
+      ...[cost?.claimed, cost?.used, cost?.wasted, cost?.unknown, cost?.would_free].map((amount) => amount ?? ""),
     ],
   );
   return [TITLES, ...rows].map((row) => `${row.map(field).join(",")}\n`).join("");

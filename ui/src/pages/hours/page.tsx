@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import { useResource } from "../../api/load";
 import type { IdleFigures, IdleReport } from "../../api/types";
-import { hours, percent } from "../../format/numbers";
+import { hours, money, percent } from "../../format/numbers";
 import { fullTime, span } from "../../format/times";
 import { Content, Empty, Panel } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
@@ -85,6 +85,28 @@ const WOULD: Column<Item> = {
   numeric: true,
 };
 
+const COSTS = [
+  ["claimed", "Claimed"],
+  ["used", "Used"],
+  ["wasted", "Wasted"],
+  ["unknown", "Unknown"],
+  ["would_free", "Would free"],
+] as const;
+
+/** The columns in money; none where no prices are set. */
+function costsOf(report: IdleReport): Column<Item>[] {
+  const { currency } = report;
+  if (!currency) return [];
+  return COSTS.filter(([figure]) => figure !== "would_free" || report.replayed).map(([figure, title]) => ({
+    key: `${figure}_cost`,
+    title: `${title}, ${currency}`,
+    cell: (one) => money(one.cost?.[figure]),
+    value: (one) => (one.cost?.[figure] == null ? null : Number(one.cost[figure])),
+    numeric: true,
+    ...(figure === "used" || figure === "unknown" ? { rank: 3 as const } : {}),
+  }));
+}
+
 function stretchesOf(since: string): Column<Item> {
   return {
     key: "stretches",
@@ -163,7 +185,12 @@ export function Hours() {
             <>
               <Table
                 label="GPU hours"
-                columns={[...COLUMNS, ...(report.replayed ? [WOULD] : []), stretchesOf(since.value)]}
+                columns={[
+                  ...COLUMNS,
+                  ...(report.replayed ? [WOULD] : []),
+                  ...costsOf(report),
+                  stretchesOf(since.value),
+                ]}
                 rows={report.items}
                 id={(one) => one.uid}
                 sort={{ key: "wasted", descending: true }}
@@ -179,7 +206,7 @@ export function Hours() {
 }
 
 function Total({ report }: { report: IdleReport }) {
-  const { total, replayed } = report;
+  const { total, replayed, currency, total_cost: cost, unpriced } = report;
   return (
     <div class="muted">
       <p>
@@ -187,6 +214,15 @@ function Total({ report }: { report: IdleReport }) {
         wasted, {share(total.unknown, total)} unknown, {hours(total.freed)} freed by policies
         {replayed && <>, {hours(total.would_free)} would have been freed</>}.
       </p>
+      {currency && (
+        <p>
+          In {currency}: {money(cost?.claimed)} claimed, {money(cost?.used)} used, {money(cost?.wasted)} wasted,{" "}
+          {money(cost?.unknown)} unknown
+          {replayed && <>, {money(cost?.would_free)} would have been freed</>}.
+          {unpriced.length > 0 &&
+            ` Without a price: ${unpriced.map((one) => `${one.model || "unknown"} (${hours(one.gpu_hours)} GPU hours)`).join(", ")}. Deployments on them have no amount and are not in these sums.`}
+        </p>
+      )}
       <p>
         From {fullTime(report.since)} to {fullTime(report.until)}. Wasted: claimed in minutes that never reached the
         percentage below which they count as idle. Unknown: claimed in minutes without samples.
