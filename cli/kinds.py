@@ -12,7 +12,6 @@ from cli.kind import Column, Kind
 from cli.policy_text import action_of, idle_for, stops_in
 from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
-from schemas.explain_text import one_line
 from schemas.units import format_bytes
 from schemas.worker_conditions import CONTAINERS
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:  # slow to import
 
 def why(status: "InstanceStatus") -> str:
     """Why an instance has its phase, in one line; for a pending one why it is pending."""
-    if status.explain is not None and status.phase == "pending" and (line := one_line(status.explain)):
-        return line
+    if status.explain is not None and status.phase == "pending" and status.explain.message:
+        return status.explain.message
     sick = next((claim for claim in status.claims if claim.kind == "gpu" and claim.health != "ok"), None)
     of_gpu = "" if sick is None else f"{sick.device} is {sick.health}: {sick.health_reason}"
     return status.message or status.reason or of_gpu

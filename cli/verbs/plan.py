@@ -18,7 +18,6 @@ from cli.table import Table
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
-from schemas.explain_text import one_line
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -73,7 +72,7 @@ def _print_plan(view: PlanView) -> None:
 
 
 def _row(item: PlanItem) -> list[str]:
-    why = one_line(item.explain) if item.explain else layout_line(item.layout) if item.layout else ""
+    why = item.explain.message if item.explain else layout_line(item.layout) if item.layout else ""
     return [
         f"{item.deployment}#{item.instance}", _fits(item), or_dash(item.engine),
         or_dash(",".join(item.workers) or item.worker), short_gpus(item.gpus), gib(item.memory_mib_per_gpu), why,

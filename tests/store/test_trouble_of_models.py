@@ -8,7 +8,7 @@ from controller.store.core.database import Database
 from controller.store.deployments.serving import read_serving
 from support.database.ledger import add_deployment, add_instance
 
-NOWHERE = {"workers": 1, "rejected": {"need_gt_free": 1}, "message": "0/1 fit: 1 need_gt_free"}
+NOWHERE = {"workers": 1, "rejected": {"need_gt_free": 1}, "message": "0/1 fit: 1 VRAM"}
 FREEING = NOWHERE | {"freeing": True}
 
 

@@ -29,7 +29,6 @@ from controller.store.placement.preemption import read_holders
 from controller.store.views.moment import read_moment
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
 from schemas.api.pending import PendingList, PendingView
-from schemas.explain_text import one_line
 
 NOT_LISTED: Final = 1_000_000_000  # of one deployment: none is left out for being one of many
 
@@ -128,7 +127,7 @@ def _list(seen: _Seen, reserved_on: Mapping[str, Sequence[str]]) -> PendingList:
 
 
 def _view(facts: PendingFacts, of: int, place: int | None = None, reserved_on: Sequence[str] = ()) -> PendingView:
-    line = one_line(facts.explain) if facts.explain is not None and facts.phase == "pending" else ""
+    line = facts.explain.message if facts.explain is not None and facts.phase == "pending" else ""
     return PendingView.model_validate(
         {
             "instance": facts.id,

@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, ContainerRuntime, Layout
+from controller.scheduling.explain.wording import one_line
 from controller.scheduling.explain.worker_misses import WorkerMisses, layouts_shown, worker_misses
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
-from controller.scheduling.search.selection import UnknownNames
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.placement_reasons import Reason
 
@@ -68,7 +68,7 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
         rejected = +rejected
     nearest = _nearest(request, misses, ruled_out)
     workers = len(reached) + len(unknown)
-    return Explain(
+    explain = Explain(
         workers=workers,
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         nearest=nearest,
@@ -80,8 +80,8 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
             for layout, reason in request.ask.tried
             if _large_enough(search, layout, too_small).any()
         ],
-        message=_message(workers, rejected, nearest, unknown),
     )
+    return explain.model_copy(update={"message": one_line(explain)})
 
 
 def _ruled_out(search: Search, too_small: Bools) -> dict[Reason, Bools]:
@@ -220,18 +220,3 @@ def _figures(request: Request, reason: Reason, misses: WorkerMisses, *, sized: b
         least = ask.min_gpu_mib if reason == Reason.NEED_GT_CAPACITY else 0
         return np.array([max(layout.memory_mib, least) for layout in layouts_shown(ask)])[misses.layout], misses.free
     return (misses.wanted, misses.left) if reason in _COUNTED else (need, need)
-
-
-def _message(workers: int, rejected: Counter[str], nearest: NearestMiss | None, unknown: UnknownNames) -> str:
-    if not workers:
-        return "0/0 fit: no worker has joined yet"
-    parts = []
-    for code, count in sorted(rejected.items(), key=lambda item: (-item[1], item[0])):
-        figures = f" ({nearest.message})" if nearest is not None and nearest.code == code else ""
-        parts.append(f"{count} {code}{figures}")
-    line = f"0/{workers} fit: {', '.join(parts)}"
-    if unknown.names:
-        line += f"; no such worker or GPU: {', '.join(unknown.names)}"
-    if unknown.ambiguous:
-        line += f"; ambiguous: {', '.join(unknown.ambiguous)}"
-    return line

@@ -204,7 +204,8 @@ def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
     """With its subjects, whose names are at hand: looking them up for each event took longer than writing it."""
     waiting, placed = start.waiting, start.placed
     gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
-    hosts = f" of {len(placed.workers)} workers" if len(placed.workers) > 1 else ""
+    where = ", ".join(workers[worker] for worker in placed.workers)
+    held = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     subjects = [
         ("deployment", waiting.deployment_uid, waiting.deployment),
         ("instance", waiting.id, waiting.id),
@@ -213,7 +214,7 @@ def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
     ]
     return {
         "instance_id": waiting.id,
-        "message": f"{waiting.id} is placed on {', '.join(gpus) or 'a host without GPUs'}{hosts}",
+        "message": f"{waiting.id} is placed on {where}" + (f", {held}" if gpus else ""),
         "objects": [f"{kind}:{uid}" for kind, uid, _ in subjects],
         "subjects": [{"kind": kind, "uid": uid, "name": name} for kind, uid, name in subjects],
         "evidence": {

@@ -1,6 +1,6 @@
 """Reads what needs an operator: few queries over what is in trouble, none over what runs well."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,8 +18,6 @@ from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
 from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions
-from schemas.api.explain import Explain
-from schemas.explain_text import one_line
 from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 
 _MOST: Final = 20_000  # instances
@@ -50,7 +48,6 @@ _INSTANCES: Final = f"""
         or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
      order by i.created_at, i.id
      limit {_MOST}"""  # noqa: S608 - constants, no input
-_EXPLAINS: Final = "select id, explain from instances where id = any($1) and phase = 'pending' and explain is not null"
 _DEPLOYMENTS: Final = """
     select d.name, d.reason, d.message,
            (select max(e.at) from events e
@@ -131,17 +128,10 @@ def _worker(row: Any) -> WorkerFacts:
 
 
 async def _instances(connection: Reader) -> Sequence[TroubledInstance]:
-    rows = await connection.fetch(_INSTANCES)
-    # One of each deployment is shown, in the words of `gpuward ps`.
-    first = {row["deployment"]: row["id"] for row in reversed(rows) if row["phase"] == "pending"}
-    lines = {
-        row["id"]: one_line(Explain.model_validate(row["explain"]))
-        for row in (await connection.fetch(_EXPLAINS, list(first.values())) if first else ())
-    }
-    return [_instance(row, lines) for row in rows]
+    return [_instance(row) for row in await connection.fetch(_INSTANCES)]
 
 
-def _instance(row: Any, lines: Mapping[str, str]) -> TroubledInstance:
+def _instance(row: Any) -> TroubledInstance:
     failing_since: datetime = row["failing_since"]
     return TroubledInstance(
         id=row["id"],
@@ -149,7 +139,7 @@ def _instance(row: Any, lines: Mapping[str, str]) -> TroubledInstance:
         phase=row["phase"],
         since=row["since"],
         reason=row["reason"],
-        message=lines.get(row["id"]) or row["message"],
+        message=row["message"],
         failures=row["failures"],
         failing_since=failing_since,
         need_error=row["need_error"] or "",

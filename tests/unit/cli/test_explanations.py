@@ -3,32 +3,8 @@
 from cli.explanations import explain_lines, layout_line, need_lines
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.api.needs import LayoutView, NeedView
-from schemas.explain_text import one_line
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")
-
-
-def test_one_line_for_ps() -> None:
-    explain = Explain(workers=12, rejected={"need_gt_free": 8, "not_ready": 3, "os_arch": 1}, nearest=NEAREST)
-    assert one_line(explain) == "0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch"
-
-
-def test_reasons_with_the_same_word_are_added_up() -> None:
-    explain = Explain(workers=3, rejected={"need_gt_free": 1, "need_gt_capacity": 2}, nearest=NEAREST)
-    assert one_line(explain) == "0/3 fit: 3 VRAM (need 38 GiB, best free 22.1 on gpu-7)"
-
-
-def test_sizes_that_would_look_equal_get_two_decimals() -> None:
-    near = NEAREST.model_copy(update={"need_gib": 22.14})
-    assert "need 22.14 GiB, best free 22.13 on" in one_line(
-        Explain(workers=1, rejected={"need_gt_free": 1}, nearest=near)
-    )
-
-
-def test_unknown_names_and_unknown_codes() -> None:
-    explain = Explain(workers=1, rejected={"made_of_cheese": 1}, unknown=["w9", "GPU-x"])
-    assert one_line(explain) == "0/1 fit: 1 made of cheese; unknown workers or GPUs: w9, GPU-x"
-    assert one_line(Explain(workers=0, message="0/0 fit: no worker has joined yet")).startswith("0/0 fit")
 
 
 def test_all_lines() -> None:

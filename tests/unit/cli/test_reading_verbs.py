@@ -17,7 +17,7 @@ GPU_C = "GPU-cccccccc-0000-0000-0000-000000000000"
 @pytest.fixture
 def hello(api: ApiDouble):
     found = deployment("hello", spec={"replicas": 2}, ready=1, conditions=[{"type": "Available", "status": "true"}])
-    pending = {"workers": 2, "rejected": {"need_gt_free": 2}, "message": "0/2 fit: 2 need_gt_free"}
+    pending = {"workers": 2, "rejected": {"need_gt_free": 2}, "message": "0/2 fit: 2 VRAM"}
     claims = [{"device": GPU_A, "worker": "gpu-1", "memory_mib": 8192, "exclusive": False, "epoch": 3}]
     api.add(
         found,

@@ -22,7 +22,7 @@ def test_c02_too_large_names_the_nearest_miss_in_gib() -> None:
         "need_gt_capacity", "w24a", 24.23, 75.23,
     )  # fmt: skip
     assert decision.explain.rejected == {"need_gt_capacity": 1}
-    assert decision.explain.message == "0/1 fit: 1 need_gt_capacity (need 75.23 GiB, best free 24.23 on w24a)"
+    assert decision.explain.message == "0/1 fit: 1 VRAM (need 75.2 GiB, best free 24.2 on w24a)"
 
 
 def test_where_the_model_rules_out_every_layout_smaller_workers_keep_their_own_reason() -> None:
@@ -129,9 +129,7 @@ def test_the_one_line_message() -> None:
     fleet.add("mac", [W24A], os="darwin")
     decision = one(fleet, Ask("i", "d", (Layout(1, 24 * GIB, False),), compatibility=VLLM_LIKE))
     assert isinstance(decision, Unplaced)
-    assert decision.explain.message == (
-        "0/12 fit: 8 need_gt_free (need 24.00 GiB, best free 22.23 on gpu-7), 3 not_ready, 1 os_arch"
-    )
+    assert decision.explain.message == ("0/12 fit: 8 VRAM (need 24 GiB, best free 22.2 on gpu-7), 3 not ready, 1 arch")
     assert headline(decision.explain) == Reason.NEED_GT_FREE
 
 

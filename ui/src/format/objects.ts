@@ -1,17 +1,13 @@
 /** What the objects say of themselves, in a line. */
 
-import type { Deployment, Explain, Instance } from "../api/types";
+import type { Deployment, Instance } from "../api/types";
 
 /** Why an instance has its phase; for a pending one why it is pending. */
 export function whyInstance({ status }: Instance): string {
-  if (status.phase === "pending" && status.explain?.message) return explainLine(status.explain);
+  if (status.phase === "pending" && status.explain?.message) return status.explain.message;
   const sick = status.claims.find((claim) => claim.kind === "gpu" && claim.health !== "ok");
   const ofGpu = sick ? `${sick.device} is ${sick.health}: ${sick.health_reason}` : "";
   return status.message || status.reason || ofGpu;
-}
-
-export function explainLine(explain: Explain): string {
-  return [explain.message, explain.note].filter((part) => part).join("; ");
 }
 
 export function whyDeployment({ status }: Deployment): string {

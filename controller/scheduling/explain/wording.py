@@ -1,10 +1,9 @@
-"""Why an instance is pending, in one line: as `gpuward ps` prints it and `GET /pending` returns it. Pure."""
+"""Why an instance is pending, in one line: the `message` of an explanation, in every view of it. Pure."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:  # slow to import
-    from schemas.api.explain import Explain, NearestMiss
+from schemas.api.explain import Explain, NearestMiss
 
 # Short words for reason codes. Other codes are shown with blanks for underscores.
 _SHORT: Final = {
@@ -33,10 +32,10 @@ _SHORT: Final = {
 }
 
 
-def one_line(explain: "Explain") -> str:
+def one_line(explain: Explain) -> str:
     """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`."""
-    if not explain.rejected:
-        return explain.message
+    if not explain.workers:
+        return "0/0 fit: no worker has joined yet"
     counts: Counter[str] = Counter()
     for code, count in explain.rejected.items():
         counts[short(code)] += count
@@ -47,10 +46,10 @@ def one_line(explain: "Explain") -> str:
         parts.append(f"{count} {word}{sizes}")
     line = f"{explain.fit}/{explain.workers} fit: {', '.join(parts)}"
     if explain.unknown:
-        line += f"; unknown workers or GPUs: {', '.join(explain.unknown)}"
+        line += f"; no such worker or GPU: {', '.join(explain.unknown)}"
     if explain.ambiguous:
         line += f"; ambiguous: {', '.join(explain.ambiguous)}"
-    return f"{line}; {explain.note}" if explain.note else line
+    return line
 
 
 def short(code: str) -> str:
@@ -58,7 +57,7 @@ def short(code: str) -> str:
     return _SHORT.get(code, code.replace("_", " "))
 
 
-def _sizes(nearest: "NearestMiss") -> str:
+def _sizes(nearest: NearestMiss) -> str:
     if nearest.need_gib is None or nearest.free_gib is None:
         return nearest.message or f"such as {nearest.worker}"
     # One decimal, or two if both would look equal.
