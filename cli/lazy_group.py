@@ -51,6 +51,15 @@ class Verbs(TyperGroup):
         self.commands = _Imported()
         self._listed = TyperGroup(commands=[TyperCommand(verb.name, help=verb.help) for verb in VERBS])
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As any group. A kind in the place of a verb: the error names the call that lists the kind."""
+        if args and args[0] not in self.commands:
+            from cli.kinds import KINDS  # noqa: PLC0415 - slow, and only errors need it
+
+            if any(args[0].lower() in kind.words for kind in KINDS):
+                ctx.fail(f"No such command '{args[0]}'. List these objects by: gpuward get {args[0].lower()}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the names and the short help."""
         self._listed.format_commands(ctx, formatter)

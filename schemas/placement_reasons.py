@@ -154,7 +154,7 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
     ),
     Reason.METADATA_UNKNOWN: ReasonText(
         "The files that describe the model cannot be read, so its need is unknown.",
-        "Check the model name and the access token, or state `resources.gpu_memory`.",
+        "Check the model name, the access token and the way to the hub (`HF_ENDPOINT`), or set `resources.gpu_memory`.",
     ),
     Reason.NOT_ALL_SELECTED_READY: ReasonText(
         "A selected worker or GPU would do, but another selected one is not ready.",

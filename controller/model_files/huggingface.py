@@ -42,7 +42,7 @@ class HubFiles:
         self._repo, self._endpoint = repo, endpoint
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-        with _as_metadata_error(self.name):
+        with _as_metadata_error(self.name, endpoint):
             from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 
             api = HfApi(endpoint=endpoint)
@@ -63,7 +63,7 @@ class HubFiles:
         length = min(length, self.sizes[name] - start)
         if length <= 0:
             return b""
-        with _as_metadata_error(where(self, name)):
+        with _as_metadata_error(where(self, name), self._endpoint):
             from huggingface_hub import hf_hub_url  # noqa: PLC0415 - see the module's docstring
             from huggingface_hub.utils import (  # type: ignore[attr-defined]  # noqa: PLC0415 - not listed, documented
                 build_hf_headers,
@@ -104,7 +104,7 @@ def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
 
 
 @contextmanager
-def _as_metadata_error(name: str) -> Iterator[None]:
+def _as_metadata_error(name: str, endpoint: str | None) -> Iterator[None]:
     """Converts the library's errors into a MetadataError that says what to do."""
     try:
         from huggingface_hub.errors import (  # noqa: PLC0415 - see the module's docstring
@@ -139,4 +139,16 @@ def _as_metadata_error(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # the library's network errors have no common base of their own
         text = _SECRETS.sub("", str(error))[:_MAX_MESSAGE]
-        raise MetadataError(f"{name} cannot be read: {type(error).__name__}: {text}", retryable=True) from error
+        said = f"{type(error).__name__}: {text}"
+        if _is_unreachable(error):
+            hub = _SECRETS.sub("", endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+            said = (
+                f"this controller does not reach the hub at {hub} ({said}); set HF_ENDPOINT in its environment to "
+                "a mirror, or use path:, or set resources.gpu_memory"
+            )
+        raise MetadataError(f"{name} cannot be read: {said}", retryable=True) from error
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """By the name of a base class: the library has changed the package that its connections come from."""
+    return any(base.__name__ == "TransportError" for base in type(error).__mro__)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import wait
+from cli import connection, wait
 from cli.app import app
 from support.standins.api import KEY, ApiDouble, serving
 
@@ -23,6 +23,7 @@ def api() -> Iterator[ApiDouble]:
 def gpuward(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpuward:
     """Calls the command line with a valid key and without the data folder of the user."""
     monkeypatch.setattr(wait, "POLL_S", 0.01)
+    monkeypatch.setattr(connection, "_SYSTEM_DATA_DIR", tmp_path / "system")  # a controller may run on this host
     env = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
     env["XDG_CONFIG_HOME"] = None
 

@@ -112,3 +112,10 @@ def test_completion_of_verbs_imports_none_of_them():
 def test_a_verb_that_asks_and_prints_needs_no_event_loop(words):
     found = imported(*words, GPUWARD_URL="http://127.0.0.1:1", HOME="/nowhere")
     assert found.isdisjoint({"aiohttp", "cli.loop_transport"})
+
+
+@pytest.mark.parametrize("word", ["workers", "GPU", "keys"])
+def test_the_name_of_a_kind_leads_to_get(gpuward, word):
+    done = gpuward(word)
+    assert done.exit_code == 2
+    assert f"List these objects by: gpuward get {word.lower()}" in done.output
