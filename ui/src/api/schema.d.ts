@@ -2004,7 +2004,7 @@ export interface components {
          *         freeing: capacity is being freed for it: it is placed once that is done.
          *         tried: layouts for which there would be workers, if the model had another shape. Only in answers on demand.
          *         advice: what would make the instance fit; the scheduler has tried each line. Only in answers on demand.
-         *         message: one line, such as `0/12 fit: 8 need_gt_free (need 38 GiB, best free 22.1 on gpu-7), 3 not_ready`.
+         *         message: one line, such as `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready`.
          */
         Explain: {
             /** Workers */
