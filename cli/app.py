@@ -27,15 +27,33 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def remember_flags(
     ctx: typer.Context,
-    url: Annotated[str | None, typer.Option("--url", envvar="GPUWARD_URL", help="URL of the controller.")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", envvar="GPUWARD_URL", show_envvar=True, help="URL of the controller.")
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option("--api-key", envvar="GPUWARD_API_KEY", show_envvar=True, help="API key (prefer GPUWARD_API_KEY)."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            envvar="GPUWARD_CONTEXT",
+            show_envvar=True,
+            metavar="NAME",
+            help="A context of `gpuward context list`. It goes before GPUWARD_URL and GPUWARD_API_KEY.",
+        ),
     ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of this program."),
     ] = False,
 ) -> None:
-    """Keeps the flags for the client verbs. Without them, a verb takes what is stored: see `cli.connection`."""
-    ctx.obj = {"url": url, "key": key}
+    """Keeps the flags for the client verbs. They read the variables themselves: see `cli.connection`."""
+    given = {"url": url, "key": key, "context": context}
+    ctx.obj = {name: value if _is_flag(ctx, name) else None for name, value in given.items()}
+
+
+def _is_flag(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,4 +1,4 @@
-"""Address and key of the API: from flags, else the environment, the context in use, a `client.env`."""
+"""Address and key of the API: from flags, else a named context, the environment, the context in use, a `client.env`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -47,29 +47,48 @@ def read_client_env(path: Path) -> dict[str, str]:
 
 
 def find_connection(
-    url: str | None, key: str | None, *, environ: Mapping[str, str], data_dirs: Iterable[Path] | None = None
+    url: str | None,
+    key: str | None,
+    *,
+    context: str | None = None,
+    environ: Mapping[str, str],
+    data_dirs: Iterable[Path] | None = None,
 ) -> Connection:
-    """The connection to use.
+    """The connection to use: that of the flags, else of GPUWARD_CONTEXT, else of GPUWARD_URL, else what is stored.
 
-    A stored key is used only with the URL that it was stored with, so that it never leaks to another server. With both
-    `url` and `key` nothing that is stored is read.
+    A key is used only with the address that it was given or stored with, so that it never leaks to another server: the
+    one of GPUWARD_API_KEY never goes to a context that is named. With both an address and a key nothing that is stored
+    is read.
 
     Args:
-        url: from `--url` or GPUWARD_URL.
-        key: from `--api-key` or GPUWARD_API_KEY.
-        environ: determines the file of the contexts, and the default data folders.
+        url: from `--url`.
+        key: from `--api-key`.
+        context: from `--context`.
+        environ: has the variables, and determines the file of the contexts and the default data folders.
         data_dirs: folders that may contain `client.env`; None: the default data folders.
 
     Raises:
-        UsageError: the URL is not valid.
-        CliError: others may read the file of the contexts, or it cannot be read, or the one in use does not exist.
+        UsageError: the URL is not valid, or `url` and `context` are both given.
+        CliError: others may read the file of the contexts, or it cannot be read, or a context does not exist.
     """
+    if url and context is not None:
+        raise UsageError("--url and --context exclude each other; write the address, or the context that has it")
+    named = named_context(context, environ) if not url else None
+    if named is not None:
+        found = read_contexts(contexts_file(environ)).get(named)
+        return Connection(valid_url(found.url, f"context {named}"), key or found.key)
+    url, key = url or environ.get("GPUWARD_URL"), key or environ.get("GPUWARD_API_KEY")
     if url and key:
         return Connection(valid_url(url, _URL_NAMES), key)
     folders = data_dirs if data_dirs is not None else (_SYSTEM_DATA_DIR, _user_data_dir(environ))
     stored = [*_context_in_use(environ), *_first_complete(folders)]
     address = valid_url(url or (stored[0].url if stored else _DEFAULT_URL), _URL_NAMES)
     return Connection(address, key or next((one.key for one in stored if one.url == address), None))
+
+
+def named_context(flag: str | None, environ: Mapping[str, str]) -> str | None:
+    """The context that `--context` or GPUWARD_CONTEXT names. An empty flag is a name, an empty variable is none."""
+    return flag if flag is not None else environ.get("GPUWARD_CONTEXT") or None
 
 
 def valid_url(text: str, named: str) -> str:

@@ -62,7 +62,9 @@ def run(ctx: typer.Context, work: Work, *, endless: bool = False, waits: bool = 
     """
     flags = ctx.find_object(dict) or {}
     try:
-        connection = find_connection(flags.get("url"), flags.get("key"), environ=os.environ)
+        connection = find_connection(
+            flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
+        )
         if endless or waits:
             _run_in_loop(connection, work)
         else:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.connection import valid_url
+from cli.connection import named_context, valid_url
 from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError, UsageError
 from cli.formatting import printable
@@ -83,15 +83,19 @@ def list_contexts(output: OutputOption = Format.TABLE) -> None:
 
 @context.command()
 def show(
+    ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the context. Default: the one in use.")
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the context. Default: that of `--context`, else the one in use."),
     ] = None,
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show a context, without its key."""
     with _complaining():
         found = _contexts()
-        wanted = name or found.in_use
+        flags = ctx.find_object(dict) or {}
+        wanted = name or named_context(flags.get("context"), os.environ)
+        wanted = found.in_use if wanted is None else wanted
         if wanted is None:
             raise NotFoundError("no context is in use; use one: gpuward context use NAME")
         row = _row(found, wanted)

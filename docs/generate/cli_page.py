@@ -18,10 +18,17 @@ HEAD: Final = """\
 `gpuward` runs the daemons (`up`, `controller`, `agent`), and it is the client of the controller's HTTP API.
 `gpuward VERB --help` prints the same texts as this page.
 
-A client verb finds the controller's address and the key in this order: the options before the verb, the environment
-variables, the context in use (`gpuward context use`), and the file `client.env` of a default data folder. A stored key
-goes only to the address beside it. Contexts are in `~/.config/gpuward/contexts.json`, or below `XDG_CONFIG_HOME`; a
-call refuses that file where others may read it.
+A client verb takes the controller's address and the key from the first of these that is there:
+
+1. the options before the verb: `--context NAME`, or `--url` and `--api-key`;
+2. `GPUWARD_CONTEXT`, the name of a context;
+3. `GPUWARD_URL` and `GPUWARD_API_KEY`;
+4. the context in use (`gpuward context use`);
+5. the file `client.env` of a default data folder.
+
+`--api-key` also replaces the key of a context. `GPUWARD_API_KEY` does not: a key goes only to the address that it was
+given or stored with. Contexts are in `~/.config/gpuward/contexts.json`, or below `XDG_CONFIG_HOME`; a call refuses that
+file where others may read it.
 
 With `-o json` or `-o yaml` a verb prints exactly what the API returns.
 """

@@ -21,7 +21,7 @@ def api() -> Iterator[ApiDouble]:
 
 @pytest.fixture
 def gpuward(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpuward:
-    """Calls the command line with a valid key and without the data folder of the user."""
+    """Calls the command line with a valid key and without the data folders of the user and of this host."""
     monkeypatch.setattr(wait, "POLL_S", 0.01)
     monkeypatch.setattr(connection, "_SYSTEM_DATA_DIR", tmp_path / "system")  # a controller may run on this host
     env = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": str(tmp_path), "XDG_DATA_HOME": None}

@@ -230,3 +230,66 @@ def test_a_key_is_in_no_text_of_a_context():
     assert SECRET not in repr(found)
     with pytest.raises(NotFoundError):
         found.get("b")
+
+
+def two(file: Path) -> dict[str, str]:
+    """The contexts `a`, which is in use, and `b`; returns the environment in which they are found."""
+    kept(file)
+    content = json.loads(file.read_text())
+    content["contexts"]["b"] = {"url": "http://b", "key": "gpw_b"}
+    file.write_text(json.dumps(content))
+    return {"XDG_CONFIG_HOME": str(file.parent.parent)}
+
+
+BOTH = {"GPUWARD_URL": "http://env", "GPUWARD_API_KEY": "gpw_env"}
+OF_B = Connection("http://b", "gpw_b")
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "found"),
+    [
+        ({}, {}, Connection(URL, SECRET)),
+        ({"context": "b"}, {}, OF_B),
+        ({}, {"GPUWARD_CONTEXT": "b"}, OF_B),
+        ({}, {"GPUWARD_CONTEXT": ""}, Connection(URL, SECRET)),
+        ({"context": "b"}, {"GPUWARD_CONTEXT": "a"}, OF_B),
+        ({"context": "b"}, BOTH, OF_B),
+        ({}, {**BOTH, "GPUWARD_CONTEXT": "b"}, OF_B),
+        ({}, {"GPUWARD_API_KEY": "gpw_env", "GPUWARD_CONTEXT": "b"}, OF_B),
+        ({"context": "b", "key": "k"}, BOTH, Connection("http://b", "k")),
+        ({"key": "k"}, {**BOTH, "GPUWARD_CONTEXT": "b"}, Connection("http://b", "k")),
+        ({"url": "http://flag"}, {"GPUWARD_CONTEXT": "b"}, Connection("http://flag", None)),
+        ({"url": "http://flag", "key": "k"}, {**BOTH, "GPUWARD_CONTEXT": "b"}, Connection("http://flag", "k")),
+        ({}, BOTH, Connection("http://env", "gpw_env")),
+    ],
+)
+def test_flags_go_before_the_named_context_and_that_before_the_address(file, flags, variables, found):
+    wanted = {"url": None, "key": None, **flags}
+    assert find_connection(**wanted, environ={**two(file), **variables}, data_dirs=[]) == found
+
+
+@pytest.mark.parametrize("name", ["missing", ""])
+def test_an_unknown_context_ends_the_call_and_no_other_controller_is_asked(gpuward, api, file, name):
+    two(file)
+    done = gpuward("--context", name, "get", "deployments")
+    assert done.exit_code == 3
+    assert f"context {name!r} does not exist" in done.stderr
+    assert api.asked == []
+
+
+def test_a_context_and_an_address_exclude_each_other(gpuward, api):
+    done = gpuward("--context", "a", "--url", "http://b", "get", "deployments")
+    assert (done.exit_code, "exclude each other" in done.stderr) == (2, True)
+    assert api.asked == []
+
+
+def test_every_call_takes_the_context_of_the_flag_and_of_the_variable(gpuward, api, file):
+    two(file)
+    api.add(deployment("hello"))
+    content = json.loads(file.read_text())
+    content["contexts"]["b"] = {"url": api.url, "key": KEY}
+    file.write_text(json.dumps(content))
+    for verb in (["ps"], ["get", "deployments"], ["describe", "hello"], ["stop", "hello"], ["top", "--once"]):
+        assert gpuward("--context", "b", *verb, GPUWARD_URL="http://127.0.0.1:1").exit_code == 0
+        assert gpuward(*verb, GPUWARD_URL="http://127.0.0.1:1", GPUWARD_CONTEXT="b").exit_code == 0
+    assert gpuward("--context", "b", "context", "show").stdout.splitlines()[0] == "Name:    b"
