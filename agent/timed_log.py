@@ -7,7 +7,7 @@ from typing import Final
 
 from agent.log_index import LogIndex
 
-LINES_MAX: Final = 100_000
+LINES_MAX: Final = 1_000_000  # as of the API; what is read is bounded by the files, which rotate
 _LINE_BYTES: Final = 65_536  # longer ones are cut
 _CHUNK_BYTES: Final = 262_144
 _END: Final = re.compile(rb"\r\n|\n|\r(?!\n)(?!\Z)")  # progress bars return to the line's start: each state is a line

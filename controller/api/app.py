@@ -152,7 +152,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[middlewares.FAILURES_LOGGED] = LogLimit()
     app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
-    app[logs.MERGES] = asyncio.Semaphore(logs.MOST_MERGES)
+    app[logs.MERGES] = logs.merges()
     app[live_socket.SOCKETS] = live_socket.sockets()
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(

@@ -1,40 +1,25 @@
 """The topics of a live socket: each gives the messages of a stream of the API until it ends."""
 
-import codecs
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
-import orjson
 from aiohttp import web
 
-from controller.api.agent_proxies import AGENT_PROXIES, unreachable
 from controller.api.context import CONTEXT, PRINCIPAL
-from controller.api.errors import ApiError, invalid
-from controller.api.log_access import check_log_access
-from controller.api.parameters import flag, whole_number
-from controller.api.resources.logs import MAX_TAIL
+from controller.api.live_socket.log_topic import LOG_PARAMETERS, OPENED, Emit, Parameters, logs
+from controller.api.parameters import whole_number
 from controller.api.resources.watch import OBJECTS, PARAMETERS, wanted_of
 from controller.api.route import Access
 from controller.live.event_feed import PAGE, EventFeed, NewEvents, concerns, event_message
 from controller.live.gpu_feed import GpuFeed, Round
 from controller.live.shared_feed import Stream
 from controller.store.views.events import EventFilter, list_events, objects_named
-from controller.store.views.instances import log_source
-from schemas.manifest.problems import FieldProblem
-from schemas.wire import PROXY_LOGS_PREFIX
 
 GPUS: Final = web.AppKey("GPUS", GpuFeed)
 EVENTS: Final = web.AppKey("EVENTS", EventFeed)
-OPENED: Final = b'{"type":"opened"}'
-_LOG_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
-_OK: Final = 200
-_NOT_FOUND: Final = 404
 _MAX_ID: Final = 2**63 - 1
 
-Parameters = Mapping[str, str]
-Emit = Callable[[bytes], Awaitable[None]]
 Follow = Callable[[web.Request, Parameters, Emit], Awaitable[None]]
 
 
@@ -111,41 +96,9 @@ async def events(request: web.Request, parameters: Parameters, emit: Emit) -> No
                         await emit(message)
 
 
-async def logs(request: web.Request, parameters: Parameters, emit: Emit) -> None:
-    """The log of an instance, followed: text as it comes. It ends with the process."""
-    check_log_access(request)
-    app, instance = request.app, parameters.get("instance")
-    if not instance:
-        raise invalid([FieldProblem("instance", "name an instance; `gpuward ps` lists them")])
-    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
-    query = {"follow": "1"} | ({"previous": "1"} if flag(parameters, "previous") else {})
-    async with app[CONTEXT].database.snapshot() as connection:
-        source = await log_source(connection, instance)
-    if source is None:
-        raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
-    if not source.address:
-        raise unreachable(source)
-    url = f"http://{source.address}{PROXY_LOGS_PREFIX}/{instance}"
-    headers = {"Authorization": f"Bearer {source.secret}"}
-    asked = query | ({} if tail is None else {"tail": str(tail)})
-    try:
-        async with app[AGENT_PROXIES].get(url, params=asked, headers=headers, timeout=_LOG_TIMEOUT) as answer:
-            if answer.status == _NOT_FOUND:
-                raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
-            if answer.status != _OK:
-                raise unreachable(source)
-            await emit(OPENED)
-            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a chunk may end within a character
-            async for chunk in answer.content.iter_any():
-                if text := decoder.decode(chunk):
-                    await emit(orjson.dumps({"type": "log", "text": text}))
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise unreachable(source) from error
-
-
 TOPICS: Final[Mapping[str, Topic]] = {
     "objects": Topic(objects, Access.READ, PARAMETERS),
     "gpus": Topic(gpus, Access.READ),
     "events": Topic(events, Access.READ, ("since", "deployment")),
-    "logs": Topic(logs, Access.READ, ("instance", "tail", "previous")),
+    "logs": Topic(logs, Access.READ, LOG_PARAMETERS),
 }

@@ -3,22 +3,25 @@
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import aiohttp
 
 from controller.api.merged_logs.frames import Item, Line
-from controller.api.merged_logs.source import LogReading
+from controller.api.merged_logs.source import LogReading, size_of
 from controller.runtime.database import is_database_trouble
 from controller.store.views.logs import DeploymentLogs, InstanceLog
 
 MOST_LOGS: Final = 64  # at once
-_STALLED_S: Final = 10.0  # a log that sends nothing for so long holds the others up no longer
 _REFRESH_S: Final = 2.0
 _GATHER_S: Final = 0.1
 _BATCH: Final = 500
+_BATCH_BYTES: Final = 128 * 2**10
 
 Look = Callable[[], Awaitable[DeploymentLogs]]
+Key = tuple[str, int, int]  # instance, rank, epoch
 
 
 class Told(NamedTuple):
@@ -39,17 +42,24 @@ class Merge:
         query: what is asked of each: `tail`, `since_ms`, `follow`, `previous`.
         emit: takes the next items; it waits until the client has room.
         look: finds the logs again while they are followed: new replicas, and new starts; None: these are all.
+        after: of logs that the client has read already the last line; such a log goes on after it.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, query: Mapping[str, str], emit: Emit, look: Look | None = None
+        self,
+        session: aiohttp.ClientSession,
+        query: Mapping[str, str],
+        emit: Emit,
+        look: Look | None = None,
+        after: Mapping[Key, Line] = MappingProxyType({}),
     ) -> None:
         self._session = session
         self._query = query
         self._emit = emit
         self._look = look
+        self._after = after
         self._arrived = asyncio.Event()
-        self._readings: dict[tuple[str, int, int], LogReading] = {}
+        self._readings: dict[Key, LogReading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._lives = look is not None
 
@@ -66,13 +76,19 @@ class Merge:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _add(self, logs: Iterable[InstanceLog], query: Mapping[str, str]) -> None:
-        for log in logs:
-            key = (log.instance, log.rank, log.epoch)
+        """Reads those that are new, and forgets those that are read and no longer the newest of their process."""
+        present = {(log.instance, log.rank, log.epoch): log for log in logs}
+        self._readings = {key: one for key, one in self._readings.items() if key in present or not one.is_done}
+        for key, one in self._readings.items():
+            one.old = key not in present
+        for key, log in present.items():
             if (known := self._readings.get(key)) is not None:
                 known.log = log  # its worker may have another address now
-            elif sum(one.state != "over" for one in self._open()) < MOST_LOGS:
-                one = self._readings[key] = LogReading(log, self._arrived, resumes=self._look is not None)
-                self._begin(one.run(self._session, query), f"log of {log.instance}")
+            elif sum(one.state != "over" for one in self._readings.values()) < MOST_LOGS:
+                after = self._after.get(key)
+                fresh = LogReading(log, self._arrived, resumes=self._look is not None, after=after)
+                self._readings[key] = fresh
+                self._begin(fresh.run(self._session, query), f"log of {log.instance}")
 
     def _begin(self, work: Awaitable[None], name: str) -> None:
         async def awaited() -> None:
@@ -103,35 +119,35 @@ class Merge:
             self._arrived.set()
 
     async def _merge(self) -> None:
-        stalled_at = asyncio.get_running_loop().time() + _STALLED_S
         while True:
             self._raise_failures()
             self._arrived.clear()
-            if sum(one.take() for one in self._open()):
-                stalled_at = asyncio.get_running_loop().time() + _STALLED_S
+            for one in self._open():
+                one.take()
             past = [one for one in self._open() if one.state == "past"]
+            late = [one for one in past if not one.held]
             if not past:
                 await self._emit_all(one for one in self._open() if one.held)
                 if not self._lives and all((one.state == "over" or one.away) and one.is_empty for one in self._open()):
                     return
-                if any(one.held or not one.is_empty for one in self._open()):
+                if any(not one.is_empty for one in self._open()):
                     continue
                 await self._arrived.wait()  # a followed log may stay quiet; the request has no deadline
                 await asyncio.sleep(_GATHER_S)
-            elif all(one.held for one in past):
+            elif late:
+                await self._wait_for(late)
+            else:
                 await self._emit_while(past)
-            elif not await self._arrives(stalled_at):
-                for one in past:
-                    one.state = "live" if not one.held else one.state
-                stalled_at = asyncio.get_running_loop().time() + _STALLED_S
 
-    async def _arrives(self, limit: float) -> bool:
-        try:
-            async with asyncio.timeout_at(limit):
+    async def _wait_for(self, late: list[LogReading]) -> None:
+        """Until something comes; each has a deadline of its own, after which it holds the others up no longer."""
+        loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(one.stalled_at for one in late)):
                 await self._arrived.wait()
-        except TimeoutError:
-            return False
-        return True
+        for one in late:
+            if one.stalled_at <= loop.time():
+                one.state = "live"
 
     def _raise_failures(self) -> None:
         for task in [task for task in self._tasks if task.done()]:
@@ -149,19 +165,21 @@ class Merge:
         heap = [(_time(one), number) for number, one in enumerate(readings)]
         heapq.heapify(heap)
         batch: list[Told] = []
+        size = 0
         while heap and go_on():
             at_ms, number = heap[0]
             one = readings[number]
             one.newest_ms = at_ms
-            batch.append(Told(one.log, one.held.popleft()))
+            batch.append(Told(one.log, item := one.pop()))
+            size += size_of(item)
             if one.held:
                 heapq.heapreplace(heap, (_time(one), number))
             else:
                 heapq.heappop(heap)
-            if len(batch) >= _BATCH:
+            if len(batch) >= _BATCH or size >= _BATCH_BYTES:
                 await self._emit(batch)
                 await asyncio.sleep(0)  # a fast client never makes it wait; others have their turn
-                batch = []
+                batch, size = [], 0
         if batch:
             await self._emit(batch)
 

@@ -1,8 +1,8 @@
-"""One log that is being read: its items arrive in a bounded queue, which the merge empties."""
+"""One log that is being read. It holds a bounded number of bytes, whether the merge has looked at them or not."""
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import aiohttp
@@ -12,10 +12,12 @@ from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameRe
 from controller.store.views.logs import InstanceLog
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
 
-_HELD_CHUNKS: Final = 16  # of at most 64 KiB each, beside what the merge holds
-_HELD_ITEMS: Final = 4096
+HELD_BYTES: Final = 256 * 2**10  # of a log; a merge of 64 logs holds 16 MiB
+STALLED_S: Final = 10.0  # a log that sends nothing for so long holds the others up no longer
+_ITEM_BYTES: Final = 128  # what an item takes beside its text
 _HEAD_S: Final = 10.0
 _AGAIN_S: Final = 2.0
+_TRIES_OF_OLD: Final = 30  # for the rest of a log that another start has followed
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -29,61 +31,76 @@ class LogReading:
         log: which.
         arrived: set whenever something has come.
         resumes: a followed log is opened again after its agent was away, at the line at which it broke off.
+        after: the last line that the client has; those after it are read.
 
     Attributes:
         state: `past`: what was there is still coming; `live`: it is followed; `over`: nothing comes any more.
         held: what has come, in order.
+        held_bytes: what has come and is not emitted yet.
         newest_ms: the time of the newest line; a clock that is set back does not set it back.
+        stalled_at: when it holds the others up no longer, on the loop's clock; what comes moves it.
         away: its agent does not answer, and is asked again.
+        old: another start has followed, or its instance is gone: its agent is not asked for ever.
     """
 
-    def __init__(self, log: InstanceLog, arrived: asyncio.Event, *, resumes: bool) -> None:
+    def __init__(self, log: InstanceLog, arrived: asyncio.Event, *, resumes: bool, after: Line | None = None) -> None:
         self.log = log
         self.state: State = "past"
         self.held: deque[Item] = deque()
+        self.held_bytes = 0
         self.newest_ms = 0
-        self.away = False
+        self.stalled_at = asyncio.get_running_loop().time() + STALLED_S
+        self.away = self.old = False
         self._resumes = resumes
         self._arrived = arrived
-        self._chunks: asyncio.Queue[list[Item] | None] = asyncio.Queue(_HELD_CHUNKS)
-        self._last: Line | None = None
+        self._come: deque[Item | None] = deque()  # not looked at by the merge yet; None: the end
+        self._room = asyncio.Event()
+        self._last = after
         self._ended = False
 
     async def run(self, session: aiohttp.ClientSession, query: Mapping[str, str]) -> None:
         """Reads until the log's end. What goes wrong becomes a note."""
+        tries = 0
         while True:
+            if self._last is not None:
+                query = {"follow": "1", "since_ms": str(self._last.at_ms)}
             note = await self._attempt(session, query)
-            if self._ended or not self._resumes:
+            tries = tries + 1 if self.away else 0
+            if self._ended or not self._resumes or (self.old and tries >= _TRIES_OF_OLD):
                 break
             told = [] if self.away or note is None else [note]
             self.away = True
             await self._put([*told, CaughtUp()])
             await asyncio.sleep(_AGAIN_S)
-            if self._last is not None:
-                query = {"follow": "1", "since_ms": str(self._last.at_ms)}
-        await self._put([note] if note is not None else [])
-        await self._put(None)
+        await self._put([note, None] if note is not None else [None])
 
-    def take(self) -> bool:
-        """Moves what has come to `held`; returns whether anything had."""
-        taken = False
-        while not self._chunks.empty() and len(self.held) < _HELD_ITEMS:
-            chunk = self._chunks.get_nowait()
-            taken = True
-            if chunk is None:
+    def take(self) -> None:
+        """Moves what has come to `held`."""
+        while self._come:
+            item = self._come.popleft()
+            if item is None:
                 self.state = "over"
-                continue
-            for item in chunk:
-                if not isinstance(item, CaughtUp):
-                    self.held.append(item)
-                elif self.state == "past":
-                    self.state = "live"
-        return taken
+            elif not isinstance(item, CaughtUp):
+                self.held.append(item)
+            elif self.state == "past":
+                self.state = "live"
+
+    def pop(self) -> Item:
+        """Takes the oldest item out of `held`; its bytes are free for what comes."""
+        item = self.held.popleft()
+        self.held_bytes -= size_of(item)
+        self._room.set()
+        return item
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing that has come is left."""
-        return not self.held and self._chunks.empty()
+        return not self.held and not self._come
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come and is emitted."""
+        return self.state == "over" and self.is_empty
 
     async def _attempt(self, session: aiohttp.ClientSession, query: Mapping[str, str]) -> Note | None:
         """Reads until the agent ends the answer; returns what went wrong."""
@@ -144,7 +161,24 @@ class LogReading:
     def _unreachable(self) -> Note:
         return Note("worker_unreachable", str(unreachable(self.log.source)))
 
-    async def _put(self, items: list[Item] | None) -> None:
-        if items is None or items:
-            await self._chunks.put(items)
+    async def _put(self, items: Sequence[Item | None]) -> None:
+        """Adds items once there is room. One chunk may exceed the bound: a line of it may be longer than the rest."""
+        while self.held_bytes >= HELD_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        if items:
+            self.held_bytes += sum(map(size_of, items))
+            self._come.extend(items)
+            self.stalled_at = asyncio.get_running_loop().time() + STALLED_S
             self._arrived.set()
+
+
+def size_of(item: Item | None) -> int:
+    """How many bytes an item counts; none where it is not held."""
+    match item:
+        case None | CaughtUp():
+            return 0
+        case Line(text):
+            return _ITEM_BYTES + len(text)
+        case _:
+            return _ITEM_BYTES + len(item.message)

@@ -5,18 +5,20 @@ from typing import Any
 
 import orjson
 
-from controller.api.merged_logs.frames import End, Line, Note, moment
+from controller.api.merged_logs.frames import End, Item, Line, Note, moment
 from controller.api.merged_logs.merge import Told
+from controller.store.views.logs import InstanceLog
 
 Write = Callable[[Iterable[Told]], bytes]
 
 
 def as_json(told: Iterable[Told]) -> bytes:
     """One object a line: a line of a log, `end` of a process, or a `note` of ours."""
-    return b"".join(orjson.dumps(_object(*one)) + b"\n" for one in told)
+    return b"".join(orjson.dumps(as_object(*one)) + b"\n" for one in told)
 
 
-def _object(log: Any, item: Any) -> dict[str, Any]:
+def as_object(log: InstanceLog, item: Item) -> dict[str, Any]:
+    """An item of a log as the API tells it."""
     found: dict[str, Any] = {"instance": log.instance, "rank": log.rank, "epoch": log.epoch}
     if isinstance(item, Line):
         found["at"] = moment(item.at_ms) if item.at_ms is not None else None
@@ -28,7 +30,7 @@ def _object(log: Any, item: Any) -> dict[str, Any]:
         at = moment(item.at_ms) if item.at_ms is not None else None
         end = {"reason": item.reason, "exit_code": item.exit_code, "message": item.message, "at": at}
         found["end"] = {**end, "words": item.words}
-    else:
+    elif isinstance(item, Note):
         found["note"] = {"code": item.code, "message": item.message}
     return found
 

@@ -1,33 +1,30 @@
 """Logs of instances: engines' output, streamed from their workers' agents; of a deployment all of them, by time."""
 
-import asyncio
-import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, unreachable
-from controller.api.context import CONTEXT
-from controller.api.errors import ApiError, invalid, unavailable
+from controller.api.context import CONTEXT, PRINCIPAL
+from controller.api.errors import ApiError, invalid
+from controller.api.key_share import KeyShare
 from controller.api.log_access import check_log_access
-from controller.api.merged_logs.merge import MOST_LOGS, Look, Merge, Told
+from controller.api.merged_logs.asked import MOST_RANK, LogFinder, agent_query
+from controller.api.merged_logs.merge import Look, Merge, Told
 from controller.api.merged_logs.texts import as_json, as_text
-from controller.api.parameters import flag, known_parameters, moment, whole_number
+from controller.api.parameters import flag, known_parameters, whole_number
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
-from controller.store.core.refusals import NotFoundError
 from controller.store.views.instances import log_source
-from controller.store.views.logs import DeploymentLogs, InstanceLog, deployment_logs
+from controller.store.views.logs import DeploymentLogs, InstanceLog
 from schemas.manifest.problems import FieldProblem
 from schemas.wire import PROXY_LOGS_PREFIX
 
-MAX_TAIL: Final = 1_000_000
-MERGES: Final = web.AppKey("MERGES", asyncio.Semaphore)
-MOST_MERGES: Final = 64  # answered at once
-_MOST_RANK: Final = 65_535
+MERGES: Final = web.AppKey("MERGES", KeyShare)
+_MERGES_OF_KEY: Final = 16
+_MOST_MERGES: Final = 64
 _FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -37,13 +34,18 @@ _READ: Final = ("tail", "follow", "previous")
 _TIMED: Final = ("since", "timestamps", "format")
 
 
+def merges() -> KeyShare:
+    """Counts the merged logs that are being read, on live sockets too."""
+    return KeyShare("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
+
+
 async def get(request: web.Request) -> web.StreamResponse:
     """`GET /instances/{id}/logs`."""
     check_log_access(request)
     parameters = known_parameters(request, *_READ, *_TIMED, "rank")
-    rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
+    rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
     instance = request.match_info["id"]
-    query = _query(parameters)
+    query = agent_query(parameters)
     async with request.app[CONTEXT].database.snapshot() as connection:
         source = await log_source(connection, instance, rank or 0)
     if source is None:
@@ -71,27 +73,14 @@ async def get_merged(request: web.Request) -> web.StreamResponse:
     """`GET /deployments/{name}/logs`."""
     check_log_access(request)
     parameters = known_parameters(request, *_READ, *_TIMED, "instance", "rank")
-    rank = whole_number(parameters, "rank", low=0, high=_MOST_RANK)
-    _query(parameters, timed=True)  # refused before anything is read
+    rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
+    agent_query(parameters, timed=True)  # refused before anything is read
     _form(parameters)
-    instances = request.query.getall("instance", [])
-    database, name = request.app[CONTEXT].database, request.match_info["name"]
-
-    async def look() -> DeploymentLogs:
-        async with database.snapshot() as connection:
-            return await deployment_logs(connection, name, instances=instances or None, rank=rank)
-
-    async def look_again() -> DeploymentLogs:
-        try:
-            return await look()
-        except NotFoundError:
-            return DeploymentLogs((), lives=False)
-
-    found = await look()
-    if len(found.logs) > MOST_LOGS:
-        fix = f"has {len(found.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
-        raise ApiError(409, "too_many_logs", f"deployment {name!r} {fix}")
-    return await _merged(request, parameters, found, look_again if flag(parameters, "follow") else None, names=True)
+    finder = LogFinder(
+        request.app[CONTEXT].database, request.match_info["name"], request.query.getall("instance", []), rank
+    )
+    found = await finder.first()
+    return await _merged(request, parameters, found, finder.again if flag(parameters, "follow") else None, names=True)
 
 
 async def _merged(
@@ -102,21 +91,16 @@ async def _merged(
     *,
     names: bool = False,
 ) -> web.StreamResponse:
-    query, form = _query(parameters, timed=True), _form(parameters)
+    query, form = agent_query(parameters, timed=True), _form(parameters)
     ranks = names and any(log.rank for log in found.logs)
     as_lines = as_text(names=names, ranks=ranks, timestamps=flag(parameters, "timestamps"))
     media, written = (_TEXT, as_lines) if form == "text" else (_JSON_LINES, as_json)
-    merges = request.app[MERGES]
-    if merges.locked():
-        raise unavailable(
-            "overloaded", f"this controller answers {MOST_MERGES} requests for merged logs already; try again later"
-        )
     response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
 
     async def emit(told: list[Told]) -> None:
         await write(response, written(told))
 
-    async with merges:
+    with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
         await response.prepare(request)
         try:
             await Merge(request.app[AGENT_PROXIES], query, emit, look).run(found.logs)
@@ -130,21 +114,6 @@ def _form(parameters: Mapping[str, str]) -> str:
     if form not in ("text", "json"):
         raise invalid([FieldProblem("format", f"must be text or json, got {form[:40]!r}")])
     return form
-
-
-def _query(parameters: Mapping[str, str], *, timed: bool = False) -> dict[str, str]:
-    """What is asked of an agent. The moment counts on its clock."""
-    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
-    query = {name: "1" for name in ("follow", "previous") if flag(parameters, name)}
-    since = moment(parameters, "since")
-    if timed and since is not None:
-        query["since_ms"] = str(_milliseconds(since))
-    return query | ({} if tail is None else {"tail": str(tail)})
-
-
-def _milliseconds(since: datetime | timedelta) -> int:
-    at_s = time.time() - since.total_seconds() if isinstance(since, timedelta) else since.timestamp()
-    return max(0, int(at_s * 1000))
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -42,10 +42,12 @@ class DeploymentLogs:
     Attributes:
         logs: of each instance and rank that has started.
         lives: whether more may come: an instance exists that may start, or start again.
+        exists: whether the deployment is not deleted, so that it may get other instances.
     """
 
     logs: tuple[InstanceLog, ...]
     lives: bool
+    exists: bool = False
 
 
 async def deployment_logs(
@@ -56,7 +58,8 @@ async def deployment_logs(
     Raises:
         NotFoundError: there is no such deployment.
     """
-    if not await connection.fetch("select 1 from deployments where name = $1 limit 1", deployment):
+    known = await connection.fetch("select bool_or(deleted_at is null) from deployments where name = $1", deployment)
+    if (exists := known[0][0]) is None:
         raise NotFoundError(f"no deployment is named {deployment!r}; `gpuward get deployments` lists them")
     rows = await connection.fetch(_LOGS, deployment, instances, rank)
     living = await connection.fetch(
@@ -75,4 +78,4 @@ async def deployment_logs(
         )
         for row in rows
     )
-    return DeploymentLogs(logs, lives=bool(living))
+    return DeploymentLogs(logs, lives=bool(living), exists=exists)

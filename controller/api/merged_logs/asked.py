@@ -1,0 +1,72 @@
+"""What a client asks of merged logs: which they are, and what is asked of each of their agents."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from controller.api.errors import ApiError
+from controller.api.merged_logs.merge import MOST_LOGS
+from controller.api.parameters import flag, moment, whole_number
+from controller.store.core.database import Database
+from controller.store.core.refusals import NotFoundError
+from controller.store.views.logs import DeploymentLogs, deployment_logs
+
+MAX_TAIL: Final = 1_000_000
+MOST_RANK: Final = 65_535
+
+
+def agent_query(parameters: Mapping[str, str], *, timed: bool = False) -> dict[str, str]:
+    """What is asked of an agent. A moment counts on its clock."""
+    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
+    query = {name: "1" for name in ("follow", "previous") if flag(parameters, name)}
+    since = moment(parameters, "since")
+    if timed and since is not None:
+        query["since_ms"] = str(_milliseconds(since))
+    return query | ({} if tail is None else {"tail": str(tail)})
+
+
+def _milliseconds(since: datetime | timedelta) -> int:
+    at_s = time.time() - since.total_seconds() if isinstance(since, timedelta) else since.timestamp()
+    return max(0, int(at_s * 1000))
+
+
+class LogFinder:
+    """Finds the logs of a deployment.
+
+    Args:
+        database: where they are listed.
+        deployment: its name.
+        instances: only of these; empty: of all.
+        rank: only of this rank of each; None: of all.
+    """
+
+    def __init__(self, database: Database, deployment: str, instances: Sequence[str], rank: int | None) -> None:
+        self._database = database
+        self._deployment = deployment
+        self._instances = list(instances) or None
+        self._rank = rank
+
+    async def first(self) -> DeploymentLogs:
+        """The logs that there are now.
+
+        Raises:
+            NotFoundError: there is no such deployment.
+            ApiError: 409, there are more than are merged at once.
+        """
+        found = await self._find()
+        if len(found.logs) > MOST_LOGS:
+            fix = f"has {len(found.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
+            raise ApiError(409, "too_many_logs", f"deployment {self._deployment!r} {fix}")
+        return found
+
+    async def again(self) -> DeploymentLogs:
+        """The logs that there are later; none where the deployment is gone."""
+        try:
+            return await self._find()
+        except NotFoundError:
+            return DeploymentLogs((), lives=False)
+
+    async def _find(self) -> DeploymentLogs:
+        async with self._database.snapshot() as connection:
+            return await deployment_logs(connection, self._deployment, instances=self._instances, rank=self._rank)

@@ -1,0 +1,144 @@
+"""The topic `logs` of a deployment: all its processes on one socket, each item with its instance and rank."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from controller.api.merged_logs import merge
+from controller.api.resources.logs import MERGES
+from controller.store.core.database import Database
+from support.database.ledger import report
+from support.leading.live_tab import LIMIT_S, Tab, tab
+from support.leading.served_api import ServedApi
+from support.standins.agent_logs import BASE_MS, AgentDouble, Logs, frames
+
+END = b'E{"reason": "exit", "exit_code": 3, "message": "", "at_ms": %d}\n' % (BASE_MS + 3000)
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_REFRESH_S", 0.05)
+
+
+@pytest.fixture
+async def logs(api: ServedApi, db: Database) -> AsyncIterator[Logs]:
+    async with AsyncExitStack() as stack:
+        yield Logs(api, db, stack)
+
+
+async def stays(_: web.StreamResponse) -> None:
+    await asyncio.Event().wait()
+
+
+async def ends(response: web.StreamResponse) -> None:
+    await response.write(END)
+
+
+async def items(one: Tab, number: int, *, found: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """The next so many items of lines."""
+    found = [] if found is None else found
+    while len(found) < number:
+        found += (await one.of(1, "lines"))["items"]
+    return found
+
+
+def short(item: dict[str, Any]) -> tuple[str, int, int, str]:
+    words = item["line"] if "line" in item else item["end"]["words"] if "end" in item else item["note"]["code"]
+    return item["instance"], item["rank"], item["epoch"], words
+
+
+async def test_all_processes_come_merged_and_one_end_is_not_the_end_of_all(logs: Logs) -> None:
+    first, second = AgentDouble(), AgentDouble()
+    first.there = {"d-1/0": frames((100, "a"), (300, "c")), "d-1/1": frames((200, "b"))}
+    first.say = {"d-1/0": ends, "d-1/1": stays}
+    second.there, second.say = {"d-2/0": frames((50, "new"))}, {"d-2/0": stays}
+    await logs.add("d-1", first, ranks=(0, 1))
+    async with tab(logs.api, "operator") as one:
+        await one.open(1, "logs", deployment="d", tail=50, since="1h")
+        assert await one.next() == {"id": 1, "type": "opened"}
+        sources = [{"instance": "d-1", "rank": rank, "epoch": 1} for rank in (0, 1)]
+        assert await one.next() == {"id": 1, "type": "sources", "sources": sources}
+        found = await items(one, 4)
+        assert sorted(map(short, found)) == [
+            ("d-1", 0, 1, "a"), ("d-1", 0, 1, "c"), ("d-1", 0, 1, "exited with code 3 at 2027-01-15T08:00:03.000Z"),
+            ("d-1", 1, 1, "b"),
+        ]  # fmt: skip
+        assert [item["line"] for item in found if "line" in item] == ["a", "b", "c"]
+        assert found[0]["position"] == 0
+        assert found[0]["at"] == "2027-01-15T08:00:00.100Z"
+        assert first.asked[0].keys() == {"follow", "tail", "since_ms", "times", "rank", "epoch"}
+        await logs.add("d-2", second)  # a new replica joins
+        told = await one.of(1, "sources")
+        assert told["sources"][-1] == {"instance": "d-2", "rank": 0, "epoch": 1}
+        assert short((await items(one, 1))[0]) == ("d-2", 0, 1, "new")
+        await one.open(2, "events")  # the socket carries other topics beside
+        await one.of(2, "opened")
+        await one.close(1)
+        assert await one.of(1, "end") == {"id": 1, "type": "end", "reason": "closed"}
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            if not len(logs.api.app[MERGES]):
+                break
+            await asyncio.sleep(0.05)
+
+
+async def test_it_goes_on_where_it_broke_off_and_ends_with_the_instance(logs: Logs, db: Database) -> None:
+    agent = AgentDouble()
+    agent.there, agent.say = {"d-1/0": frames((0, "one"), (1000, "two"), (2000, "three"))}, {"d-1/0": stays}
+    await logs.add("d-1", agent)
+    async with tab(logs.api, "operator") as one:
+        at = f"d-1/0/1/{len('one') + 1}/{BASE_MS + 1000}"
+        await one.open(1, "logs", deployment="d", instance="d-1", tail=10, after=[at])
+        assert [short(item)[3] for item in await items(one, 1)] == ["three"]
+        assert agent.asked[0] == {
+            "follow": "1", "since_ms": str(BASE_MS + 1000), "times": "1", "rank": "0", "epoch": "1",
+        }  # fmt: skip
+    agent.say["d-1/0"] = ends
+    async with tab(logs.api, "operator") as one:
+        await report(db, "d-1", "running")
+        async with db.transaction() as connection:
+            await connection.execute("update instances set phase = 'succeeded'")
+        await one.open(1, "logs", deployment="d", instance=["d-1"])
+        assert len(await items(one, 4)) == 4
+        assert await one.next() == {"id": 1, "type": "end", "reason": "finished"}
+
+
+async def test_what_is_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = AgentDouble()
+    agent.there, agent.say = {"d-1/0": frames((0, "one"))}, {"d-1/0": stays}
+    await logs.add("d-1", agent)
+    async with tab(logs.api, "viewer") as viewer:
+        await viewer.open(1, "logs", deployment="d")
+        assert (await viewer.next())["error"]["code"] == "forbidden"
+    async with tab(logs.api, "operator") as one:
+        for wrong, field in (
+            ({"previous": True}, "previous"),
+            ({"rank": "x"}, "rank"),
+            ({"tail": -1}, "tail"),
+            ({"since": "soon"}, "since"),
+            ({"after": "d-1/0/1"}, "after"),
+            ({"after": "d-1/0/1/²/4"}, "after"),
+            ({"after": f"d-1/0/1/{'9' * 5000}/4"}, "after"),
+        ):
+            await one.open(1, "logs", deployment="d", **wrong)
+            error = (await one.next())["error"]
+            assert [problem["path"] for problem in error["details"]["problems"]] == [field], error
+        await one.open(1, "logs", instance="d-1", rank=1)
+        assert (await one.next())["error"]["details"]["problems"][0]["path"] == "rank"
+        await one.open(1, "logs", deployment="none")
+        assert (await one.next())["error"]["code"] == "not_found"
+        monkeypatch.setattr(logs.api.app[MERGES], "of_key", 2)
+        for number in (1, 2):
+            await one.open(number, "logs", deployment="d")
+            await one.of(number, "opened")
+        await one.open(3, "logs", deployment="d")
+        assert (await one.of(3, "error"))["error"]["code"] == "too_many_merged_logs"
+        text = await logs.read("/deployments/d/logs", 429)
+        assert "2 merged logs of this key are open" in text
+        async with tab(logs.api, "admin") as other:  # another key has its own
+            await other.open(1, "logs", deployment="d")
+            await other.of(1, "opened")

@@ -1,0 +1,134 @@
+"""How logs are merged: what one that hangs costs the others, what a slow client costs in memory, and restarts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from controller.api.merged_logs import merge as merging
+from controller.api.merged_logs import source
+from controller.api.merged_logs.frames import Line
+from controller.api.merged_logs.merge import Merge, Told
+from controller.api.merged_logs.source import HELD_BYTES, LogReading
+from controller.store.views.instances import LogSource
+from controller.store.views.logs import DeploymentLogs, InstanceLog
+from schemas.wire import TIMED_LOG
+from support.loopback import listening
+
+LIMIT_S = 20.0
+LONG = 60_000
+_NOTHING = DeploymentLogs((), lives=True)
+
+
+class Agent:
+    """One agent with several logs: `hangs` sends a head and no more, `writes` ten lines a second, `ends` at once."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": TIMED_LOG})
+        await response.prepare(request)
+        match request.match_info["instance"].split("-")[0]:
+            case "hangs":
+                await asyncio.Event().wait()
+            case "writes":
+                await response.write(b"C\n")
+                for n in range(10_000):
+                    await response.write(b"L%d 1 %d line %d\n" % (1000 * n, n, n))
+                    await asyncio.sleep(0.02)
+            case "floods":
+                for n in range(1000):
+                    await response.write(b"L%d 1 %d %b\n" % (n, n * LONG, b"x" * LONG))
+                    self.sent_bytes += LONG
+            case _:
+                await response.write(b'L1 1 0 one\nC\nE{"exit_code": 0}\n')
+        return response
+
+
+@asynccontextmanager
+async def agent() -> AsyncIterator[tuple[Agent, str, aiohttp.ClientSession]]:
+    double, app = Agent(), web.Application()
+    app.router.add_get("/logs/{instance}", double.answer)
+    async with listening(app) as address, aiohttp.ClientSession() as session:
+        yield double, address, session
+
+
+def log_of(instance: str, address: str, epoch: int = 1) -> InstanceLog:
+    return InstanceLog(instance, 0, epoch, LogSource("w", "ready", address, "s"))
+
+
+async def test_a_log_that_hangs_holds_the_others_up_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "STALLED_S", 0.5)
+    come = asyncio.Event()
+
+    async def emit(told: list[Told]) -> None:
+        if any(one.log.instance == "writes" for one in told):
+            come.set()
+
+    async def look() -> DeploymentLogs:
+        return _NOTHING
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        merge = Merge(session, {"follow": "1"}, emit, look)
+        running = asyncio.create_task(merge.run([log_of("hangs", address), log_of("writes", address)]))
+        await come.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_log_that_is_not_taken_holds_few_bytes_and_loses_none() -> None:
+    async with agent() as (double, address, session), asyncio.timeout(LIMIT_S):
+        one = LogReading(log_of("floods", address), asyncio.Event(), resumes=False)
+        running = asyncio.create_task(one.run(session, {}))
+        before = -1
+        while before != double.sent_bytes:  # until the agent waits
+            before = double.sent_bytes
+            await asyncio.sleep(0.5)
+        assert HELD_BYTES <= one.held_bytes <= 4 * HELD_BYTES
+        assert double.sent_bytes < 1000 * LONG
+        lines = 0
+        while not one.is_done:
+            one.take()
+            while one.held:
+                item = one.pop()
+                assert isinstance(item, Line)
+                assert item.position == lines * LONG
+                lines += 1
+            await asyncio.sleep(0)
+        assert (lines, one.held_bytes) == (1000, 0)
+        await running
+
+
+async def test_batches_are_bounded_in_bytes() -> None:
+    sizes: list[int] = []
+
+    async def emit(told: list[Told]) -> None:
+        sizes.append(sum(len(one.item.text) for one in told if isinstance(one.item, Line)))
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        await Merge(session, {}, emit).run([log_of("floods", address)])
+    assert sum(sizes) == 1000 * LONG
+    assert max(sizes) <= merging._BATCH_BYTES + LONG
+
+
+async def test_restarts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_REFRESH_S", 0.02)
+    epochs: list[int] = []
+
+    async def emit(told: list[Told]) -> None:
+        epochs.extend(one.log.epoch for one in told if isinstance(one.item, Line))
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+
+        async def look() -> DeploymentLogs:
+            epoch = epochs[-1] + 1 if epochs else 1
+            return DeploymentLogs((log_of("ends", address, min(epoch, 30)),), lives=epoch <= 30)
+
+        merge = Merge(session, {"follow": "1"}, emit, look)
+        await merge.run([log_of("ends", address)])
+        assert epochs == list(range(1, 31)), "each start once"
+        assert len(merge._readings) <= 2
