@@ -3175,11 +3175,13 @@ export interface components {
          *
          *     Attributes:
          *         id: of the topic; None: an error of a message that names none.
-         *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`; the last
-         *             one of an id is `end` or `error`.
+         *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`
+         *             (of an instance), `sources` or `lines` (of a deployment's logs); the last one of an id is `end` or `error`.
          *         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
          *         event: of `event`: as in `GET /events`.
          *         text: of `log`: a part of the log, which need not end with a line.
+         *         sources: of `sources`: `instance`, `rank` and `epoch` of each log that is followed from now on.
+         *         items: of `lines`: as the objects of `GET /deployments/{name}/logs?format=json`.
          *         uuid: of `gpus`: the GPUs in order.
          *         index: of `round`: which of these the columns tell of; None: all.
          *         utilization, used_mib, claimed_mib: columns of `gpus` and `round`; null: unknown. `utilization` in percent. A
@@ -3194,7 +3196,7 @@ export interface components {
              * Type
              * @enum {string}
              */
-            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "end" | "error";
+            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "sources" | "lines" | "end" | "error";
             /**
              * Object
              * @default null
@@ -3214,6 +3216,20 @@ export interface components {
              * @default null
              */
             text: string | null;
+            /**
+             * Sources
+             * @default null
+             */
+            sources: {
+                [key: string]: unknown;
+            }[] | null;
+            /**
+             * Items
+             * @default null
+             */
+            items: {
+                [key: string]: unknown;
+            }[] | null;
             /**
              * Uuid
              * @default null
