@@ -39,29 +39,45 @@ _CLAIMED: Final = f"""
       left join deployments p on p.uid = s.deployment_uid
       left join devices g on g.uuid = s.device
      group by 1, 2"""  # noqa: S608 - constants, no input
-# Each claim `s` in each minute `m` of samples: `k.s` GPU seconds, and `l.minimum` below which they are wasted.
-_MINUTES: Final = f"""
-      from ({SPANS}) s
-      join sample_minutes m on m.device = s.device and m.minute > s.began - interval '1 min' and m.minute < s.ended
-                           and m.minute > $1::timestamptz - interval '1 min' and m.minute < $2
-                           and m.instance_id = case when s.exclusive then '' else s.instance_id end
-      left join unnest($3::uuid[], $4::int[]) as l (uid, minimum) on l.uid = s.deployment_uid
-     cross join lateral (
-           select s.share * least(m.covered_s,
-                  extract(epoch from least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)
-       ) as k (s)"""  # noqa: S608 - as above
+# The minutes `m` of samples of a claim `s` in the period, and their seconds in it.
+_OF_CLAIM: Final = """
+           sample_minutes m
+     where m.device = s.device and m.instance_id = case when s.exclusive then '' else s.instance_id end
+       and m.minute > $1::timestamptz - interval '1 min' and m.minute < $2"""
+_SECONDS: Final = """least(m.covered_s, extract(epoch from
+                  least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)"""
+_MINIMUMS: Final = "left join unnest($3::uuid[], $4::int[]) as l (uid, minimum) on l.uid = s.deployment_uid"
 _WASTED: Final = "m.max < coalesce(l.minimum, $5)"
+# Whole minutes, and the first and last one apart: reckoning with each minute's times takes five times as long.
 _COVERED: Final = f"""
-    select s.deployment_uid, coalesce(max(g.model), '') as model, sum(k.s) as known_s,
-           sum(k.s * m.mean / 100) as used_s, coalesce(sum(k.s) filter (where {_WASTED}), 0) as wasted_s
-      {_MINUTES}
+    select s.deployment_uid, coalesce(max(g.model), '') as model, sum(s.share * k.known_s) as known_s,
+           sum(s.share * k.used_s) as used_s, sum(s.share * k.wasted_s) as wasted_s
+      from ({SPANS}) s
+      {_MINIMUMS}
       left join devices g on g.uuid = s.device
-     group by s.deployment_uid, s.device"""
+     cross join lateral (
+           select sum(m.seconds) as known_s, sum(m.seconds * m.mean / 100) as used_s,
+                  coalesce(sum(m.seconds) filter (where {_WASTED}), 0) as wasted_s
+             from (select m.covered_s::float8 as seconds, m.mean, m.max from {_OF_CLAIM}
+                      and m.minute >= s.began and m.minute <= s.ended - interval '1 min'
+                   union all
+                   select {_SECONDS}, m.mean, m.max from {_OF_CLAIM}
+                      and m.minute > s.began - interval '1 min' and m.minute < s.began
+                   union all
+                   select {_SECONDS}, m.mean, m.max from {_OF_CLAIM}
+                      and m.minute >= s.began and m.minute > s.ended - interval '1 min' and m.minute < s.ended) m
+       ) as k
+     where k.known_s is not null
+     group by s.deployment_uid, s.device"""  # noqa: S608 - constants, no input
 _WASTED_MINUTES: Final = f"""
-    select m.minute, count(distinct s.device) as gpus, sum(k.s) as gpu_s
-      {_MINUTES}
-     where s.deployment_uid = $6 and {_WASTED} and k.s > 0
-     group by m.minute order by m.minute"""
+    select k.minute, count(distinct s.device) as gpus, sum(s.share * k.seconds) as gpu_s
+      from ({SPANS}) s
+      {_MINIMUMS}
+     cross join lateral (
+           select m.minute, {_SECONDS} as seconds from {_OF_CLAIM}
+              and m.minute > s.began - interval '1 min' and m.minute < s.ended and {_WASTED}) as k
+     where s.deployment_uid = $6 and k.seconds > 0
+     group by k.minute order by k.minute"""  # noqa: S608 - as above
 _FREED: Final = """
     select policy, deployment_uid, max(deployment) as deployment, count(*) as actions,
            sum(gpus * extract(epoch from least(coalesce(ended_at, $2), $2) - greatest(at, $1))::float8) as freed_s

@@ -1,0 +1,59 @@
+"""The idle report of many GPUs over two weeks is quick."""
+
+import time
+from datetime import timedelta
+from typing import Any, Final
+
+from controller.store.core.database import Database
+from controller.store.telemetry.partitions import SampleRetention, make_partitions
+from support.database.history import rolled_up
+from support.database.ledger import add_deployment, add_host
+from support.leading.served_api import ServedApi
+
+MANY: Final = 48
+DAYS: Final = 14
+MOST_S: Final = 2.0  # it takes a quarter of that; reckoning with the times of each minute took twice that
+
+_SPANS: Final = """
+    insert into claim_spans (device, worker_id, instance_id, epoch, deployment_uid, deployment, memory_mib, device_mib,
+                             exclusive, running_since, began_at, ended_at)
+    select d.uuid, d.worker_id, 'i' || d.uuid, 1, p.uid, p.name, d.memory_mib, d.memory_mib, d.index % 2 = 0,
+           now() - $1::interval, now() - $1::interval, now()
+      from (select *, row_number() over (order by uuid) as n from devices where kind = 'gpu') d
+      join (select *, row_number() over (order by name) as n from deployments) p on p.n = d.n"""
+_MINUTES: Final = """
+    insert into sample_minutes (minute, device, instance_id, mean, max, samples, covered_s)
+    select m, s.device, case when s.exclusive then '' else s.instance_id end,
+           case when extract(hour from m)::int % 3 = 0 then 60 else 1 end,
+           case when extract(hour from m)::int % 3 = 0 then 95 else 3 end, 6, 60
+      from claim_spans s, generate_series(date_trunc('minute', now() - $1::interval), now(), interval '1 min') m"""
+
+
+async def test_two_weeks_are_reported_at_once(api: ServedApi, db: Database) -> None:
+    async with db.transaction() as c:
+        await make_partitions(c, SampleRetention(samples_h=24.0 * (DAYS + 1), history_days=DAYS))
+    for n in range(MANY // 8):
+        await add_host(db, f"w{n}", gpus=8)
+    for n in range(MANY):
+        await add_deployment(db, f"d{n}")
+    async with db.transaction() as c:
+        await c.execute("set local statement_timeout = 0")
+        await c.execute(_SPANS, timedelta(days=DAYS))
+        await c.execute(_MINUTES, timedelta(days=DAYS), timeout=120)
+    await rolled_up(db)
+    took_s, report = await best_of_three(api, f"/api/v1/reports/idle?since={DAYS}d")
+    assert len(report["items"]) == MANY
+    total = report["total"]
+    assert abs(total["claimed"] - MANY * DAYS * 24) < MANY
+    assert abs(total["wasted"] / total["claimed"] - 2 / 3) < 0.01
+    assert abs(total["unknown"]) < 1
+    assert took_s < MOST_S
+
+
+async def best_of_three(api: ServedApi, path: str) -> tuple[float, dict[str, Any]]:
+    best_s, answer = 1e9, {}
+    for _ in range(3):
+        began = time.monotonic()
+        answer = await api.get(path)
+        best_s = min(best_s, time.monotonic() - began)
+    return best_s, answer
