@@ -10,10 +10,11 @@ if TYPE_CHECKING:  # slow to import
 def change_lines(view: "PlanView", name: str) -> list[str]:
     """One line for each changed field of a deployment, in the order of the manifest."""
     replaced = view.replaces.get(name, 0)
-    return [_line(change, replaced) for change in view.field_changes.get(name, [])]
+    return [change_line(change, replaced) for change in view.field_changes.get(name, [])]
 
 
-def _line(change: "FieldChange", replaced: int) -> str:
+def change_line(change: "FieldChange", replaced: int = 0) -> str:
+    """One changed field. `replaced`: how many instances it replaces, where that is known."""
     effect = "in place" if change.effect == "in_place" else "replaces"
     if change.effect == "replaces" and replaced:
         effect = f"replaces {replaced} instance{'' if replaced == 1 else 's'}"

@@ -7,6 +7,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import CliError
+from cli.field_changes import change_line
 from cli.output import Format, print_data, print_table
 from cli.rollout_text import HISTORY_TITLES, history_rows, rollout_state
 from cli.runner import OutputOption, TimeoutOption, post, run
@@ -15,7 +16,7 @@ from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.wait import ProgressLog, until_rolled_out
 from cli.wait_state import WaitState
 from schemas.api.deployments import DeploymentView
-from schemas.api.rollouts import RevisionList
+from schemas.api.rollouts import RevisionDiff, RevisionList
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -77,10 +78,21 @@ def undo(
 
 
 @rollout.command()
-def history(ctx: typer.Context, name: NameArgument, output: OutputOption = Format.TABLE) -> None:
+def history(
+    ctx: typer.Context,
+    name: NameArgument,
+    diff: Annotated[
+        tuple[int, int] | None,
+        typer.Option("--diff", metavar="OLD NEW", help="Show field by field how two revisions differ."),
+    ] = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
     """List the revisions of a deployment, the one that was applied last first."""
 
     async def work(api: "Api") -> None:
+        if diff is not None:
+            await _compare(api, name, diff, output)
+            return
         raw = await api.get(path_of("deployments", name, "revisions"))
         if output.for_programs:
             print_data(raw, output)
@@ -89,3 +101,14 @@ def history(ctx: typer.Context, name: NameArgument, output: OutputOption = Forma
         print_table(Table(HISTORY_TITLES, rows), empty="no revisions")
 
     run(ctx, work)
+
+
+async def _compare(api: "Api", name: str, revisions: tuple[int, int], output: Format) -> None:
+    old, new = revisions
+    raw = await api.get(path_of("deployments", name, "revisions", "diff"), **{"from": old, "to": new})
+    if output.for_programs:
+        print_data(raw, output)
+        return
+    lines = [change_line(one) for one in parse(RevisionDiff, raw).fields]
+    head = f"deployment/{name}: revision {old} -> {new}"
+    print(block("\n".join((f"{head}:", *lines)) if lines else f"{head}: no field differs"))

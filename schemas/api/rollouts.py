@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
+from schemas.api.plan import FieldChange
 from schemas.base import View
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -73,3 +74,17 @@ class RevisionList(View):
     """A deployment's revisions, the one that was applied last first. A bounded number is kept."""
 
     items: list[RevisionView]
+
+
+class RevisionDiff(View):
+    """The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
+
+    Attributes:
+        old: number of the revision that the values `old` are of.
+        new: number of the revision that the values `new` are of.
+        fields: in the order of manifests; `replaces`: a change that takes new processes.
+    """
+
+    old: int
+    new: int
+    fields: list[FieldChange]

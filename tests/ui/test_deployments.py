@@ -107,3 +107,16 @@ async def test_a_viewer_has_no_controls(browser: Browser, chat: Cluster) -> None
         await expect(_rows(page)).to_have_count(2)
         for name in ("Stop", "Start", "Scale", "Delete", "Duplicate"):
             await expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+
+
+async def test_two_revisions_are_compared_field_by_field(admin: Seat, chat: Cluster) -> None:
+    for memory in ("24GiB", "28GiB"):
+        await chat.apply("chat", **{**SPEC, "resources": {"gpus": 1, "gpu_memory": memory}})
+    page = await admin.live("/ui/deployments/chat")
+    await page.get_by_text("Compare two revisions").click()
+    changed = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="resources.gpu_memory"))
+    await expect(changed.get_by_role("cell")).to_have_text(["24GiB", "28GiB", "replaces"])
+    await page.get_by_role("combobox", name="Old").select_option(label="revision 1")
+    await expect(changed.get_by_role("cell")).to_have_text(["20GiB", "28GiB", "replaces"])
+    await page.get_by_role("combobox", name="New").select_option(label="revision 1")
+    await expect(page.get_by_text("No field differs.")).to_be_visible()

@@ -7,23 +7,38 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
+from controller.api.errors import invalid
 from controller.api.manifest_routes import etag
+from controller.api.parameters import known_parameters, whole_number
 from controller.api.responses import json_response
-from controller.api.route import Access, Handler, Route
+from controller.api.route import Access, Handler, Query, Route
 from controller.api.spec_privileges import judge_for
+from controller.domain.spec_changes import field_changes
 from controller.store.core.database import Database
 from controller.store.deployments.apply import undo
 from controller.store.deployments.rollouts import pause, resume
 from controller.store.views.deployments import deployment_by_name
-from controller.store.views.rollouts import revisions_of
+from controller.store.views.rollouts import revision_specs, revisions_of
 from schemas.api.deployments import DeploymentView
 from schemas.api.requests import UndoBody
-from schemas.api.rollouts import RevisionList
+from schemas.api.rollouts import RevisionDiff, RevisionList
+from schemas.manifest.problems import FieldProblem
 
 
 async def _revisions(request: web.Request) -> web.Response:
     async with request.app[CONTEXT].database.snapshot() as connection:
         return json_response(await revisions_of(connection, request.match_info["name"]))
+
+
+async def _diff(request: web.Request) -> web.Response:
+    given = known_parameters(request, "from", "to")
+    missing = [FieldProblem(one, "is required: the number of a revision") for one in ("from", "to") if one not in given]
+    if missing:
+        raise invalid(missing)
+    old, new = (whole_number(given, one, low=1, high=_MOST) or 0 for one in ("from", "to"))
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        before, after = await revision_specs(connection, request.match_info["name"], (old, new))
+    return json_response(RevisionDiff(old=old, new=new, fields=field_changes(before, after)))
 
 
 async def _undo(request: web.Request) -> web.Response:
@@ -44,10 +59,18 @@ def _verb(act: Callable[[Database, str], Awaitable[None]]) -> Handler:
     return handler
 
 
+_MOST: Final = 2**31 - 1  # of a number in the database
 _PATH: Final = "/api/v1/deployments/{name}"
 _TAG: Final = "deployments"
 ROUTES: Final = (
     Route("GET", _PATH + "/revisions", _revisions, Access.READ, "List revisions", _TAG, RevisionList),
+    Route(
+        "GET", _PATH + "/revisions/diff", _diff, Access.READ, "Compare two revisions by field", _TAG, RevisionDiff,
+        query=(
+            Query("from", "number of the revision whose values are `old`", "integer"),
+            Query("to", "number of the revision whose values are `new`", "integer"),
+        ),
+    ),
     Route(
         "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout", _TAG, DeploymentView
     ),

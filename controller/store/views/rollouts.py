@@ -1,6 +1,6 @@
 """Rollouts and revisions as the API shows them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -26,6 +26,10 @@ _REVISIONS: Final = """
       from deployments d join revisions r on r.deployment_uid = d.uid
      where d.name = $1 and d.deleted_at is null
      order by r.applied_at desc, r.generation desc"""
+_SPECS: Final = """
+    select r.generation, r.spec
+      from deployments d left join revisions r on r.deployment_uid = d.uid and r.generation = any($2)
+     where d.name = $1 and d.deleted_at is null"""
 
 
 async def rollouts_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, RolloutStatus]:
@@ -63,8 +67,29 @@ async def revisions_of(connection: Reader, name: str) -> RevisionList:
     """
     rows = await connection.fetch(_REVISIONS, name)
     if not rows:
-        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
+        raise _missing(name)
     return RevisionList(items=list(_views(rows)))
+
+
+async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) -> list[DeploymentSpec]:
+    """The specs of these revisions of a live deployment.
+
+    Raises:
+        NotFoundError: no live deployment has this name, or a revision is not kept.
+    """
+    rows = await connection.fetch(_SPECS, name, list(numbers))
+    if not rows:
+        raise _missing(name)
+    known = {row["generation"]: spec_from_json(row["spec"]) for row in rows if row["generation"] is not None}
+    for number in numbers:
+        if number not in known:
+            fix = f"gpuward rollout history {name} lists them"
+            raise NotFoundError(f"deployment {name!r} has no revision {number}; {fix}")
+    return [known[number] for number in numbers]
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
 
 
 def _views(rows: Iterable[Any]) -> Iterable[RevisionView]:

@@ -152,6 +152,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deployments/{name}/revisions/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare two revisions by field
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_deployments_name_revisions_diff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/deployments/{name}/rollout/pause": {
         parameters: {
             query?: never;
@@ -4372,6 +4392,23 @@ export interface components {
             compute_capability: string;
         };
         /**
+         * RevisionDiff
+         * @description The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
+         *
+         *     Attributes:
+         *         old: number of the revision that the values `old` are of.
+         *         new: number of the revision that the values `new` are of.
+         *         fields: in the order of manifests; `replaces`: a change that takes new processes.
+         */
+        RevisionDiff: {
+            /** Old */
+            old: number;
+            /** New */
+            new: number;
+            /** Fields */
+            fields: components["schemas"]["FieldChange"][];
+        };
+        /**
          * RevisionList
          * @description A deployment's revisions, the one that was applied last first. A bounded number is kept.
          */
@@ -5566,6 +5603,34 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RevisionList"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_deployments_name_revisions_diff: {
+        parameters: {
+            query?: {
+                /** @description number of the revision whose values are `old` */
+                from?: number;
+                /** @description number of the revision whose values are `new` */
+                to?: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Compare two revisions by field */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RevisionDiff"];
                 };
             };
             default: components["responses"]["Error"];

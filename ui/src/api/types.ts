@@ -20,6 +20,7 @@ export type KeyCreated = Schemas["KeyCreated"];
 export type Token = Schemas["TokenView"];
 export type TokenCreated = Schemas["TokenCreated"];
 export type Revision = Schemas["RevisionView"];
+export type RevisionDiff = Schemas["RevisionDiff"];
 export type Utilization = Schemas["UtilizationView"];
 
 export type Me = Schemas["MeView"];

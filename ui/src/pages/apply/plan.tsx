@@ -1,6 +1,7 @@
-import type { FieldChange, Plan, PlanItem } from "../../api/types";
-import { gib, plural } from "../../format/numbers";
+import type { Plan, PlanItem } from "../../api/types";
+import { gib } from "../../format/numbers";
 import { gpus } from "../../live/gpus";
+import { FieldChanges } from "../../parts/changes";
 import { Empty } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
 import { Words } from "../../parts/words";
@@ -25,7 +26,7 @@ export function PlanShown({ plan }: { plan: Plan }) {
           <h3>
             {name}: {change}
           </h3>
-          <Fields changes={plan.field_changes?.[name] ?? []} replaces={plan.replaces?.[name] ?? 0} />
+          <FieldChanges changes={plan.field_changes?.[name] ?? []} replaces={plan.replaces?.[name] ?? 0} />
           {plan.rollouts?.[name] && <p>{plan.rollouts[name]}</p>}
         </section>
       ))}
@@ -33,49 +34,6 @@ export function PlanShown({ plan }: { plan: Plan }) {
       <Advice items={plan.items} />
     </div>
   );
-}
-
-function Fields({ changes, replaces }: { changes: readonly FieldChange[]; replaces: number }) {
-  if (!changes.length) return null;
-  return (
-    <table class="diff">
-      <thead>
-        <tr>
-          <th scope="col">Field</th>
-          <th scope="col">Old</th>
-          <th scope="col">New</th>
-          <th scope="col">Effect</th>
-        </tr>
-      </thead>
-      <tbody>
-        {changes.map((change) => (
-          <tr key={change.field}>
-            <th scope="row">
-              <code>{change.field}</code>
-            </th>
-            <td>
-              <del>{written(change.old)}</del>
-            </td>
-            <td>
-              <ins>{written(change.new)}</ins>
-            </td>
-            <td>
-              {change.effect === "in_place"
-                ? "in place"
-                : replaces
-                  ? `replaces ${plural(replaces, "instance")}`
-                  : "replaces"}
-            </td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
-function written(value: unknown): string {
-  if (value === null || value === undefined) return "(not set)";
-  return typeof value === "string" && value ? value : JSON.stringify(value);
 }
 
 /** The places of GPUs in words: w1 GPU 1, 2. */

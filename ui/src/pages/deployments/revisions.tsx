@@ -10,6 +10,7 @@ import { Content, Panel } from "../../parts/panel";
 import { Badge } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 import { actorText } from "../events/line";
+import { Compare } from "./compare";
 
 /** The revisions of a deployment, newest first, with what each has changed. */
 export function Revisions({ deployment }: { deployment: Deployment }) {
@@ -26,13 +27,16 @@ export function Revisions({ deployment }: { deployment: Deployment }) {
         {({ items }) => {
           const sorted = [...items].sort((a, b) => b.revision - a.revision);
           return (
-            <Table
-              label="Revisions"
-              columns={columns(sorted, name)}
-              rows={sorted}
-              id={(one) => String(one.revision)}
-              note={(one) => changedText(one, sorted) || null}
-            />
+            <>
+              <Table
+                label="Revisions"
+                columns={columns(sorted, name)}
+                rows={sorted}
+                id={(one) => String(one.revision)}
+                note={(one) => changedText(one, sorted) || null}
+              />
+              <Compare name={name} revisions={sorted} />
+            </>
           );
         }}
       </Content>

@@ -1,0 +1,45 @@
+import type { FieldChange } from "../api/types";
+import { plural } from "../format/numbers";
+
+/** Fields with their old and new values, and what each change does to running instances. */
+export function FieldChanges({ changes, replaces = 0 }: { changes: readonly FieldChange[]; replaces?: number }) {
+  if (!changes.length) return null;
+  return (
+    <table class="diff">
+      <thead>
+        <tr>
+          <th scope="col">Field</th>
+          <th scope="col">Old</th>
+          <th scope="col">New</th>
+          <th scope="col">Effect</th>
+        </tr>
+      </thead>
+      <tbody>
+        {changes.map((change) => (
+          <tr key={change.field}>
+            <th scope="row">
+              <code>{change.field}</code>
+            </th>
+            <td>
+              <del>{written(change.old)}</del>
+            </td>
+            <td>
+              <ins>{written(change.new)}</ins>
+            </td>
+            <td>{effectText(change, replaces)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function effectText({ effect }: FieldChange, replaces: number): string {
+  if (effect === "in_place") return "in place";
+  return replaces ? `replaces ${plural(replaces, "instance")}` : "replaces";
+}
+
+function written(value: unknown): string {
+  if (value === null || value === undefined) return "(not set)";
+  return typeof value === "string" && value ? value : JSON.stringify(value);
+}
