@@ -96,3 +96,17 @@ class DeploymentView(View):
     spec: DeploymentSpec
     status: DeploymentStatus
     warnings: list[str] = []
+
+
+class DeploymentLoad(View):
+    """The requests that a deployment has at all gateways, by their last report, which is at most a few seconds old.
+
+    Attributes:
+        in_flight: requests at its instances.
+        waiting: requests that wait for an instance.
+        silent: gateways that have not reported for 10 s. What they have is unknown, and not counted.
+    """
+
+    in_flight: int
+    waiting: int
+    silent: list[str] = []

@@ -20,7 +20,8 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from controller.store.deployments import stop as switch
 from controller.store.views.deployments import deployment_by_name, list_deployments
-from schemas.api.deployments import DeploymentView
+from controller.store.views.load import load_of
+from schemas.api.deployments import DeploymentLoad, DeploymentView
 from schemas.api.envelopes import Page
 from schemas.api.requests import ScaleBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
@@ -72,9 +73,16 @@ async def wake(request: web.Request) -> web.Response:
     return json_response(view, headers=etag(view))
 
 
-def _verb(act: Callable[[Database, str], Awaitable[DeploymentView]]) -> Handler:
+async def load(request: web.Request) -> web.Response:
+    """`GET /deployments/{name}/load`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        return json_response(await load_of(connection, request.match_info["name"]))
+
+
+def _verb(act: Callable[..., Awaitable[DeploymentView]]) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        view = await act(request.app[CONTEXT].database, request.match_info["name"])
+        database, name = request.app[CONTEXT].database, request.match_info["name"]
+        view = await act(database, name, if_match=expected_generation(request))
         return json_response(view, headers=etag(view))
 
     return handler
@@ -99,8 +107,15 @@ _MANIFEST_ROUTES: Final = ManifestResource(
 ).routes()
 ROUTES: Final = (
     *_MANIFEST_ROUTES,
-    Route("POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops", _TAG, DeploymentView),
-    Route("POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas", _TAG, DeploymentView),
+    Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
+    Route(
+        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops (If-Match: generation)", _TAG,
+        DeploymentView,
+    ),
+    Route(
+        "POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
+        _TAG, DeploymentView,
+    ),
     Route(
         "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
         DeploymentView, ScaleBody,

@@ -1,11 +1,13 @@
 """What users do beside a deployment's spec: stop, start, keep awake."""
 
+from typing import Any
+
 from controller.domain.events import NewEvent
 from controller.domain.wanted import may_sleep
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
-from controller.store.core.refusals import NotScaledError
+from controller.store.core.refusals import GenerationConflictError, NotScaledError
 from controller.store.deployments.changes import clear_limits, record_change
 from controller.store.deployments.live import live_row
 from controller.store.views.deployments import deployment_by_uid
@@ -13,14 +15,16 @@ from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
 
 
-async def stop(database: Database, name: str) -> DeploymentView:
+async def stop(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
     """Limits the deployment to zero replicas until it is started or its spec changes.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
     """
     async with database.transaction() as connection:
         row = await live_row(connection, name)
+        _check_generation(row, if_match)
         status = await connection.execute(
             """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
                on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
@@ -70,14 +74,21 @@ def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
         raise NotScaledError(f"deployment {name!r} never sleeps: it {why}; gpuward scale {name} --min 0 lets it")
 
 
-async def start(database: Database, name: str) -> DeploymentView:
+async def start(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
     """Removes the limits of `stop` and of policies.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
     """
     async with database.transaction() as connection:
         row = await live_row(connection, name)
+        _check_generation(row, if_match)
         if await clear_limits(connection, row["uid"]):
             await record_change(connection, row["uid"], "started", f"deployment {name} was started by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
+
+
+def _check_generation(row: Any, if_match: int | None) -> None:
+    if if_match is not None and row["generation"] != if_match:
+        raise GenerationConflictError(row["name"], wanted=if_match, found=row["generation"])

@@ -8,7 +8,7 @@ from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from schemas.api.gateways import GatewayView
 
-_SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
+SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
 _LIST: Final = """
     select g.name, g.seen_at, g.seen_at < clock_timestamp() - make_interval(secs => $1) as silent,
            coalesce(sum(d.in_flight), 0)::int as in_flight, coalesce(sum(d.waiting), 0)::int as waiting
@@ -26,7 +26,7 @@ _FORGET: Final = (
 
 async def list_gateways(connection: Reader) -> list[GatewayView]:
     """Every process of a gateway, by name, also those that no longer report."""
-    rows = await connection.fetch(_LIST, _SILENT_S)
+    rows = await connection.fetch(_LIST, SILENT_S)
     return [
         GatewayView(
             name=row["name"],
@@ -54,7 +54,7 @@ async def forget_gateway(database: Database, name: str) -> None:
         rows = await connection.fetch(_FIND, name)
         if not rows:
             raise NotFoundError(f"no gateway is named {name!r}; `gpuward gateway list` shows the names")
-        silent = [row for row in rows if row["silent_s"] > _SILENT_S]
+        silent = [row for row in rows if row["silent_s"] > SILENT_S]
         if not silent:
             raise InUseError(f"gateway {name} reports; stop it, and it signs off by itself")
         await _forget(connection, silent)

@@ -51,3 +51,15 @@ async def test_a_silent_gateway_is_forgotten_at_an_operators_word(api: ServedApi
         ("key:operator", DEAD),
     ]
     assert events[0]["evidence"]["silent_s"] >= 90
+
+
+async def test_a_deployments_load_is_what_reporting_gateways_have_of_it(api: ServedApi, db: Database) -> None:
+    await with_gateways(db, await add_deployment(db, "m"))
+    await add_deployment(db, "other")
+    status, load = await api.call("GET", "/api/v1/deployments/m/load", role="viewer")
+    assert status == 200
+    assert (load["in_flight"], load["waiting"], load["silent"]) == (2, 1, [DEAD, ALSO_DEAD])
+    _, other = await api.call("GET", "/api/v1/deployments/other/load", role="viewer")
+    assert (other["in_flight"], other["waiting"]) == (0, 0)
+    status, answer = await api.call("GET", "/api/v1/deployments/none/load", role="viewer")
+    assert (status, answer["error"]["code"]) == (404, "not_found")

@@ -34,6 +34,16 @@ async def test_a_deployment_from_apply_to_delete(api: ServedApi) -> None:
     assert (await api.get("/api/v1/events?reason=scaled"))["items"][0]["evidence"]["generation"] == 2
 
 
+async def test_stop_and_start_refuse_another_generation(api: ServedApi) -> None:
+    await api.call("PUT", f"{D}/a", json=spec(replicas=2))
+    for verb in ("stop", "start"):
+        status, answer = await api.call("POST", f"{D}/a/{verb}", headers={"If-Match": '"7"'})
+        assert (status, answer["error"]["code"]) == (412, "generation_conflict")
+    assert (await api.get(f"{D}/a"))["status"]["wanted"] == 2
+    assert (await api.call("POST", f"{D}/a/stop", headers={"If-Match": '"1"'}))[1]["status"]["wanted"] == 0
+    assert (await api.call("POST", f"{D}/a/start", headers={"If-Match": '"1"'}))[1]["status"]["wanted"] == 2
+
+
 async def test_invalid_specs_name_field_and_fix(api: ServedApi) -> None:
     for body, code, path, part in (
         (spec(replcas=1), "invalid", "replcas", "did you mean 'replicas'?"),

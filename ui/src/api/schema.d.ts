@@ -52,6 +52,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deployments/{name}/load": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Requests at gateways now
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_deployments_name_load"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/deployments/{name}/start": {
         parameters: {
             query?: never;
@@ -62,7 +82,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Undo stops
+         * Undo stops (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_start"];
@@ -82,7 +102,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Stop replicas
+         * Stop replicas (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_stop"];
@@ -1553,6 +1573,26 @@ export interface components {
              * @default false
              */
             applied: boolean;
+        };
+        /**
+         * DeploymentLoad
+         * @description The requests that a deployment has at all gateways, by their last report, which is at most a few seconds old.
+         *
+         *     Attributes:
+         *         in_flight: requests at its instances.
+         *         waiting: requests that wait for an instance.
+         *         silent: gateways that have not reported for 10 s. What they have is unknown, and not counted.
+         */
+        DeploymentLoad: {
+            /** In Flight */
+            in_flight: number;
+            /** Waiting */
+            waiting: number;
+            /**
+             * Silent
+             * @default []
+             */
+            silent: string[];
         };
         /**
          * DeploymentPolicy
@@ -5485,6 +5525,29 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_deployments_name_load: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Requests at gateways now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeploymentLoad"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     post_deployments_name_start: {
         parameters: {
             query?: never;
@@ -5496,7 +5559,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Undo stops */
+            /** @description Undo stops (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5519,7 +5582,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Stop replicas */
+            /** @description Stop replicas (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -5,6 +5,7 @@ import type { components } from "./schema";
 type Schemas = components["schemas"];
 
 export type Deployment = Schemas["DeploymentView"];
+export type DeploymentLoad = Schemas["DeploymentLoad"];
 export type Instance = Schemas["InstanceView"];
 export type Worker = Schemas["WorkerView"];
 export type Gpu = Schemas["GpuView"];

@@ -3,10 +3,10 @@ import { ApiError, request } from "../../api/request";
 import type { Deployment, Instance } from "../../api/types";
 import { plural } from "../../format/numbers";
 import { replicasText } from "../../format/objects";
-import { span } from "../../format/times";
 import { deployments } from "../../live/cluster";
 import { changes, changeText } from "../../manifest/defaults";
 import { Act, type Confirmation } from "../../parts/act";
+import { Ending } from "./ending";
 
 interface ControlsProps {
   deployment: Deployment;
@@ -14,7 +14,6 @@ interface ControlsProps {
 }
 
 const ENDED = new Set<string>(["succeeded", "failed", "replaced", "stopping"]);
-const HOLDS_PROCESS = new Set<string>(["starting", "running", "unhealthy", "unreachable"]);
 
 /** What can be done with a deployment. Each confirmation names what ends. */
 export function Controls({ deployment, instances }: ControlsProps) {
@@ -42,7 +41,13 @@ export function Controls({ deployment, instances }: ControlsProps) {
           onAct={() => unlessChanged(seen.value, "POST", `${path}/stop`)}
           confirm={asked(() => ({
             title: `Stop ${deployment.name}?`,
-            lines: [...whatEnds(live, deployment), "The deployment stays, and starts again with Start."],
+            lines: [],
+            form: () => (
+              <>
+                <Ending deployment={deployment} live={live} />
+                <p>The deployment stays, and starts again with Start.</p>
+              </>
+            ),
             verb: "Stop",
           }))}
         >
@@ -81,7 +86,13 @@ export function Controls({ deployment, instances }: ControlsProps) {
         onAct={() => unlessChanged(seen.value, "DELETE", path)}
         confirm={asked(() => ({
           title: `Delete ${deployment.name}?`,
-          lines: [...whatEnds(live, deployment), "Its manifest is gone then; its story and its GPU hours stay."],
+          lines: [],
+          form: () => (
+            <>
+              <Ending deployment={deployment} live={live} />
+              <p>Its manifest is gone then; its story and its GPU hours stay.</p>
+            </>
+          ),
           typed: deployment.name,
           verb: "Delete",
         }))}
@@ -104,50 +115,7 @@ function ScaleText({
   if (!/^\d{1,6}$/.test(wanted)) return <p class="muted">Write a whole number, 0 or more.</p>;
   const fewer = live.length - Number(wanted);
   if (fewer <= 0) return <p>{fewer < 0 ? `${plural(-fewer, "instance")} more.` : "As many as there are."}</p>;
-  return (
-    <>
-      {whatEnds(live, deployment, fewer).map((line) => (
-        <p key={line}>{line}</p>
-      ))}
-    </>
-  );
-}
-
-/** What ends when so many instances leave, in sentences. Which of them leave, the controller chooses. */
-export function whatEnds(live: readonly Instance[], deployment: Deployment, fewer = live.length): string[] {
-  const processes = live.filter((one) => HOLDS_PROCESS.has(one.status.phase));
-  const without = live.length - processes.length;
-  const ending = Math.max(0, fewer - without);
-  const lines: string[] = [];
-  if (ending) {
-    lines.push(
-      `${plural(ending, "running instance")} ${ending === 1 ? "stops" : "stop"}${namesOf(processes, ending)}.`,
-    );
-    lines.push(`${ending === 1 ? "It gets" : "They get"} up to ${drainText(deployment)} to finish requests in flight.`);
-  }
-  const unstarted = Math.min(without, fewer);
-  if (unstarted)
-    lines.push(
-      `${plural(unstarted, "instance")} that ${unstarted === 1 ? "does" : "do"} not run ${unstarted === 1 ? "ends" : "end"}.`,
-    );
-  return lines.length ? lines : ["No instance runs."];
-}
-
-const SERVED_DRAIN_S = 600;
-const OTHER_DRAIN_S = 30;
-
-/** The longest time to finish and exit; `auto` is longer where requests reach the deployment. */
-function drainText({ spec }: Deployment): string {
-  if (typeof spec.drain_time === "number") return span(spec.drain_time);
-  if (spec.drain_time !== "auto") return spec.drain_time;
-  const served =
-    spec.restart === "always" && (!spec.command.length || spec.command.some((one) => one.includes("{port}")));
-  return span(served ? SERVED_DRAIN_S : OTHER_DRAIN_S);
-}
-
-function namesOf(processes: readonly Instance[], ending: number): string {
-  if (ending !== processes.length || ending > 8) return "";
-  return `: ${processes.map((one) => one.name).join(", ")}`;
+  return <Ending deployment={deployment} live={live} fewer={fewer} />;
 }
 
 /** Sends a change, unless the spec is another one by now than the one that was confirmed. */
