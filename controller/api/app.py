@@ -13,6 +13,7 @@ from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import callers, defrag, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
+from controller.api.dry_run.passes import passes_context
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.login_limit import LoginLimit
@@ -172,6 +173,9 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.cleanup_ctx.append(watch.feed_context)
     app.cleanup_ctx.append(feeds_context)
     app.cleanup_ctx.append(agent_proxies_context)
+    app.cleanup_ctx.append(passes_context)
+    app.cleanup_ctx.append(pending.pending_context)
+    app.cleanup_ctx.append(attention.attention_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():

@@ -1,6 +1,5 @@
 """`POST /defrag`: which running instances to relocate so that others fit; `apply` relocates them, a few at a time."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +13,7 @@ from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of, validate_all
+from controller.api.dry_run.passes import PASSES
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
@@ -62,7 +62,7 @@ async def post(request: web.Request) -> web.Response:
         await check_none_in_progress(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
         leaving = (await read_holders(connection, seen.holdings)).leaving
-    outcome = await asyncio.to_thread(
+    outcome = await request.app[PASSES].run(
         _consolidate, seen.inventory, effects, demands, movable, leaving, body.any_priority
     )
     view = _view(outcome, effects)

@@ -1,12 +1,12 @@
 """`GET /instances/{id}/explain`: why an instance is pending now, and what would make it fit. Writes nothing."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
+from controller.api.dry_run.passes import PASSES
 from controller.api.errors import ApiError
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -32,7 +32,8 @@ async def get(request: web.Request) -> web.Response:
         if standing.phase not in _PENDING_PHASES:
             raise ApiError(409, "not_waiting", f"instance {standing.instance} is {standing.phase}, not pending")
         holders = await read_holders(moment.connection, moment.seen.holdings)
-    return json_response(await asyncio.to_thread(explain_instance, moment.seen.inventory, standing, holders.staying))
+    explained = await request.app[PASSES].run(explain_instance, moment.seen.inventory, standing, holders.staying)
+    return json_response(explained)
 
 
 def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:

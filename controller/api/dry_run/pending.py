@@ -1,22 +1,25 @@
 """`GET /pending`: the pending instances in the order in which they are placed, and what is reserved for them.
 
 Reservations live within one placement pass. So one pass is made in memory, over one snapshot, and nothing is written.
+It takes seconds where thousands are pending: all that ask meanwhile share the next one.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, Moment
+from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.queue import MAX_QUEUED, asks_of
 from controller.api.parameters import known_parameters
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.single_flight import SingleFlight
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced
@@ -31,6 +34,8 @@ from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pen
 from schemas.api.pending import PendingList, PendingView
 
 NOT_LISTED: Final = 1_000_000_000  # of one deployment: none is left out for being one of many
+READ_LIMIT_S: Final = 20.0
+PENDING: Final = web.AppKey("PENDING", SingleFlight[bytes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,27 @@ class _Seen:
 async def get(request: web.Request) -> web.Response:
     """`GET /pending`."""
     known_parameters(request, "limit", "cursor")
-    context = request.app[CONTEXT]
-    async with request.app[KEPT_INVENTORY].moment() as moment:
-        seen = await _read(moment, context.reserve)
+    return web.Response(body=await request.app[PENDING].get(), content_type="application/json")
+
+
+async def pending_context(app: web.Application) -> AsyncIterator[None]:
+    """Holds what answers all that ask at once with one pass, and ends it with the app."""
+    shared = app[PENDING] = SingleFlight(partial(_pass, app))
+    try:
+        yield
+    finally:
+        await shared.close()
+
+
+async def _pass(app: web.Application) -> bytes:
+    """Reads, makes one pass, and encodes it once for all that share it."""
+    reserve = app[CONTEXT].reserve
+    async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
+        seen = await _read(moment, reserve)
     reserved_on: Mapping[str, Sequence[str]] = {}
     if seen.one_pass is not None:
-        reserved_on = await asyncio.to_thread(reservations_of, seen.one_pass, context.reserve)
-    return json_response(_list(seen, reserved_on))
+        reserved_on = await app[PASSES].run(reservations_of, seen.one_pass, reserve)
+    return _list(seen, reserved_on).model_dump_json().encode()
 
 
 async def _read(moment: Moment, reserve: ReserveTimes) -> _Seen:

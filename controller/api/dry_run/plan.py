@@ -1,6 +1,5 @@
 """`POST /plan`: what an apply would do. Runs the checks of an apply, places in memory, writes nothing."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +13,7 @@ from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of, validate_all
+from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
@@ -75,7 +75,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
         absences = await read_absences(connection) if body.candidates else None
     present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
-    items, candidates = await asyncio.to_thread(
+    items, candidates = await app[PASSES].run(
         _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )
     changes = {effect.name: effect.change for effect in effects}

@@ -1,31 +1,51 @@
 """`GET /attention`: what needs an operator, the worst first."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.context import CONTEXT
+from controller.api.ledger_verdict import LedgerVerdict
 from controller.api.parameters import known_parameters
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.single_flight import SingleFlight
 from controller.decide.attention import find_attention
 from controller.store.views.attention import read_attention
 from schemas.api.attention import AttentionList
 
 MAX_ENTRIES: Final = 200
+LIMIT_S: Final = 25.0
+ATTENTION: Final = web.AppKey("ATTENTION", SingleFlight[bytes])
+
+
+async def attention_context(app: web.Application) -> AsyncIterator[None]:
+    """Holds what answers all that ask at once with one look, and ends it with the app."""
+    shared = app[ATTENTION] = SingleFlight(partial(_look, app, LedgerVerdict()))
+    try:
+        yield
+    finally:
+        await shared.close()
 
 
 async def get(request: web.Request) -> web.Response:
     """`GET /attention`."""
     known_parameters(request, "limit", "cursor")
-    context = request.app[CONTEXT]
+    return web.Response(body=await request.app[ATTENTION].get(), content_type="application/json")
+
+
+async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
+    context = app[CONTEXT]
     leading, _ = context.leadership()
-    async with context.database.snapshot() as connection:
-        facts = await read_attention(connection, leading=leading)
-    entries = await asyncio.to_thread(find_attention, facts)  # thousands of instances may be in trouble
+    async with asyncio.timeout(LIMIT_S):
+        async with context.database.snapshot() as connection:
+            violations = await ledger.violations(connection)
+            facts = await read_attention(connection, leading=leading, violations=violations)
+        entries = await asyncio.to_thread(find_attention, facts)  # thousands of instances may be in trouble
     more = max(0, len(entries) - MAX_ENTRIES)
-    return json_response(AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more))
+    return AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more).model_dump_json().encode()
 
 
 ROUTES: Final = (

@@ -12,7 +12,6 @@ from controller.domain.attention import (
     TroubledInstance,
     WorkerFacts,
 )
-from controller.store.core.audit import audit
 from controller.store.core.database import Reader
 from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
@@ -72,40 +71,39 @@ _GPUS: Final = """
       join workers w on w.id = d.worker_id and w.deleted_at is null
      where d.kind = 'gpu' and d.health = 'unhealthy' and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))
      order by w.name, d.index, d.uuid"""
-# The leader checks the ledger on a timer. Only where it has found something, it is checked here too.
-_VIOLATED: Final = """
-    select 1 from events where objects @> array['controller:leader'] and reason = 'invariant_violated' limit 1"""
+_VIOLATED: Final = "select id from events where reason = 'invariant_violated' order by id desc limit 1"
 
 _deployment = row_mapper(TroubledDeployment)
 _idle = row_mapper(IdleInstance)
 _gpu = row_mapper(SickGpu)
 
 
-async def read_attention(connection: Reader, *, leading: bool) -> AttentionFacts:
+async def newest_violation(connection: Reader) -> int | None:
+    """The id of the newest event of a broken invariant; None without one."""
+    rows = await connection.fetch(_VIOLATED)
+    return rows[0]["id"] if rows else None
+
+
+async def read_attention(connection: Reader, *, leading: bool, violations: Sequence[str]) -> AttentionFacts:
     """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
 
     Args:
         connection: to read from.
         leading: the controller that asks is the leader.
+        violations: what the audit found.
     """
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
         at=await read_moment(connection),
         leader=leader,
         leaderless_since=None if leader else (await read_leader(connection, leading=False)).renewed_at,
-        violations=await _violations(connection),
+        violations=violations,
         workers=[_worker(row) for row in await connection.fetch(_WORKERS)],
         instances=await _instances(connection),
         deployments=[_deployment(row) for row in await connection.fetch(_DEPLOYMENTS)],
         idle=[_idle(row) for row in await connection.fetch(_IDLE)],
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
     )
-
-
-async def _violations(connection: Reader) -> list[str]:
-    if not await connection.fetch(_VIOLATED):
-        return []
-    return [violation.message for violation in (await audit(connection)).violations]
 
 
 def _worker(row: Any) -> WorkerFacts:

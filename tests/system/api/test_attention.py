@@ -1,13 +1,23 @@
 """`GET /attention` over rows: four troubles at once are four entries, and each goes when it is mended."""
 
+import asyncio
 import uuid
 from typing import Any
 
+import pytest
+
+from controller.api import ledger_verdict
+from controller.api.ledger_verdict import LedgerVerdict
+from controller.api.resources import attention
+from controller.decide.attention import find_attention
 from controller.domain.events import NewEvent
+from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
+from schemas.api.audit import AuditView
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.leading.served_api import ServedApi
+from support.leading.served_hub import eventually
 
 PATH = "/api/v1/attention"
 ON_W3 = 300
@@ -140,7 +150,57 @@ async def test_a_broken_invariant_is_told_until_it_is_mended(api: ServedApi, db:
     assert [cause for cause, *_ in await causes(api)] == ["invariant"]
     await execute(db, "delete from instances")
     assert (await api.get("/api/v1/audit"))["ok"] is True
-    assert await causes(api) == []
+
+    async def mended() -> bool:
+        return await causes(api) == []
+
+    await eventually(mended, "the entry is gone")
+
+
+async def test_the_ledger_is_audited_once_in_a_while(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    audits, now = 0, 1000.0
+
+    async def counted(connection: Any) -> AuditView:
+        nonlocal audits
+        audits += 1
+        return await audit(connection)
+
+    monkeypatch.setattr(ledger_verdict, "audit", counted)
+    verdict = LedgerVerdict(lambda: now)
+
+    async def seen() -> tuple[int, int]:
+        """Violations, and audits so far."""
+        async with db.snapshot() as connection:
+            return len(await verdict.violations(connection)), audits
+
+    assert await seen() == (0, 0), "the leader has found nothing"
+    await add_instance(db, await add_deployment(db, "d"), "d-0", phase="running", epoch=1)
+    event = NewEvent("invariant_violated", "x", ("controller:leader",))
+    async with db.transaction() as c:
+        await write_events(c, [event])
+    assert [await seen() for _ in range(3)] == [(1, 1)] * 3
+    await execute(db, "delete from instances")
+    now += ledger_verdict.BROKEN_S
+    assert [await seen() for _ in range(3)] == [(0, 2)] * 3
+    now += ledger_verdict.WHOLE_S - 1
+    assert await seen() == (0, 2), "an event that is told no longer costs next to nothing"
+    async with db.transaction() as c:
+        await write_events(c, [event])
+    assert await seen() == (0, 3), "a new one does"
+
+
+async def test_those_that_ask_at_once_share_a_look(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def counted(facts: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return find_attention(facts)
+
+    monkeypatch.setattr(attention, "find_attention", counted)
+    answers = await asyncio.gather(*(api.get(PATH) for _ in range(30)))
+    assert [one["items"] for one in answers] == [[]] * 30
+    assert looks < 10
 
 
 async def test_an_inference_key_may_not_read_it(api: ServedApi) -> None:

@@ -1,10 +1,13 @@
 """`GET /pending`: order, place, reason and reservations of what is pending, as the placement pass has them."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from controller.api.dry_run.pending import reservations_of
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, add_instance, report, rows
 from support.leading.leader_term import LeaderTerm
@@ -115,6 +118,34 @@ async def test_a_spec_that_this_version_cannot_run_keeps_its_place(
         )
     found = (await api.get(PATH))["items"]
     assert [(one["deployment"], one["place"]) for one in found] == [("newer", 1), ("big", 2)]
+
+
+async def test_those_that_ask_at_once_share_a_pass(
+    api: ServedApi, db: Database, leader_term: LeaderTerm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster_a(db, leader_term)
+    await apply(db, leader_term, "big", 100, 8)
+    passes, at_once = 0, 0
+
+    def slow(*args: Any) -> Any:
+        nonlocal passes, at_once
+        passes, at_once = passes + 1, at_once + 1
+        assert at_once == 1
+        begun.set()
+        assert go.wait(30)
+        at_once -= 1
+        return reservations_of(*args)
+
+    begun, go = threading.Event(), threading.Event()
+    monkeypatch.setattr("controller.api.dry_run.pending.reservations_of", slow)
+    asked = [asyncio.create_task(api.get(PATH))]
+    assert await asyncio.to_thread(begun.wait, 30)
+    asked += [asyncio.create_task(api.get(PATH)) for _ in range(30)]
+    await api.get("/api/v1/attention")  # it waits for no pass
+    go.set()
+    answers = await asyncio.gather(*asked)
+    assert [[one["deployment"] for one in answer["items"]] for answer in answers] == [["big"]] * 31
+    assert passes < 10
 
 
 async def test_nothing_is_pending(api: ServedApi, db: Database) -> None:
