@@ -225,6 +225,8 @@ async def test_events_are_found_by_object_reason_and_id(migrated: Database) -> N
         odd = await list_events(c, limit=10, wanted=EventFilter(reasons=["r1"]))
         assert [e.message for e in odd.items] == ["m5", "m3", "m1"]
         both = await list_events(c, limit=10, wanted=EventFilter(reasons=["r1", "other"]))
+        of_all = await list_events(c, limit=10, wanted=EventFilter(about=[["worker:missing"]], reasons=["r1"]))
+        assert of_all.items == []
         assert [e.message for e in both.items] == ["m6", "m5", "m3", "m1"]
         since = await list_events(c, limit=10, wanted=EventFilter(since_id=newest.items[0].id))
         assert [(event.message, event.evidence) for event in since.items] == [("m6", {"a": 1})]

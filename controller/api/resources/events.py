@@ -1,5 +1,7 @@
 """Events: list, newest first."""
 
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from aiohttp import web
@@ -14,9 +16,11 @@ from controller.store.views.events import EventFilter, list_events, objects_name
 from schemas.api.envelopes import Page
 from schemas.api.events import EventView
 from schemas.manifest.problems import FieldProblem
+from schemas.status_reasons import REASONS
 
 _BY_NAME: Final = ("deployment", "instance", "worker", "gpu", "policy", "key")
 _MOST_OBJECTS: Final = 8
+_MOST_PROBLEMS: Final = 8
 _KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy", "key", "token", "secret")
 
 
@@ -29,16 +33,30 @@ async def get_all(request: web.Request) -> web.Response:
         asked += [(kind, f"{kind}/{name}") for kind in _BY_NAME for name in request.query.getall(kind, ())]
         if len(asked) > _MOST_OBJECTS:
             raise invalid([FieldProblem(asked[0][0], f"at most {_MOST_OBJECTS} objects, got {len(asked)}")])
-        reasons = ",".join(request.query.getall("reason", ())).split(",")
         wanted = EventFilter(
             about=[await _names(connection, *one) for one in asked],
-            reasons=[reason for reason in reasons if reason],
+            reasons=_reasons(request.query.getall("reason", ())),
             since_id=whole_number(parameters, "since", low=0, high=2**63 - 1),
             after=moment(parameters, "after"),
         )
         limit, cursor = page_limit(parameters), parameters.get("cursor")
         page = await list_events(connection, limit=limit, cursor=cursor, wanted=wanted)
     return json_response(page)
+
+
+def _reasons(given: Iterable[str]) -> list[str]:
+    """The reason codes asked for. An unknown one would silently match nothing."""
+    reasons = [reason for one in ",".join(given).split(",") if (reason := one.strip())]
+    known = [code for texts in REASONS.values() for code in texts]
+    if unknown := [one for one in dict.fromkeys(reasons) if one not in known]:
+        raise invalid([FieldProblem("reason", _unknown(one[:80], known)) for one in unknown[:_MOST_PROBLEMS]])
+    return reasons
+
+
+def _unknown(reason: str, known: Sequence[str]) -> str:
+    close = get_close_matches(reason.lower(), known, n=1, cutoff=0.5)
+    advice = f"did you mean {close[0]!r}?" if close else "the page 'Reason codes' of the documentation lists them"
+    return f"unknown reason code {reason!r}; {advice}"
 
 
 async def _names(connection: Reader, parameter: str, about: str) -> list[str]:

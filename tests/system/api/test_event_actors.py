@@ -51,6 +51,12 @@ async def test_events_are_filtered_by_object_reason_and_time(api: ServedApi) -> 
     assert await events(api, "subject=deployment/d") == await events(api, "object=deployment/d")
     assert (await events(api, f"deployment=d&reason={every[0]}&reason={every[1]}"))[1] == every[:2]
     assert (await events(api, f"deployment=d&reason={every[0]},{every[1]}"))[1] == every[:2]
+    status, body = await api.call("GET", "/api/v1/events?reason=runing,crash&reason=zzzzzzz")
+    assert (status, body["error"]["details"]["problems"]) == (400, [
+        {"path": "reason", "message": "unknown reason code 'runing'; did you mean 'running'?"},
+        {"path": "reason", "message": "unknown reason code 'zzzzzzz'; the page 'Reason codes' of the documentation "
+         "lists them"},
+    ])  # fmt: skip
     assert (await events(api, "deployment=d&deployment=e"))[1] == []
     assert (await events(api, "deployment=d&after=1h"))[1] == every
     assert (await events(api, "deployment=d&after=2026-01-01T00:00:00%2B01:00"))[1] == every
