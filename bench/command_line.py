@@ -35,6 +35,7 @@ class Call(NamedTuple):
 _CALLS: Final = (
     Call("--help", ["--help"], {}, 0.2),
     Call("completion", [], _COMPLETING, 0.15),
+    Call("completion of names", [], {**_COMPLETING, "COMP_WORDS": "gpuward describe", "COMP_CWORD": "2"}, 0.15),
     Call("ps", ["ps"], {}, 0.2),
     Call("get workers", ["get", "workers"], {}, 0.2),
 )

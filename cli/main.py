@@ -1,5 +1,6 @@
 """The entry point of `gpuward`. It checks that the packages are Gpuward's own before it imports any of them."""
 
+import os
 import sys
 
 from cli.package_check import foreign_packages
@@ -11,6 +12,12 @@ def main() -> None:
     if foreign:
         print("\n".join(foreign), file=sys.stderr)
         raise SystemExit(1)
+    if "_GPUWARD_COMPLETE" in os.environ:
+        from cli.completion.complete import complete  # noqa: PLC0415 - few calls are asked for it
+
+        code = complete(os.environ)
+        if code is not None:
+            raise SystemExit(code)
     from cli.app import app  # noqa: PLC0415 - it imports the packages, so the check comes first
 
     app(prog_name="gpuward")

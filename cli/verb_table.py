@@ -61,5 +61,6 @@ VERBS: Final = (
     Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
     Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
     Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),
+    Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
     Verb("version", "cli.verbs.version", "Print the version of this program."),
 )

@@ -160,6 +160,8 @@ class ApiDouble:
         items = list(self.objects[request.match_info["kind"]].values())
         if "deployment" in request.query:
             items = [i for i in items if i["spec"]["deployment"] == request.query["deployment"]]
+        if "worker" in request.query and request.match_info["kind"] == "gpus":
+            items = [i for i in items if i["status"]["worker"] == request.query["worker"]]
         if about := request.query.get("object"):
             kind, slash, name = about.partition("/")
             if slash:

@@ -1,0 +1,70 @@
+"""Names of objects for completion, read from the controller and from the file of the contexts."""
+
+import re
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from cli.completion.offers import CONTEXTS, GPUS, Wanted
+
+T = TypeVar("T")
+_MOST: Final = 2000  # names of one list; its first ones
+_SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # a shell obeys none of them, and terminals neither
+
+
+def fixed(wanted: Wanted, incomplete: str) -> list[str]:
+    """The words that are offered whatever there is."""
+    return [one for one in wanted.words if one.startswith(incomplete)]
+
+
+def live_names(wanted: Wanted, options: Mapping[str, str], incomplete: str, environ: Mapping[str, str]) -> list[str]:
+    """The names that are offered, in order.
+
+    Raises:
+        CliError: no controller answers, or it refuses.
+    """
+    names = [wanted.before + name for one in wanted.lists for name in _names(one, wanted.worker, options, environ)]
+    return sorted({one for one in names if one.startswith(incomplete) and _SAFE.fullmatch(one)})
+
+
+def _names(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    if of == CONTEXTS:
+        from cli.contexts import contexts_file, read_contexts  # noqa: PLC0415 - completion is quick
+
+        return list(read_contexts(contexts_file(environ)).by_name)
+    return [name for raw in _read(of, worker, options, environ) for name in _names_of(of, raw, worker)]
+
+
+def _names_of(of: str, raw: Mapping[str, Any], worker: str) -> Iterator[str]:
+    """As tables print it: a GPU by `worker:index`, or by its index beside its worker, and by the begin of its UUID."""
+    if of != GPUS:
+        yield str(raw["id"] if of in ("keys", "tokens") else raw["name"])
+        return
+    from cli.formatting import short_gpu  # noqa: PLC0415 - completion is quick
+
+    status = raw["status"]
+    if status.get("parent") is None and status.get("present", True):
+        yield str(status["index"]) if worker else f"{status['worker']}:{status['index']}"
+    yield short_gpu(str(raw["name"]))
+
+
+def _read(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    from cli.api import path_of  # noqa: PLC0415 - completion is quick
+    from cli.blocking_transport import connected  # noqa: PLC0415 - as above
+    from cli.connection import find_connection  # noqa: PLC0415 - as above
+
+    connection = find_connection(
+        options.get("--url"), options.get("--api-key"), context=options.get("--context"), environ=environ
+    )
+    with connected(connection) as api:
+        return _at_once(api.items(path_of(of), limit=_MOST, worker=worker or None))
+
+
+def _at_once(reading: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never suspends: see `cli.runner`."""
+    try:
+        reading.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    reading.close()
+    raise AssertionError("a read of completion suspends")

@@ -1,0 +1,177 @@
+"""What may stand at a place of a command line: kinds, names of objects, or nothing that is known here. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+CONTEXTS: Final = "contexts"
+GPUS: Final = "gpus"
+PLURALS: Final = {
+    "deployment": "deployments",
+    "instance": "instances",
+    "worker": "workers",
+    "gpu": GPUS,
+    "policy": "policies",
+    "event": "events",
+    "key": "keys",
+    "token": "tokens",
+}
+_MANY: Final = 1000
+_SEEN: Final = ("deployment", "instance", "worker", "gpu", "policy")  # what `describe` and `events --for` take
+GLOBAL: Final = {"--url": (), "--api-key": (), "--context": (CONTEXTS,)}  # options with a value before the verb
+
+
+class Verb(NamedTuple):
+    """What a verb takes.
+
+    Attributes:
+        names: lists of which it takes names.
+        most: how many names.
+        kinds: words for kinds, one of which may stand before the names.
+        flags: its options that take no value.
+        values: its options of which the value is a name, and the lists of those names.
+    """
+
+    names: tuple[str, ...] = ()
+    most: int = 1
+    kinds: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset({"--help", "-h"})
+    values: Mapping[str, tuple[str, ...]] = {}
+
+
+class Wanted(NamedTuple):
+    """What is offered.
+
+    Attributes:
+        words: fixed ones.
+        lists: of which the names are offered.
+        worker: of its GPUs alone; empty: of all workers'.
+        before: stands before each name, such as `worker/`.
+    """
+
+    words: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    worker: str = ""
+    before: str = ""
+
+
+def _flags(text: str) -> frozenset[str]:
+    return frozenset({"--help", "-h", *text.split()})
+
+
+_DEPLOYMENT: Final = Verb(("deployments",))
+_DEPLOYMENTS: Final = Verb(("deployments",), _MANY)
+_CONTEXT: Final = Verb((CONTEXTS,))
+_OF_WORKER: Final = Verb(("workers",))
+_WORKERS: Final = Verb(("workers",), _MANY, values={"--gpu": (GPUS,)})
+VERBS: Final[Mapping[str, Verb]] = {
+    "get": Verb(most=_MANY, kinds=tuple(PLURALS.values())),
+    "describe": Verb(("deployments", "instances", "workers", "policies"), kinds=_SEEN),
+    "delete": Verb(("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead")),
+    "logs": Verb(("deployments", "instances"), flags=_flags("--follow -f --previous --timestamps --all")),
+    "ps": _DEPLOYMENT,
+    "stop": _DEPLOYMENTS,
+    "start": _DEPLOYMENTS,
+    "wait": _DEPLOYMENTS,
+    "scale": _DEPLOYMENT,
+    "wake": _DEPLOYMENT,
+    "rollout status": Verb(("deployments",), flags=_flags("--watch --no-watch")),
+    "rollout pause": _DEPLOYMENT,
+    "rollout resume": _DEPLOYMENT,
+    "rollout undo": _DEPLOYMENT,
+    "rollout history": _DEPLOYMENT,
+    "cordon": _WORKERS,
+    "uncordon": _WORKERS,
+    "drain": Verb(("workers",), _MANY),
+    "top": Verb(flags=_flags("--once -n"), values={"--worker": ("workers",)}),
+    "events": Verb(flags=_flags("--watch -w"), values={"--for": _SEEN}),
+    "cache list": _OF_WORKER,
+    "cache prune": _OF_WORKER,
+    "context use": Verb((CONTEXTS,), flags=_flags("--none")),
+    "context show": _CONTEXT,
+    "context delete": _CONTEXT,
+    "gateway forget": Verb(("gateways",)),
+    "key update": Verb(("keys",)),
+    "key revoke": Verb(("keys",)),
+    "join-token revoke": Verb(("tokens",)),
+}
+
+
+class Line(NamedTuple):
+    """A command line up to the word that is typed.
+
+    Attributes:
+        options: those before the verb that have a value, by name.
+        wanted: what is offered; None: nothing that is known here.
+    """
+
+    options: Mapping[str, str]
+    wanted: Wanted | None
+
+
+def offered(words: Sequence[str], incomplete: str) -> Line:
+    """What to offer for `incomplete` after these words, which come after `gpuward`."""
+    options, rest = _without_options(words)
+    if rest is None:
+        return Line(options, Wanted(lists=GLOBAL[words[-1]]) if GLOBAL.get(words[-1]) else None)
+    for length in (2, 1):
+        verb = VERBS.get(" ".join(rest[:length]))
+        if verb is not None and len(rest) >= length and not incomplete.startswith("-"):
+            return Line(options, _of_verb(verb, rest[length:], incomplete))
+    return Line(options, None)
+
+
+def _without_options(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str] | None]:
+    """The options before the verb, and what follows; None: the word that is typed is the value of the last one."""
+    options: dict[str, str] = {}
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        name, equals, value = words[at].partition("=")
+        if name in GLOBAL and not equals:
+            if at + 1 == len(words):
+                return options, None
+            at += 1
+            value = words[at]
+        if name in GLOBAL:
+            options[name] = value
+        at += 1
+    return options, words[at:]
+
+
+def _of_verb(verb: Verb, words: Sequence[str], incomplete: str) -> Wanted | None:
+    given: list[str] = []
+    option = ""  # of which the next word is the value
+    for word in words:
+        if option:
+            option = ""
+        elif word.startswith("-") and word not in verb.flags and "=" not in word:
+            option = word
+        elif not word.startswith("-"):
+            given.append(word)
+    if option:
+        return _of_value(verb.values.get(option, ()), given, incomplete)
+    kind = _kind_of(given[0]) if given and verb.kinds else None
+    lists = (kind,) if kind else verb.names
+    named = len(given) - (1 if kind else 0)
+    if named >= verb.most:
+        return None
+    prefix, slash, _ = incomplete.partition("/")
+    if slash:
+        of_prefix = _kind_of(prefix)
+        fits = of_prefix is not None and of_prefix in (*lists, *map(_kind_of, verb.kinds if not given else ()))
+        return Wanted(lists=(str(of_prefix),), before=f"{prefix}/") if fits else None
+    return Wanted(verb.kinds if not given else (), tuple(one for one in lists if one))
+
+
+def _of_value(lists: tuple[str, ...], given: Sequence[str], incomplete: str) -> Wanted | None:
+    if lists is _SEEN:
+        prefix, slash, _ = incomplete.partition("/")
+        if slash:
+            return Wanted(lists=(PLURALS[prefix],), before=f"{prefix}/") if prefix in _SEEN else None
+        return Wanted(tuple(f"{kind}/" for kind in _SEEN))
+    return Wanted(lists=lists, worker=given[0] if given and lists == (GPUS,) else "") if lists else None
+
+
+def _kind_of(word: str) -> str | None:
+    """The list of a kind's singular or plural; None: it is neither."""
+    lower = word.lower()
+    return lower if lower in PLURALS.values() else PLURALS.get(lower)
