@@ -2,20 +2,17 @@
 
 import ast
 import re
-import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
 from agent.installed_engines import PROGRAMS
 from agent.simulated_engine import behaviour
-from cli.app import app
 from controller.engines import simulated
 from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests
+from support.command_texts import assert_is_a_command, commands_of
 from support.pages import DOCS, ROOT, Fence, anchors, fences, links, pages, prose
 
 YAML = [fence for page in pages() for fence in fences(page, "yaml")]
@@ -91,49 +88,6 @@ def test_the_programs_of_the_engines_are_listed() -> None:
 
 
 # Commands
-
-
-@cache
-def verbs() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        inner = getattr(command, "commands", {})
-        found |= {f"{name} {verb}": one for verb, one in inner.items()}
-        if not inner or command.invoke_without_command:
-            found[name] = command
-    return found
-
-
-def commands_of(text: str) -> list[list[str]]:
-    """The words after each `gpuward` that begins a command."""
-    text = re.sub(r"<<'END'.*?^END$", "", text, flags=re.MULTILINE | re.DOTALL).replace("\\\n", " ")
-    found = []
-    for line in text.splitlines():
-        splitter = shlex.shlex(line, posix=True, punctuation_chars=True)
-        splitter.commenters = "#"
-        splitter.wordchars += "=/:.$-[]"
-        words: list[str] = []
-        inside = False
-        for word in [*splitter, ";"]:
-            if set(word) <= set("|&;<>()"):
-                if inside:
-                    found.append(words)
-                words, inside = [], False
-            elif inside:
-                words.append(word)
-            elif word.rpartition("/")[2] == "gpuward":
-                inside = True
-    return found
-
-
-def assert_is_a_command(words: list[str], where: str) -> None:
-    if not words or words[0].startswith("-") or words[0].isupper():
-        return  # `gpuward --help`, or the program by itself
-    name = next((name for name in (" ".join(words[:2]), words[0]) if name in verbs()), None)
-    assert name is not None, f"{where}: gpuward {' '.join(words)}: no such verb"
-    options = {option for one in verbs()[name].params for option in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
-    unknown = [word for word in words if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options]
-    assert unknown == [], f"{where}: gpuward {' '.join(words)}"
 
 
 @pytest.mark.parametrize("fence", SHELL, ids=lambda fence: fence.where)

@@ -62,7 +62,7 @@ async def login(request: web.Request) -> web.Response:
     with acting(f"key:{principal.name}", request[REQUEST_ID]):
         token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
     if token is None:
-        raise ApiError(403, "forbidden", "This key is of one process alone. Log in with a key that `gpuward key` made.")
+        raise ApiError(403, "forbidden", "This key is of one process alone. Log in with one of `gpuward key create`.")
     response = json_response(_view(request, principal, session=True))
     response.set_cookie(
         SESSION_COOKIE,

@@ -1,7 +1,7 @@
 /** The map's data: one read, then claims and states from the live objects, and rounds of figures. */
 
 import { computed, signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { type Loaded, type Resource, useResource } from "../api/load";
 import { type MapAnswer, type MapGpu, mapGpus } from "../map/model";
 import { instances, workers } from "./cluster";
@@ -22,7 +22,8 @@ const REREAD_MS = 30_000;
 export function useMap(): Resource<MapAnswer> {
   const resource = useResource<MapAnswer>("map", REREAD_MS);
   const loaded: Loaded<MapAnswer> = resource.loaded.value;
-  useEffect(() => {
+  // Before the paint: an empty map would be shown for a moment, and what stands below would jump.
+  useLayoutEffect(() => {
     if (loaded.state === "there") {
       answer.value = loaded.value;
       samples.value = new Map();

@@ -66,7 +66,7 @@ export function Login() {
           {busy.value ? "Logging in" : "Log in"}
         </button>
         <p id="hint" class="muted">
-          A key is made with <code>gpuward create key --role viewer</code>. It stays in this form: the browser keeps
+          A key is made with <code>gpuward key create --role viewer</code>. It stays in this form: the browser keeps
           only a session of 12 hours.
         </p>
         {location.protocol === "http:" && !isLocal() && (

@@ -9,7 +9,7 @@ import { may } from "../../session/session";
 /** Shown while no worker is known: how to join the first GPU host. */
 export function FirstSteps() {
   const token = useSignal("");
-  const command = `gpuward agent --controller ${location.origin} --token ${token.value || "TOKEN"}`;
+  const command = `gpuward agent --controller ${location.origin} --join-token ${token.value || "TOKEN"}`;
   return (
     <Panel title="Join the first GPU host" class="first-steps">
       <p>No worker has joined yet. Run this on a host with GPUs, once Gpuward is installed there:</p>
