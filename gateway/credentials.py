@@ -5,34 +5,29 @@ from random import getrandbits
 from string import ascii_letters, digits
 from typing import Final
 
-from controller.live.key_ring import SESSION_COOKIE, key_credential, session_credential
+from controller.live.credentials import credential_in
 from http1.forwarded import Origin, TrustedProxies
-from http1.head import Fields, first, values
-from http1.same_origin import SAFE_METHODS, cookie_in, is_same_origin
+from http1.head import Fields, RequestHead, first, values
+from http1.same_origin import SAFE_METHODS, is_same_origin
 
-_KEY_FIELDS: Final = (b"x-api-key", b"api-key")
 _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
 _LONGEST_ID: Final = 64
 
 
-def credential_of(method: bytes, named: Mapping[bytes, bytes]) -> str:
+def credential_of(head: RequestHead) -> str:
     """The API key in a request's fields, else its session's credential; empty without one.
 
     A session's cookie comes with whatever page asks, so that it counts for pages of this origin alone.
     """
-    scheme, _, key = named.get(b"authorization", b"").partition(b" ")
-    if scheme:
-        return key_credential(key.strip().decode("latin-1")) if scheme.lower() == b"bearer" else ""
-    given = next((value for name in _KEY_FIELDS if (value := named.get(name))), None)
-    if given is not None:
-        return key_credential(given.decode("latin-1"))
-    token = cookie_in(_field(named, b"cookie"), SESSION_COOKIE) if b"cookie" in named else ""
-    if not token:
-        return ""
-    same = method.decode("latin-1") in SAFE_METHODS or is_same_origin(
-        fetch_site=_field(named, b"sec-fetch-site"), origin=_field(named, b"origin"), host=_field(named, b"host")
+    given = credential_in(lambda name: _text(values(head.fields, name.encode())))
+    if not given.by_cookie or head.method.decode("latin-1") in SAFE_METHODS:
+        return given.text
+    same = is_same_origin(
+        fetch_site=_field(head.named, b"sec-fetch-site"),
+        origin=_field(head.named, b"origin"),
+        host=_field(head.named, b"host"),
     )
-    return session_credential(token) if same else ""
+    return given.text if same else ""
 
 
 def _field(named: Mapping[bytes, bytes], name: bytes) -> str:

@@ -184,7 +184,7 @@ def _credentials(head: RequestHead) -> tuple[str, bytes]:
     """The credential in a head, and its digest."""
     found: tuple[str, bytes] | None = head.alike.get(_CREDENTIALS)
     if found is None:
-        key = credential_of(head.method, head.named)
+        key = credential_of(head)
         found = head.alike[_CREDENTIALS] = (key, digest_of(key))
     return found
 

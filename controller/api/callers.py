@@ -4,31 +4,30 @@ from aiohttp import web
 
 from controller.api.context import KEYS
 from controller.api.errors import ApiError
-from controller.live.key_ring import Principal, key_credential, session_credential
-from controller.store.access.key_reads import SESSION_COOKIE
-from http1.same_origin import SAFE_METHODS, cookie_in, is_same_origin
+from controller.live.credentials import credential_in, session_token
+from controller.live.key_ring import Principal, session_credential
+from http1.same_origin import SAFE_METHODS, is_same_origin
 
 
 async def caller_of(request: web.Request) -> Principal | None:
-    """The caller; None without a valid key or session. A key that is given counts alone, be it right or wrong.
+    """The caller; None without a valid key or session.
 
     Raises:
         ApiError: 403 for a request by cookie that could change something, or opens a WebSocket, and does not come from
             a page of this origin: a browser sends the cookie with whatever page asks.
     """
-    if "Authorization" in request.headers:
-        scheme, _, key = request.headers["Authorization"].partition(" ")
-        return await request.app[KEYS].authenticate(key_credential(key.strip())) if scheme.lower() == "bearer" else None
-    token = session_token(request)
-    principal = await request.app[KEYS].authenticate(session_credential(token)) if token else None
-    if principal is not None and (request.method not in SAFE_METHODS or "Upgrade" in request.headers):
+    given = credential_in(lambda name: request.headers.getall(name, ()))
+    principal = await request.app[KEYS].authenticate(given.text) if given.text else None
+    unsafe = request.method not in SAFE_METHODS or "Upgrade" in request.headers
+    if principal is not None and given.by_cookie and unsafe:
         refuse_other_origins(request)
     return principal
 
 
-def session_token(request: web.Request) -> str:
-    """What the session's cookie holds; empty without it."""
-    return cookie_in("; ".join(request.headers.getall("Cookie", [])), SESSION_COOKIE)
+async def session_of(request: web.Request) -> tuple[Principal | None, str]:
+    """The session's owner, None for one that is over, and what its cookie holds, empty without it."""
+    token = session_token(request.headers.getall("Cookie", ()))
+    return (await request.app[KEYS].authenticate(session_credential(token)) if token else None), token
 
 
 def refuse_other_origins(request: web.Request) -> None:

@@ -15,7 +15,6 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import UnknownWhileAwayError
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.store.access.key_reads import (
-    SESSION_COOKIE,
     Principal,
     count_keys,
     find_keys,
@@ -26,7 +25,7 @@ from controller.store.access.key_reads import (
     session_credential,
 )
 
-__all__ = ["SESSION_COOKIE", "KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
+__all__ = ["KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
 
 log = structlog.get_logger(__name__)
 

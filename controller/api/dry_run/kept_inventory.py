@@ -61,7 +61,7 @@ class KeptInventory:
         if cache is None or restored or self._clock() - self._used_at > KEPT_S:
             cache = InventoryCache()
         changes = await read_changes(connection, cache.horizon)  # a client that leaves here has changed nothing
-        self._cache = None  # until all is taken over: a half is no inventory
+        self._cache = None  # until all is taken over: half of it would be wrong
         cache.take(changes)
         self._cache, self._used_at = cache, self._clock()
         return cache.copy()

@@ -6,18 +6,21 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.body import read_model
-from controller.api.callers import refuse_other_origins, session_token
+from controller.api.callers import refuse_other_origins, session_of
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.log_access import may_read_logs
-from controller.api.login_limit import LoginLimit
+from controller.api.login_limit import MOST_RIGHT, LoginLimit, client_of
 from controller.api.middlewares import REQUEST_ID
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.live.credentials import SESSION_COOKIES
+from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
-from controller.store.access.key_reads import SESSION_COOKIE
+from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE
 from controller.store.access.sessions import SESSION_S, close_session, open_session
 from controller.store.core.acting import acting
+from http1.same_origin import cookie_in
 from schemas.api.access import Role
 from schemas.api.session import MeView, Right, SessionBody
 
@@ -46,26 +49,24 @@ async def login(request: web.Request) -> web.Response:
     """`POST /session`."""
     if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
         refuse_other_origins(request)
-    limit, now_s = request.app[LOGIN_LIMIT], asyncio.get_running_loop().time()
-    address = request.remote or ""
-    if wait_s := limit.wait_s(address, now_s):
-        message = f"too many wrong keys from this address; try again in {wait_s} s"
-        raise ApiError(429, "too_many_logins", message, headers={"Retry-After": str(wait_s)})
-    with request.app[CONTEXT].bodies.hold(f"login {address}") as request[BODY]:
+    with request.app[CONTEXT].bodies.hold(f"login {request.remote}") as request[BODY]:
         body = await read_model(request, SessionBody, limit_bytes=_MAX_BODY_BYTES)
-    principal = await request.app[KEYS].authenticate(key_credential(body.key.strip()))
-    if principal is None:
-        limit.note_wrong(address, now_s)
-        raise ApiError(401, "unknown_key", "This key is not known here.")
+    principal = await _owner(request, key_credential(body.key.strip()))
     if not Access.READ.allows(principal.role):
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
+    limit, now_s = request.app[LOGIN_LIMIT].right, asyncio.get_running_loop().time()
+    if wait_s := limit.begin(principal.key_id, now_s):
+        raise _too_many(f"this key has logged in {MOST_RIGHT} times within a minute", wait_s)
     with acting(f"key:{principal.name}", request[REQUEST_ID]):
         token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
     if token is None:
+        limit.take_back(principal.key_id, now_s)
         raise ApiError(403, "forbidden", "This key is of one process alone. Log in with one of `gpuward key create`.")
     response = json_response(_view(request, principal, session=True))
+    own = _cookie_name(request)
+    _clear_cookies(request, response, but=own)
     response.set_cookie(
-        SESSION_COOKIE,
+        own,
         token,
         max_age=int(SESSION_S),
         path="/",
@@ -76,13 +77,56 @@ async def login(request: web.Request) -> web.Response:
     return response
 
 
+async def _owner(request: web.Request, key: str) -> Principal:
+    """The owner of a key, within the limit of wrong ones.
+
+    Raises:
+        ApiError: 401 for a wrong key; 429 for one beyond the limit.
+    """
+    limit, now_s = request.app[LOGIN_LIMIT].wrong, asyncio.get_running_loop().time()
+    client, keys = client_of(request.remote or ""), request.app[KEYS]
+    if wait_s := limit.begin(client, now_s):
+        known = keys.known(key)
+        if known is None:
+            raise _too_many("too many wrong keys from this address", wait_s)
+        return known
+    try:
+        principal = await keys.authenticate(key)
+    except UnknownWhileAwayError:
+        limit.take_back(client, now_s)
+        raise
+    if principal is None:
+        raise ApiError(401, "unknown_key", "This key is not known here.")
+    limit.take_back(client, now_s)
+    return principal
+
+
+def _too_many(why: str, wait_s: int) -> ApiError:
+    return ApiError(429, "too_many_logins", f"{why}; try again in {wait_s} s", headers={"Retry-After": str(wait_s)})
+
+
 async def logout(request: web.Request) -> web.Response:
-    """`DELETE /session`."""
-    if token := session_token(request):
-        await close_session(request.app[CONTEXT].database, token)
+    """`DELETE /session`. One that is over already stays so: the cookie goes all the same."""
+    principal, token = await session_of(request)
+    if principal is not None:
+        refuse_other_origins(request)
+        with acting(f"key:{principal.name}", request[REQUEST_ID]):
+            await close_session(request.app[CONTEXT].database, token)
     response = web.Response(status=204)
-    response.del_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="Strict", secure=request.scheme == "https")
+    _clear_cookies(request, response)
     return response
+
+
+def _cookie_name(request: web.Request) -> str:
+    return SECURE_SESSION_COOKIE if request.scheme == "https" else SESSION_COOKIE
+
+
+def _clear_cookies(request: web.Request, response: web.Response, *, but: str = "") -> None:
+    """Takes away the session's cookies that the browser has, of both names: it may have logged in by another way."""
+    for name in SESSION_COOKIES:
+        if name != but and cookie_in("; ".join(request.headers.getall("Cookie", ())), name):
+            secure = name == SECURE_SESSION_COOKIE
+            response.del_cookie(name, path="/", httponly=True, samesite="Strict", secure=secure)
 
 
 def _view(request: web.Request, principal: Principal, *, session: bool | None = None) -> MeView:
@@ -102,5 +146,5 @@ ROUTES: Final = (
     Route("GET", "/api/v1/me", me, Access.READ, "Read the caller's role and rights", "session", MeView),
     Route("POST", _PATH, login, Access.OPEN, "Exchange an API key for a browser's session", "session", MeView,
           SessionBody),
-    Route("DELETE", _PATH, logout, Access.READ, "End the browser's session", "session", status=204),
+    Route("DELETE", _PATH, logout, Access.OPEN, "End the browser's session", "session", status=204),
 )  # fmt: skip

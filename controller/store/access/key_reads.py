@@ -11,6 +11,7 @@ from schemas.key_limits import NO_LIMITS, KeyLimits
 
 KEY_PREFIX: Final = "gpw_"
 SESSION_COOKIE: Final = "gpuward_session"
+SECURE_SESSION_COOKIE: Final = "__Host-gpuward_session"  # behind TLS: browsers take it from this host alone
 SESSION_PREFIX: Final = "gps_"
 _SESSION_DOMAIN: Final = "session\0"  # no header can hold it, so that no API key can be a session
 _COLUMNS: Final = (

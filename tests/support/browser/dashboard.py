@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from controller.store.access.key_reads import SESSION_COOKIE
+from controller.live.credentials import SESSION_COOKIES
 from support.processes.cluster import Cluster
 
 SIZE: Final = {"width": 1440, "height": 900}
@@ -83,5 +83,5 @@ async def key_of(cluster: Cluster, role: str, name: str = "") -> tuple[str, str]
 
 async def cookie_of(seat: Seat) -> dict[str, Any]:
     """The session's cookie as the browser keeps it; empty without one."""
-    found = [dict(cookie) for cookie in await seat.context.cookies() if cookie.get("name") == SESSION_COOKIE]
+    found = [dict(cookie) for cookie in await seat.context.cookies() if cookie.get("name") in SESSION_COOKIES]
     return found[0] if found else {}

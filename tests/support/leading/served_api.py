@@ -24,6 +24,7 @@ from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
 from http1.connections import Limits
+from http1.forwarded import TrustedProxies
 from http1.origin_middleware import GatewayTrust
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
@@ -97,6 +98,7 @@ async def served(
     operators_may: frozenset[Grant] = frozenset(),
     viewers_read_logs: bool = False,
     prices: GpuPrices = NO_PRICES,
+    proxies: TrustedProxies | None = None,
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, changes = Surroundings(), ChangeFanout()
@@ -119,7 +121,7 @@ async def served(
     app = build_app(context, more_routes=more_routes)
     async with (
         listening(app, shutdown_s=shutdown_s) as address,
-        gateway_to(address, database, changes) as gateway,
+        gateway_to(address, database, changes, proxies) as gateway,
         aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": "identity"}) as session,
     ):
         metrics = Metrics(surroundings.registry)
@@ -128,7 +130,9 @@ async def served(
 
 
 @asynccontextmanager
-async def gateway_to(controller: str, database: Database, changes: ChangeFanout) -> AsyncIterator[Gateway]:
+async def gateway_to(
+    controller: str, database: Database, changes: ChangeFanout, proxies: TrustedProxies | None = None
+) -> AsyncIterator[Gateway]:
     """A gateway before the controller at HOST:PORT, on a free port."""
     host, _, port = controller.rpartition(":")
     gateway = Gateway(
@@ -136,6 +140,7 @@ async def gateway_to(controller: str, database: Database, changes: ChangeFanout)
         changes,
         (host, int(port)),
         secret=SECRET,
+        proxies=proxies,
         limits=Limits(20_000, 20_000, 20_000),
         bodies=lambda refused: Bodies(512 * 2**20, 256 * 2**20, refused=refused),
     )

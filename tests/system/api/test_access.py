@@ -15,6 +15,7 @@ OPEN = {
     **{("GET", path): 200 for path in ("/healthz", "/readyz", "/ui", "/ui/{path}")},
     ("GET", "/"): 404,  # no browser asks
     ("POST", "/api/v1/session"): 400,  # no key in the body
+    ("DELETE", "/api/v1/session"): 204,  # it is over already
 }
 READ = {"viewer", "operator", "admin"}
 OPERATE = {"operator", "admin"}
@@ -31,7 +32,7 @@ def allowed(route: Route) -> set[str]:
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets")):
         return {"admin"}
-    if route.path in ("/api/v1/session", "/api/v1/plan"):
+    if route.path == "/api/v1/plan":
         return READ
     if route.path == "/api/v1/usage":
         return set(ROLES)  # a key for inference sees its own

@@ -1,6 +1,7 @@
 """Sessions of browsers: an HttpOnly cookie in place of a key, which ends with its key and counts for this origin."""
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import Mapping
 from http.cookies import SimpleCookie
@@ -10,10 +11,11 @@ import aiohttp
 import pytest
 from aiohttp import ClientSession, DummyCookieJar
 
-from controller.store.access.key_reads import SESSION_COOKIE, hash_secret, session_credential
+from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE, hash_secret, session_credential
 from controller.store.access.keys import create_key, list_keys, revoke_key
 from controller.store.access.sessions import MAX_OF_KEY, open_session
 from controller.store.core.database import Database
+from http1.forwarded import TrustedProxies
 from support.leading.served_api import ROLES, ServedApi, served
 
 ENDS_S = 5.0
@@ -80,10 +82,28 @@ async def test_wrong_keys_are_limited_by_address(api: ServedApi) -> None:
         status, body, headers = await ask(api, "POST", SESSION, body={"key": "gpw_wrong"})
         assert (status, body["error"]["message"]) == (401, "This key is not known here.")
         assert "Set-Cookie" not in headers
-    status, body, headers = await ask(api, "POST", SESSION, body={"key": api.keys["admin"]})
+    status, body, headers = await ask(api, "POST", SESSION, body={"key": "gpw_wrong"})
     assert (status, body["error"]["code"]) == (429, "too_many_logins")
     assert 0 < int(headers["Retry-After"]) <= 60
     assert (await api.call("GET", "/api/v1/me"))[0] == 200, "requests with a key go on"
+    assert await login(api), "others of this address log in"
+    status, _, _ = await ask(api, "POST", SESSION, body={"key": "gpw_wrong"})
+    assert status == 429, "a right key does not make up for wrong ones"
+
+
+async def test_wrong_keys_at_the_same_time_count_too(api: ServedApi) -> None:
+    tries = await asyncio.gather(*(ask(api, "POST", SESSION, body={"key": f"gpw_wrong{n}"}) for n in range(40)))
+    assert sorted(status for status, _, _ in tries) == [401] * 10 + [429] * 30
+
+
+async def test_right_keys_are_limited_by_key(db: Database, api: ServedApi) -> None:
+    tries = await asyncio.gather(*(ask(api, "POST", SESSION, body={"key": api.keys["viewer"]}) for _ in range(35)))
+    assert sorted(status for status, _, _ in tries) == [200] * 30 + [429] * 5
+    async with db.connection() as connection:
+        assert len(await connection.fetch("select 1 from events where reason = 'session_opened'")) == 30
+    refused = next(body for status, body, _ in tries if status == 429)
+    assert refused["error"]["message"].startswith("this key has logged in 30 times within a minute; try again in ")
+    assert await login(api, "operator"), "another key"
 
 
 @pytest.mark.parametrize("key", ["", "x" * 300, "session\0gps_x", "gps_x", 7, None])
@@ -185,6 +205,46 @@ async def test_models_take_a_session_of_a_page_of_this_origin(api: ServedApi) ->
     viewer = await login(api, "viewer")
     status, _, _ = await ask(api, "POST", "/v1/chat/completions", body=body, Cookie=viewer, Origin=own(api))
     assert status == 403
+
+
+async def test_behind_tls_the_cookie_is_of_this_host_alone(db: Database) -> None:
+    async with served(db, proxies=TrustedProxies([ipaddress.ip_network("127.0.0.1")])) as api:
+        https = {"X_Forwarded_Proto": "https", "X_Forwarded_For": "192.0.2.1"}
+        plain = await login(api)
+        body = {"key": api.keys["viewer"]}
+        status, me, headers = await ask(api, "POST", SESSION, body=body, Cookie=plain, **https)
+        assert (status, me["encrypted"]) == (200, True)
+        cookies = SimpleCookie("\r\n".join(headers.getall("Set-Cookie")))
+        kept, old = cookies[SECURE_SESSION_COOKIE], cookies[SESSION_COOKIE]
+        assert (kept["secure"], kept["httponly"], kept["samesite"], kept["path"]) == (True, True, "Strict", "/")
+        assert (kept["domain"], old["max-age"]) == ("", "0"), "one cookie is left"
+        secure = f"{SECURE_SESSION_COOKIE}={kept.value}"
+        for cookie, role in ((secure, "viewer"), (f"{plain}; {secure}", "viewer"), (plain, "admin")):
+            status, me, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie, **https)
+            assert (status, me["role"]) == (200, role), cookie
+        status, _, headers = await ask(api, "DELETE", SESSION, Cookie=secure, Origin=own(api), **https)
+        assert (status, "Max-Age=0" in headers["Set-Cookie"], "Secure" in headers["Set-Cookie"]) == (204, True, True)
+
+
+async def test_logging_out_of_what_is_over(api: ServedApi) -> None:
+    cookie = await login(api)
+    for _ in range(2):
+        status, _, headers = await ask(api, "DELETE", SESSION, Cookie=cookie, Origin=own(api))
+        assert (status, "Max-Age=0" in headers["Set-Cookie"]) == (204, True)
+    status, _, headers = await ask(api, "DELETE", SESSION)
+    assert (status, "Set-Cookie" in headers) == (204, False)
+    status, _, _ = await ask(api, "DELETE", SESSION, Cookie=await login(api), Origin="https://evil.example")
+    assert status == 403
+
+
+@pytest.mark.parametrize("path", ["/api/v1/me", "/v1/models"])
+async def test_what_a_proxy_adds_for_itself_does_not_count(api: ServedApi, path: str) -> None:
+    cookie = await login(api, "operator")
+    for authorization in ("", "Basic dTpw", "Negotiate abc"):
+        assert (await ask(api, "GET", path, Cookie=cookie, Authorization=authorization))[0] == 200, authorization
+    for authorization in ("Bearer", "Bearer ", "bearer gpw_wrong"):
+        assert (await ask(api, "GET", path, Cookie=cookie, Authorization=authorization))[0] == 401, authorization
+    assert (await ask(api, "GET", path, X_Api_Key=api.keys["operator"], Authorization="Basic dTpw"))[0] == 200
 
 
 async def test_only_hashes_are_stored_and_few_of_a_key(db: Database, api: ServedApi) -> None:

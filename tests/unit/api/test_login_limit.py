@@ -1,32 +1,38 @@
-"""Wrong keys by address: ten within a minute, in bounded memory."""
+"""Tries by name: so many within a minute, counted at once, in bounded memory."""
 
-from controller.api.login_limit import MAX_ADDRESSES, MOST_WRONG, LoginLimit
+from controller.api.login_limit import MAX_NAMES, MOST_WRONG, Tries, client_of
 
 
 def test_the_eleventh_within_a_minute_waits_for_the_first_to_be_a_minute_old() -> None:
-    limit = LoginLimit()
-    for second in range(MOST_WRONG):
-        assert limit.wait_s("192.0.2.1", second) == 0
-        limit.note_wrong("192.0.2.1", second)
-    assert limit.wait_s("192.0.2.1", 10) == 50
-    assert limit.wait_s("192.0.2.1", 59.5) == 1
-    assert limit.wait_s("192.0.2.1", 60) == 0
-    assert limit.wait_s("192.0.2.2", 10) == 0
+    tries = Tries(MOST_WRONG)
+    assert [tries.begin("a", second) for second in range(MOST_WRONG)] == [0] * MOST_WRONG
+    assert tries.begin("a", 10) == 50
+    assert tries.begin("a", 59.5) == 1
+    assert tries.begin("a", 60) == 0
+    assert tries.begin("a", 60) == 1, "the second one is a minute old only then"
+    assert tries.begin("b", 10) == 0
+
+
+def test_what_is_taken_back_does_not_count() -> None:
+    tries = Tries(2)
+    assert (tries.begin("a", 1), tries.begin("a", 1), tries.begin("a", 1)) == (0, 0, 60)
+    tries.take_back("a", 1)
+    assert (tries.begin("a", 2), tries.begin("a", 2)) == (0, 59)
+    tries.take_back("a", 1)
+    tries.take_back("a", 2)
+    tries.take_back("a", 2)
+    assert len(tries) == 0
 
 
 def test_one_network_of_ipv6_is_one_client() -> None:
-    limit = LoginLimit()
-    for n in range(MOST_WRONG):
-        limit.note_wrong(f"2001:db8::{n}", 0)
-    assert limit.wait_s("2001:db8::ffff", 1) == 59
-    assert limit.wait_s("2001:db8:0:1::1", 1) == 0
-    for _ in range(MOST_WRONG):
-        limit.note_wrong("::ffff:192.0.2.7", 0)
-    assert limit.wait_s("::ffff:192.0.2.8", 1) == 0
+    assert client_of("2001:db8::1") == client_of("2001:db8::ffff") != client_of("2001:db8:0:1::1")
+    assert client_of("::ffff:192.0.2.7") != client_of("::ffff:192.0.2.8")
+    assert client_of("192.0.2.7") != client_of("192.0.2.8")
+    assert client_of("") == ""
 
 
 def test_memory_is_bounded() -> None:
-    limit = LoginLimit()
-    for n in range(MAX_ADDRESSES + 10):
-        limit.note_wrong(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 0)
-    assert len(limit) == MAX_ADDRESSES
+    tries = Tries(1)
+    for n in range(MAX_NAMES + 10):
+        tries.begin(str(n), 0)
+    assert len(tries) == MAX_NAMES

@@ -1,0 +1,55 @@
+"""Which credential a request carries: the same for the gateway and the API behind it. Pure.
+
+A key is given as `Authorization: Bearer`, `x-api-key` or `api-key`, and a browser's session in a cookie. A key that is
+given counts alone, be it right or wrong. `Authorization` of another scheme, or an empty one, is not for Gpuward: a
+reverse proxy with a login of its own sends `Basic` with every request.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controller.store.access.key_reads import (
+    SECURE_SESSION_COOKIE,
+    SESSION_COOKIE,
+    key_credential,
+    session_credential,
+)
+from http1.same_origin import cookie_in
+
+_KEY_FIELDS: Final = ("x-api-key", "api-key")
+# Behind TLS the name itself vouches that no other host has set the cookie, so it counts first.
+SESSION_COOKIES: Final = (SECURE_SESSION_COOKIE, SESSION_COOKIE)
+ValuesOf = Callable[[str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is checked: a `key_credential` or a `session_credential`; empty for none, and for what cannot be one.
+
+    Attributes:
+        text: of it.
+        by_cookie: a browser sends it with whatever page asks.
+    """
+
+    text: str = ""
+    by_cookie: bool = False
+
+
+def credential_in(values_of: ValuesOf) -> Credential:
+    """The credential of a request; `values_of` gives all values of a field by its name in lower case."""
+    for authorization in values_of("authorization"):
+        scheme, _, key = authorization.strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return Credential(key_credential(key.strip()))
+    given = next((value for name in _KEY_FIELDS for value in values_of(name) if value), None)
+    if given is not None:
+        return Credential(key_credential(given))
+    token = session_token(values_of("cookie"))
+    return Credential(session_credential(token), by_cookie=True) if token else Credential()
+
+
+def session_token(cookies: Sequence[str]) -> str:
+    """What the session's cookie holds in these `Cookie` fields; empty without it."""
+    together = "; ".join(cookies)
+    return next((token for name in SESSION_COOKIES if (token := cookie_in(together, name))), "")
