@@ -9,7 +9,7 @@ from cli.explanations import layout_line
 from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
 from cli.gpu_text import foreign, measure, throttle
 from cli.kind import Column, Kind
-from cli.policy_text import action_of, idle_for, stops_in
+from cli.policy_text import action_of, idle_for, stops_in, would_act
 from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
 from schemas.units import format_bytes
@@ -31,7 +31,7 @@ def why(status: "InstanceStatus") -> str:
         return status.explain.message
     sick = next((claim for claim in status.claims if claim.kind == "gpu" and claim.health != "ok"), None)
     of_gpu = "" if sick is None else f"{sick.device} is {sick.health}: {sick.health_reason}"
-    return status.message or status.reason or of_gpu
+    return status.message or status.reason or of_gpu or would_act(status)
 
 
 def _verdicts(view: "PolicyView") -> str:

@@ -5,7 +5,7 @@ Times are seconds of the database's clock.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from controller.domain.instances import IntentFacts
 from controller.domain.utilization import Judgement, Verdict
@@ -158,3 +158,12 @@ class PolicyEffects:
     def writes(self) -> bool:
         """Whether the database must be written."""
         return bool(self.verdicts or self.forget or self.actions or self.end_actions)
+
+
+_ACTS: Final = {"stop": "stops", "scale_down": "scales down", "notify": "notifies"}
+_WOULD_ACT: Final = {"stop": "would stop", "scale_down": "would scale down", "notify": "would notify"}
+
+
+def acts_text(action: str, *, dry_run: bool) -> str:
+    """What a policy does about an idle instance, or with a dry run would do."""
+    return (_WOULD_ACT if dry_run else _ACTS)[action]

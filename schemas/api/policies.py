@@ -83,12 +83,14 @@ class InstanceUtilization(View):
         since: the time of the first verdict of this kind in a row.
         low_since: all samples since then are below the minimum; None: the latest is not.
         due_at: when the instance will be idle if its samples stay low; None: unknown.
+        acts: what follows from an idle verdict, in words: `stops`, or with a dry run `would stop`.
     """
 
     policy: str
     policy_generation: int
     action: Literal["stop", "scale_down", "notify"]
     dry_run: bool = False
+    acts: str = ""
     verdict: VerdictName
     reason: str = ""
     message: str = ""

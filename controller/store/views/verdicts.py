@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.policies import acts_text
 from controller.store.core.database import Reader
 from controller.store.policies.effective import EFFECTIVE, effective_policy
 from schemas.api.envelopes import Condition
@@ -76,5 +77,6 @@ def _policy(row: Any) -> DeploymentPolicy:
 
 def _verdict(row: Any) -> InstanceUtilization:
     """What is not known to be low until now has no `low_since`."""
-    fields = {field: row[field] for field in InstanceUtilization.model_fields}
+    fields = {field: row[field] for field in InstanceUtilization.model_fields if field != "acts"}
+    fields["acts"] = acts_text(row["action"], dry_run=row["dry_run"])
     return InstanceUtilization.model_validate(fields | ({"low_since": None} if row["reason"] in _NOT_READ else {}))

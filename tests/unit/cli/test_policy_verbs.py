@@ -100,6 +100,21 @@ def test_ps_shows_idle_time_and_time_to_stop(gpuward, judged, change, cells):
     assert [_near(idle, "4m10s"), _near(due, "49s")] == cells
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"verdict": "idle"}, "would scale down (dry run): its GPU was below 5 % for 10m"),
+        ({"verdict": "idle", "dry_run": False}, "-"),
+        ({"verdict": "busy"}, "-"),
+    ],
+)
+def test_ps_says_what_a_dry_run_would_do(gpuward, judged, change, why):
+    words = {"acts": "would scale down", "message": "its GPU was below 5 % for 10m"}
+    judged.update({"dry_run": True, **words, **change})
+    title, line = gpuward("ps").stdout.splitlines()
+    assert line[title.index("WHY") :].strip() == why
+
+
 def _near(shown: str, wanted: str) -> str:
     """The wanted text if the shown one differs by a few seconds, as on a slow machine."""
     near = {"4m10s": [f"4m{n}s" for n in range(10, 25)], "49s": [f"{n}s" for n in range(35, 50)]}[wanted]

@@ -2869,6 +2869,7 @@ export interface components {
          *         since: the time of the first verdict of this kind in a row.
          *         low_since: all samples since then are below the minimum; None: the latest is not.
          *         due_at: when the instance will be idle if its samples stay low; None: unknown.
+         *         acts: what follows from an idle verdict, in words: `stops`, or with a dry run `would stop`.
          */
         InstanceUtilization: {
             /** Policy */
@@ -2885,6 +2886,11 @@ export interface components {
              * @default false
              */
             dry_run: boolean;
+            /**
+             * Acts
+             * @default
+             */
+            acts: string;
             /**
              * Verdict
              * @enum {string}

@@ -75,6 +75,17 @@ export function clock(moment: string | number): string {
   return clockFormat.format(new Date(moment));
 }
 
+const minuteFormat = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const dayFormat = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short" });
+
+/** 14:05 in the reader's zone; on another day than today 24 Nov, 14:05. */
+export function minuteOfDay(moment: string | number): string {
+  const at = new Date(moment);
+  const text = minuteFormat.format(at);
+  const today = at.toDateString() === new Date(now.value).toDateString();
+  return today ? text : `${dayFormat.format(at)}, ${text}`;
+}
+
 /** 23 Nov 2026, 14:05:12 CET. */
 export function fullTime(moment: string | number): string {
   return fullFormat.format(new Date(moment));

@@ -31,14 +31,16 @@ export function Graph({ name, values, windowS, mark }: GraphProps) {
       role="img"
       aria-label={`Utilization of ${name} over ${span(windowS)}: ${said}${rule}`}
     >
-      {mark && <rect class="graph-window" x={from} y={0} width={WIDTH - from} height={HEIGHT} />}
+      {mark && <rect class="graph-window" data-part="window" x={from} y={0} width={WIDTH - from} height={HEIGHT} />}
       {[0, 50, 100].map((level) => (
         <line key={level} class="graph-level" x1={0} x2={WIDTH} y1={yOf(level)} y2={yOf(level)} />
       ))}
       {runsOf(values).map((run) => (
-        <polyline key={run.first} class="graph-line" points={points(run, values.length, WIDTH, yOf)} />
+        <polyline key={run.first} class="graph-line" data-part="line" points={points(run, values.length, WIDTH, yOf)} />
       ))}
-      {mark && <line class="graph-mark" x1={0} x2={WIDTH} y1={yOf(mark.below)} y2={yOf(mark.below)} />}
+      {mark && (
+        <line class="graph-mark" data-part="threshold" x1={0} x2={WIDTH} y1={yOf(mark.below)} y2={yOf(mark.below)} />
+      )}
     </svg>
   );
 }

@@ -1,10 +1,13 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { useResource } from "../api/load";
-import type { Utilization } from "../api/types";
+import type { Instance, Utilization } from "../api/types";
 import { percent, shortGpu } from "../format/numbers";
-import { fullTime, span } from "../format/times";
+import { clock, fullTime, span } from "../format/times";
+import { instances } from "../live/cluster";
+import { Acts } from "../parts/acts";
 import { Content, Empty, Panel } from "../parts/panel";
+import { Table } from "../parts/table";
 import { Graph } from "./graph";
 
 const HOUR = 3600;
@@ -61,6 +64,7 @@ export function UtilizationPanel({ of, empty }: { of: string; empty: string }) {
               </button>
             )}
             {value.series.length > 0 && <Legend of={value} />}
+            {value.series.length > 0 && <AsTable of={value} most={all.value ? undefined : MOST_SHOWN} />}
           </>
         )}
       </Content>
@@ -68,27 +72,45 @@ export function UtilizationPanel({ of, empty }: { of: string; empty: string }) {
   );
 }
 
+/** The instance whose use this is: that of its own part, or the only holder of a whole GPU. */
+function holderOf({ instance, gpu }: Series): Instance | undefined {
+  if (instance) return instances.all.find((one) => one.name === instance);
+  const holders = instances.all.filter((one) => one.status.claims.some((claim) => claim.device === gpu));
+  return holders.length === 1 ? holders[0] : undefined;
+}
+
+function gpuName({ worker, gpu }: Series): string {
+  return `${worker} GPU ${shortGpu(gpu)}`;
+}
+
+function nameOf(series: Series): string {
+  const holder = series.instance || holderOf(series)?.name;
+  return holder ? `${holder} on ${gpuName(series)}` : gpuName(series);
+}
+
 function Row({ series, of }: { series: Series; of: Utilization }) {
-  const name = `${series.worker} GPU ${shortGpu(series.gpu)}`;
+  const holder = holderOf(series);
+  const instance = series.instance || holder?.name;
+  const verdict = holder?.status.utilization;
   const mark = of.policy ? { below: of.policy.min_gpu_utilization, overS: of.policy.time_window } : null;
   const newest = series.values.findLast((value) => value !== null);
   return (
     <div class="graph-row">
       <div class="graph-name">
-        {series.instance ? (
-          <a href={`/ui/instances/${series.instance}`}>{series.instance}</a>
-        ) : (
-          <a href={`/ui/gpus/${series.gpu}`}>{name}</a>
-        )}
-        {series.instance && <span class="muted">{name}</span>}
+        {instance && <a href={`/ui/instances/${instance}`}>{instance}</a>}
+        <a class={instance ? "muted" : ""} href={`/ui/gpus/${series.gpu}`}>
+          {gpuName(series)}
+        </a>
         <strong class="figures">{percent(newest)}</strong>
       </div>
-      <Graph
-        name={series.instance ? `${series.instance} on ${name}` : name}
-        values={series.values}
-        windowS={of.window_s}
-        mark={mark}
-      />
+      <div>
+        <Graph name={nameOf(series)} values={series.values} windowS={of.window_s} mark={mark} />
+        {holder && verdict && (
+          <p class="graph-verdict">
+            {verdict.verdict}: {verdict.message || verdict.reason} <Acts status={holder.status} />
+          </p>
+        )}
+      </div>
     </div>
   );
 }
@@ -102,5 +124,34 @@ function Legend({ of: { policy, until, slot_s: slotS, window_s: windowS } }: { o
       {policy &&
         ` Dashed: ${policy.min_gpu_utilization} %, below which policy ${policy.name || "inline"} finds it idle; shaded: its window of ${span(policy.time_window)}.`}
     </p>
+  );
+}
+
+/** The graphs' figures as a table, newest first. What has no sample is a dash. */
+function AsTable({ of, most }: { of: Utilization; most: number | undefined }) {
+  const open = useSignal(false);
+  const shown = of.series.slice(0, most);
+  const slots = of.series[0]?.values.length ?? 0;
+  const endOf = (slot: number): number => Date.parse(of.until) - (slots - 1 - slot) * of.slot_s * 1000;
+  return (
+    <details class="as-table" onToggle={(event) => (open.value = event.currentTarget.open)}>
+      <summary>The same as a table</summary>
+      {open.value && (
+        <Table
+          label="Utilization"
+          rows={Array.from({ length: slots }, (_, back) => slots - 1 - back)}
+          id={String}
+          columns={[
+            { key: "until", title: "Until", cell: (slot: number) => clock(endOf(slot)) },
+            ...shown.map((series) => ({
+              key: `${series.instance} ${series.gpu}`,
+              title: nameOf(series),
+              cell: (slot: number) => percent(series.values[slot]),
+              numeric: true,
+            })),
+          ]}
+        />
+      )}
+    </details>
   );
 }

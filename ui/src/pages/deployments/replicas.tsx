@@ -1,6 +1,7 @@
 import type { Instance } from "../../api/types";
 import { count, shortGpu } from "../../format/numbers";
 import { whyInstance } from "../../format/objects";
+import { Acts } from "../../parts/acts";
 import { Age, Until } from "../../parts/age";
 import { Empty, Panel } from "../../parts/panel";
 import { Phase } from "../../parts/phase";
@@ -128,7 +129,8 @@ function Verdict({ status }: { status: Instance["status"] }) {
           {" "}
           for <Age at={found.low_since} />
         </span>
-      )}
+      )}{" "}
+      <Acts status={status} />
     </>
   );
 }

@@ -7,6 +7,7 @@ import { whyInstance } from "../../format/objects";
 import { UtilizationPanel } from "../../graph/utilization";
 import { instances, known } from "../../live/cluster";
 import { LogViewer } from "../../log/viewer";
+import { Acts } from "../../parts/acts";
 import { Age, Until } from "../../parts/age";
 import { Content, Empty, Panel, Skeleton } from "../../parts/panel";
 import { Phase } from "../../parts/phase";
@@ -88,8 +89,7 @@ function Facts({ instance }: { instance: Instance }) {
     rows.push([
       "Utilization",
       <>
-        {found.verdict}: {found.message || found.reason}
-        {found.due_at && <Due found={found} />}
+        {found.verdict}: {found.message || found.reason} <Acts status={status} />
       </>,
     ]);
   rows.push(
@@ -110,22 +110,6 @@ function Facts({ instance }: { instance: Instance }) {
         ))}
       </dl>
     </Panel>
-  );
-}
-
-const VERBS = { stop: "stop", scale_down: "scale down", notify: "notify" } as const;
-
-/** When the policy acts, or would. */
-function Due({ found }: { found: NonNullable<Instance["status"]["utilization"]> }) {
-  const verb = VERBS[found.action];
-  return (
-    <>
-      {" "}
-      <strong>
-        {found.dry_run ? `would ${verb}` : `to ${verb}`} <Until at={found.due_at ?? ""} over="now" />
-        {found.dry_run && " (dry run)"}
-      </strong>
-    </>
   );
 }
 
