@@ -1035,10 +1035,7 @@ export interface paths {
         put?: never;
         /** Exchange an API key for a browser's session */
         post: operations["post_session"];
-        /**
-         * End the browser's session
-         * @description Roles: admin, operator, viewer.
-         */
+        /** End the browser's session */
         delete: operations["delete_session"];
         options?: never;
         head?: never;
