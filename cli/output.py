@@ -46,7 +46,7 @@ def print_table(table: Table, *, empty: str) -> None:
         return
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    print("\n".join(table_lines(table, width, colours=terminal and _takes_colours())))
+    print("\n".join(table_lines(table, width, colours=terminal and takes_colours())))
 
 
 def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
@@ -66,6 +66,6 @@ def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
         print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=False)), flush=True)
 
 
-def _takes_colours() -> bool:
+def takes_colours() -> bool:
     """By the conventions of terminals: see no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"

@@ -43,13 +43,22 @@ async def selected(api: "Api", kind: Kind, raws: list[Json], selector: Selector 
     """
     if selector is None:
         return raws
-    if kind not in (DEPLOYMENTS, INSTANCES, WORKERS):
-        raise UsageError(f"--selector: {kind.plural} have no labels; deployments, instances and workers have")
+    must_have_labels(kind)
     if kind is INSTANCES:
         deployments = await api.items(path_of(DEPLOYMENTS.plural))
         labels = {raw["uid"]: labels_of(DEPLOYMENTS, raw) for raw in deployments}
         return [raw for raw in raws if selector.matches(labels.get(raw["spec"]["deployment_uid"], {}))]
     return [raw for raw in raws if selector.matches(labels_of(kind, raw))]
+
+
+def must_have_labels(kind: Kind) -> None:
+    """Refuses kinds without labels.
+
+    Raises:
+        UsageError: objects of this kind have no labels.
+    """
+    if kind not in (DEPLOYMENTS, INSTANCES, WORKERS):
+        raise UsageError(f"--selector: {kind.plural} have no labels; deployments, instances and workers have")
 
 
 def labels_of(kind: Kind, raw: Json) -> Mapping[str, str]:

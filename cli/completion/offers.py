@@ -64,11 +64,11 @@ _CONTEXT: Final = Verb((CONTEXTS,))
 _OF_WORKER: Final = Verb(("workers",))
 _WORKERS: Final = Verb(("workers",), _MANY, values={"--gpu": (GPUS,)})
 VERBS: Final[Mapping[str, Verb]] = {
-    "get": Verb(most=_MANY, kinds=tuple(PLURALS.values())),
+    "get": Verb(most=_MANY, kinds=tuple(PLURALS.values()), flags=_flags("--watch -w")),
     "describe": Verb(("deployments", "instances", "workers", "policies"), kinds=_SEEN),
     "delete": Verb(("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead")),
     "logs": Verb(("deployments", "instances"), flags=_flags("--follow -f --previous --timestamps --all")),
-    "ps": _DEPLOYMENT,
+    "ps": Verb(("deployments",), flags=_flags("--watch -w")),
     "stop": _DEPLOYMENTS,
     "start": _DEPLOYMENTS,
     "wait": _DEPLOYMENTS,

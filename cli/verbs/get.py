@@ -25,6 +25,14 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 _LATEST_EVENTS: Final = 100
+WatchOption = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        "-w",
+        help="Follow the list until Ctrl-C: on a terminal the table in its place, else a line for each change.",
+    ),
+]
 
 
 @app.command()
@@ -37,6 +45,7 @@ def get(
         list[str] | None, typer.Argument(metavar="NAME...", help="Names of objects. Default: all of the kind.")
     ] = None,
     selector: SelectorOption = None,
+    watch: WatchOption = False,
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
@@ -45,6 +54,12 @@ def get(
         wanted, asked = _asked(kind, names or [])
         if asked and selector is not None:
             raise UsageError("names and --selector exclude each other; write the names, or the labels")
+        if watch:
+            from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
+
+            found = frozenset([str((await read_object(api, wanted, name))["name"]) for name in asked])
+            await follow(api, wanted, output, names=found, selector=selector)
+            return
         if asked:
             await _print_named(api, wanted, asked, output)
             return
@@ -52,7 +67,7 @@ def get(
         raws = await selected(api, wanted, raws, selector)
         print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
 
-    run(ctx, work)
+    run(ctx, work, endless=watch)
 
 
 def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
@@ -82,6 +97,7 @@ def ps(
     ctx: typer.Context,
     deployment: Annotated[str | None, typer.Argument(help="List only instances of this deployment.")] = None,
     selector: SelectorOption = None,
+    watch: WatchOption = False,
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """List instances. Each line shows where an instance runs or why it does not, and when a policy will stop it.
@@ -90,9 +106,14 @@ def ps(
     """
 
     async def work(api: "Api") -> None:
-        found = await api.items(path_of(INSTANCES.plural), deployment=deployment)
+        found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=deployment)
         if deployment is not None and not found:
             await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
+        if watch:
+            from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
+
+            await follow(api, INSTANCES, output, selector=selector, deployment=deployment, with_notes=True)
+            return
         print_objects(INSTANCES, await selected(api, INSTANCES, found, selector), output)
         if not output.for_programs:
             raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
@@ -100,7 +121,7 @@ def ps(
             for line in notes(views):
                 print(block(line))
 
-    run(ctx, work)
+    run(ctx, work, endless=watch)
 
 
 def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:

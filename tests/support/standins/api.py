@@ -115,6 +115,8 @@ class ApiDouble:
         self.canned: dict[str, Json] = {}
         self.series: dict[str, list[float | None]] = {}  # by GPU: the values of /utilization
         self.watch: Json | None = None  # the policy in its answer
+        self.watches: list[asyncio.Queue[Json | None]] = []  # of open ones; None ends one
+        self.watch_asked: list[dict[str, str]] = []
         self.refuse: Handler | None = None  # answers every request, where set
 
     def add(self, *things: Json) -> None:
@@ -138,6 +140,7 @@ class ApiDouble:
         app.router.add_post(api + "/keys", self._create("keys", "key"))
         app.router.add_post(api + "/tokens", self._create("tokens", "token"))
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
+        app.router.add_get(api + "/watch", self._watch)
         app.router.add_get(api + "/utilization", self._utilization)
         for path in ("/plan", "/defrag", "/audit", "/pending", "/reports/idle"):
             app.router.add_route("*", api + path, self._canned)
@@ -277,6 +280,28 @@ class ApiDouble:
             raise
         if last != "break":
             await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def tell(self, kind: str, raw: Json | None) -> None:
+        """Tells every watch of a change; None ends them."""
+        event = None if raw is None else {"type": kind, "object": raw}
+        for queue in list(self.watches):
+            self._loop.call_soon_threadsafe(queue.put_nowait, event)
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        self._loop, queue = asyncio.get_running_loop(), asyncio.Queue[Json | None]()
+        kinds = request.query.get("kinds", "deployments,instances,workers").split(",")
+        event: Json | None = {"type": "snapshot", "object": {k: list(self.objects[k].values()) for k in kinds}}
+        self.watch_asked.append(dict(request.query))
+        self.watches.append(queue)
+        try:
+            while event is not None:
+                await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n: still here\n\n".encode())
+                event = await queue.get()
+        finally:
+            self.watches.remove(queue)
         return response
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:

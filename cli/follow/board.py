@@ -1,0 +1,91 @@
+"""The objects that are followed, and what has changed of them. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cli.api import Json
+from cli.kind import Kind
+from cli.kinds import DEPLOYMENTS, INSTANCES, POLICIES, WORKERS
+from cli.selection import labels_of
+from cli.selectors import Selector
+
+FOLLOWED = (DEPLOYMENTS, INSTANCES, WORKERS, POLICIES)
+_LIST_OF = {"Deployment": DEPLOYMENTS, "Instance": INSTANCES, "Worker": WORKERS, "UtilizationPolicy": POLICIES}
+
+
+class Change(NamedTuple):
+    """An object that has changed or come; or is `gone`, and stands as it was last."""
+
+    raw: Json
+    before: Json | None
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class Board:
+    """The objects that a watch tells of, by list and uid.
+
+    Attributes:
+        kind: of those that are shown.
+        names: only these; empty: all.
+        selector: only those with these labels.
+        deployment: only instances of this one.
+    """
+
+    kind: Kind
+    names: frozenset[str] = frozenset()
+    selector: Selector | None = None
+    deployment: str | None = None
+    objects: dict[str, dict[str, Json]] = field(default_factory=dict)
+
+    def take(self, events: Iterable[tuple[str, Json]]) -> list[Change]:
+        """Takes what the watch tells; returns what it changes of the objects that are shown, each once."""
+        before = {raw["uid"]: raw for raw in self.shown()}
+        for kind, raw in events:
+            if kind == "snapshot":
+                self.objects = {of: {one["uid"]: one for one in raws} for of, raws in raw.items()}
+            elif (of := _LIST_OF.get(str(raw.get("kind")))) is not None:
+                held = self.objects.setdefault(of.plural, {})
+                if kind == "gone":
+                    held.pop(raw["uid"], None)
+                else:
+                    held[raw["uid"]] = raw
+        after = {raw["uid"]: raw for raw in self.shown()}
+        gone = [Change(raw, raw, gone=True) for uid, raw in before.items() if uid not in after]
+        return gone + [Change(raw, before.get(uid)) for uid, raw in after.items() if before.get(uid) != raw]
+
+    def shown(self) -> list[Json]:
+        """The objects that are asked for, by name."""
+        return self._picked(self.kind, self.objects.get(self.kind.plural, {}).values(), self._is_asked_for)
+
+    def deployments(self) -> list[Json]:
+        """The deployments with the labels, by name."""
+        held = self.objects.get(DEPLOYMENTS.plural, {}).values()
+        return self._picked(DEPLOYMENTS, held, lambda raw: self.deployment in (None, raw["name"]))
+
+    def _is_asked_for(self, raw: Json) -> bool:
+        if self.names and raw["name"] not in self.names:
+            return False
+        return self.deployment is None or raw["spec"]["deployment"] == self.deployment
+
+    def _picked(self, kind: Kind, raws: Iterable[Json], asked: Callable[[Json], bool]) -> list[Json]:
+        return sorted((raw for raw in raws if asked(raw) and self._has_labels(kind, raw)), key=_by_name)
+
+    def _has_labels(self, kind: Kind, raw: Json) -> bool:
+        if self.selector is None:
+            return True
+        if kind is INSTANCES:
+            owner = self.objects.get(DEPLOYMENTS.plural, {}).get(raw["spec"]["deployment_uid"])
+            return self.selector.matches({} if owner is None else labels_of(DEPLOYMENTS, owner))
+        return self.selector.matches(labels_of(kind, raw))
+
+
+def _by_name(raw: Json) -> tuple[str, str]:
+    return str(raw["name"]), str(raw["uid"])
+
+
+def lists_of(kind: Kind, selector: Selector | None, *, notes: bool) -> Sequence[str]:
+    """The lists to watch: labels of instances, and notes below them, are of deployments."""
+    both = kind is INSTANCES and (notes or selector is not None)
+    return (kind.plural, DEPLOYMENTS.plural) if both else (kind.plural,)

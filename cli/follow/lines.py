@@ -1,0 +1,70 @@
+"""A followed list through a pipe: a line for each change, or what a program gets of it."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from cli.follow.board import Change
+from cli.formatting import DASH, printable
+from cli.kind import Kind, table_of
+from cli.list_output import Names, Output, Picked
+from cli.output import Format, print_data
+from cli.table import cells
+from cli.views import read_view
+
+_GAP = "  "
+
+
+class Lines:
+    """Prints changes. Columns are as wide as those of the first objects."""
+
+    def __init__(self, kind: Kind, output: Output) -> None:
+        self._kind = kind
+        self._output = output
+        self._widths: list[int] = []
+
+    def print(self, changes: Sequence[Change]) -> None:
+        """Prints each change, and flushes."""
+        if isinstance(self._output, Names | Picked) or self._output.for_programs:
+            for change in changes:
+                self._print_for_programs(change)
+        else:
+            self._print_rows(changes)
+        sys.stdout.flush()
+
+    def _print_for_programs(self, change: Change) -> None:
+        if isinstance(self._output, Format):
+            told = {"type": "gone" if change.gone else "changed", "object": change.raw}
+            print_data(told, self._output, in_a_row=True)
+        elif isinstance(self._output, Names) and not change.gone:
+            self._output.write(self._kind, [change.raw])
+        elif isinstance(self._output, Picked) and not change.gone:
+            self._output.write(change.raw)
+
+    def _print_rows(self, changes: Sequence[Change]) -> None:
+        now, wide = datetime.now(UTC), self._output is Format.WIDE
+
+        def rows(raws: Sequence[object]) -> Sequence[Sequence[str]]:
+            views = [read_view(self._kind.view, raw) for raw in raws]  # type: ignore[arg-type]
+            return table_of(self._kind, views, now, wide=wide).rows
+
+        titles = table_of(self._kind, [], now, wide=wide).titles
+        new = rows([change.raw for change in changes])
+        old = rows([change.before for change in changes if change.before is not None])
+        befores = iter(old)
+        shown = []
+        for change, row in zip(changes, new, strict=True):
+            before = next(befores) if change.before is not None else None
+            if change.gone:
+                shown.append([row[0], "gone", *[DASH] * (len(row) - 2)])
+            elif row != before:
+                shown.append([printable(cell) for cell in row])
+        if not self._widths:
+            self._widths = [max(cells(row[n]) for row in (titles, *shown)) for n in range(len(titles))]
+            print(self._line(titles))
+        for row in shown:
+            print(self._line(row))
+
+    def _line(self, row: Sequence[str]) -> str:
+        padded = (text + " " * (width - cells(text)) for text, width in zip(row, self._widths, strict=True))
+        return _GAP.join(padded).rstrip()

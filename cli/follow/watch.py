@@ -1,0 +1,111 @@
+"""The API's watch, read over restarts of the controller: after each break it begins anew with a snapshot."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cli.api import Json, path_of
+from cli.errors import CliError, RefusedError, UnreachableError
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+FIRST_PAUSE_S: Final = 1.0
+MOST_PAUSE_S: Final = 10.0
+SILENCE_S: Final = 30.0  # a stream that lives sends a comment every ten seconds
+_MOST_BYTES: Final = 512 * 1024 * 1024
+_FOR_GOOD: Final = ("unauthorized", "forbidden", "invalid", "not_found")  # codes that another try does not mend
+_END: Final = b"\n\n"
+_DATA: Final = b"data: "
+
+
+class Told(NamedTuple):
+    """What the watch tells at once, in its order: pairs of a type (snapshot, changed, gone) and an object."""
+
+    events: Sequence[tuple[str, Json]]
+
+
+class Lost(NamedTuple):
+    """The watch has broken off, and is tried again; `why` is one line."""
+
+    why: str
+
+
+async def watch(api: "Api", **query: str | None) -> AsyncIterator[Told | Lost]:
+    """What the watch tells, for ever.
+
+    Raises:
+        CliError: the first connection fails, or a later one is refused for good.
+    """
+    pause_s, begun = FIRST_PAUSE_S, False
+    while True:
+        started = time.monotonic()
+        why = "the controller has ended the watch"
+        try:
+            async for told in _one_watch(api, query):
+                begun = True
+                yield told
+        except CliError as error:
+            if not begun or (isinstance(error, RefusedError) and error.code in _FOR_GOOD):
+                raise
+            why = str(error).splitlines()[0]
+        if time.monotonic() - started > MOST_PAUSE_S:
+            pause_s = FIRST_PAUSE_S
+        yield Lost(why)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, MOST_PAUSE_S)
+
+
+async def _one_watch(api: "Api", query: Mapping[str, str | None]) -> AsyncIterator[Told]:
+    reader = EventReader()
+    stream = api.stream(path_of("watch"), **dict[str, Any](query))
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    chunk = await anext(stream, None)
+            except TimeoutError:
+                raise UnreachableError(f"{api.url} is silent for {SILENCE_S:g} s") from None
+            if chunk is None:
+                return
+            if events := reader.feed(chunk):
+                yield Told(events)
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+class EventReader:
+    """Server-sent events of the watch from chunks."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[tuple[str, Json]]:
+        """The events that are whole now.
+
+        Raises:
+            CliError: what comes is no watch.
+        """
+        self._parts.append(chunk)
+        self._size += len(chunk)
+        if self._size > _MOST_BYTES:
+            raise CliError("the watch of the controller has an object that is too long")
+        if b"\n" not in chunk:
+            return []
+        *whole, rest = b"".join(self._parts).split(_END)
+        self._parts, self._size = [rest], len(rest)
+        return [event for text in whole if (event := _event(text)) is not None]
+
+
+def _event(text: bytes) -> tuple[str, Json] | None:
+    data = b"".join(line.removeprefix(_DATA) for line in text.split(b"\n") if line.startswith(_DATA))
+    if not data:
+        return None  # a comment
+    try:
+        told: Any = json.loads(data)
+        return str(told["type"]), dict(told["object"])
+    except (ValueError, KeyError, TypeError):
+        raise CliError("the watch of the controller cannot be read; use the gpuward version of the server") from None

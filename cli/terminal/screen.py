@@ -1,0 +1,103 @@
+"""The alternate screen of a terminal, which the shell's lines come back from when it ends."""
+
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # alternate screen, no cursor, no wrapped lines, empty
+_END: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME: Final = "\x1b[H"
+_TO_END_OF_LINE: Final = "\x1b[K"
+_TO_END: Final = "\x1b[J"
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+def fit_for_screens() -> bool:
+    """Whether stdout is a terminal that knows more than lines."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Screen:
+    """A context in which pictures are drawn. Its end, SIGTERM, a hang-up and Ctrl-Z put the terminal back."""
+
+    def __init__(self, *, keys: bool = False) -> None:
+        """`keys`: what is typed comes at once and is not shown; stdin is a terminal then."""
+        self._keys = keys
+        self._typing: list[Any] | None = None  # how stdin was set
+        self._handlers: dict[int, Any] = {}
+        self._shown: tuple[tuple[int, int], Sequence[str]] | None = None
+        self._left: Sequence[str] = ()
+
+    def __enter__(self) -> Self:
+        for number in _ENDING:
+            self._handlers[number] = signal.signal(number, _end)
+        self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self._restore()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._left:
+            _write("\n".join([*self._left, ""]))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        found = shutil.get_terminal_size()
+        return found.columns, found.lines
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Shows these lines, where they differ from those that are shown."""
+        shown = (self.size, list(lines))
+        if shown != self._shown:
+            self._shown = shown
+            picture = f"{_TO_END_OF_LINE}\r\n".join(lines[: self.size[1]])
+            _write(f"{_HOME}{picture}{_TO_END_OF_LINE}{_TO_END}")
+
+    def leave_behind(self, lines: Sequence[str]) -> None:
+        """Prints these lines once the shell's lines are back."""
+        self._left = list(lines)
+
+    def _begin(self) -> None:
+        if self._keys:
+            self._typing = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin, termios.TCSANOW)
+        self._shown = None
+        _write(_BEGIN)
+
+    def _restore(self) -> None:
+        if self._typing is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, self._typing)
+            self._typing = None
+        _write(_END)
+
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+        """Ctrl-Z: the shell gets its terminal, and this process goes on from here when it is continued."""
+        self._restore()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.signal(number, self._suspend)
+        self._begin()
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
