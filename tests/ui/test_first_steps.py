@@ -1,4 +1,4 @@
-"""An empty cluster, and an API that takes long: what a newcomer sees, and that nothing jumps (D19)."""
+"""An empty cluster, and an API that takes long: what a new user sees, and that nothing jumps (D19)."""
 
 import asyncio
 import shlex
@@ -41,7 +41,7 @@ async def empty() -> AsyncIterator[Cluster]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def newcomer(browser: Browser, empty: Cluster) -> AsyncIterator[Seat]:
+async def first_user(browser: Browser, empty: Cluster) -> AsyncIterator[Seat]:
     key, _ = await key_of(empty, "admin", "ann")
     async with seat(browser, empty.url, key) as taken:
         yield taken
@@ -56,8 +56,8 @@ async def test_a_viewer_is_told_what_an_administrator_runs(browser: Browser, emp
         await expect(panel.get_by_role("button", name="Make a join token")).to_have_count(0)
 
 
-async def test_the_command_of_the_first_steps_joins_a_host(newcomer: Seat, empty: Cluster) -> None:
-    page = await newcomer.live()
+async def test_the_command_of_the_first_steps_joins_a_host(first_user: Seat, empty: Cluster) -> None:
+    page = await first_user.live()
     panel = page.get_by_role("region", name="Join the first GPU host")
     await panel.get_by_role("button", name="Make a join token").click()
     await expect(panel).to_contain_text("shown only here")
@@ -68,23 +68,23 @@ async def test_the_command_of_the_first_steps_joins_a_host(newcomer: Seat, empty
     empty.start("w1", *words, "--name", "w1", *simulated)
     await expect(page.locator(".cell")).to_have_count(4, timeout=30_000)
     await expect(panel).to_have_count(0)
-    await page.goto(newcomer.url + "/ui/deployments")
+    await page.goto(first_user.url + "/ui/deployments")
     await expect(page.get_by_text("Nothing is deployed.")).to_be_visible()
     await page.get_by_role("main").get_by_role("link", name="Apply a manifest").last.click()
-    await expect(page).to_have_url(newcomer.url + "/ui/apply")
+    await expect(page).to_have_url(first_user.url + "/ui/apply")
 
 
 @pytest.mark.parametrize("path", [*ASKS, "deployments", "workers", "policies", "catalog"])
-async def test_nothing_jumps_while_the_api_takes_long(newcomer: Seat, path: str) -> None:
+async def test_nothing_jumps_while_the_api_takes_long(first_user: Seat, path: str) -> None:
     """The skeleton comes after 300 ms, and what replaces it moves nothing that was read."""
 
     async def late(route: Any) -> None:
         await asyncio.sleep(SLOW_S)
         await route.continue_()
 
-    page = await newcomer.live()
+    page = await first_user.live()
     await page.route(lambda url: "/api/v1/" in url and not url.endswith(("/me", "/live")), late)
-    await page.goto(f"{newcomer.url}/ui/{path}")
+    await page.goto(f"{first_user.url}/ui/{path}")
     await page.get_by_role("heading", level=1).wait_for(state="attached")
     if path in ASKS:
         await expect(page.locator(".skeleton i.shown").first).to_be_visible()
