@@ -1,6 +1,8 @@
 import { signal, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useLocation } from "preact-iso";
+import { useResource } from "../api/load";
+import type { Page, Policy } from "../api/types";
 import { deployments, instances, workers } from "../live/cluster";
 import { Dialog } from "../parts/dialog";
 
@@ -11,10 +13,16 @@ interface Found {
   name: string;
   href: string;
 }
+/** The names of objects that no page follows. They are read when the search opens. */
+interface Known {
+  gpus: readonly string[];
+  policies: readonly string[];
+}
+const NOTHING: Known = { gpus: [], policies: [] };
 const MOST = 30;
 
-/** Objects whose name or UUID contains the text; those that begin with it first. */
-export function find(text: string): Found[] {
+/** Objects whose name or UUID contains the text; those that begin with it first. `more` are those the page does not follow. */
+export function find(text: string, more: Known = NOTHING): Found[] {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return [];
   const found: Found[] = [];
@@ -23,9 +31,9 @@ export function find(text: string): Found[] {
   };
   for (const one of deployments.all) consider("deployment", one.name, `/ui/deployments/${one.name}`, one.uid);
   for (const one of workers.all) consider("worker", one.name, `/ui/workers/${one.name}`, one.uid);
-  for (const one of instances.all) consider("instance", one.name, `/ui/instances/${one.name}`);
-  const gpus = new Set(instances.all.flatMap((one) => one.status.gpus ?? []));
-  for (const uuid of gpus) consider("GPU", uuid, `/ui/gpus/${uuid}`);
+  for (const one of instances.all) consider("instance", one.name, `/ui/instances/${one.name}`, one.uid);
+  for (const name of more.policies) consider("policy", name, `/ui/policies/${name}`);
+  for (const uuid of more.gpus) consider("GPU", uuid, `/ui/gpus/${uuid}`);
   const begins = (one: Found): number => (one.name.toLowerCase().startsWith(wanted) ? 0 : 1);
   return found.sort((a, b) => begins(a) - begins(b)).slice(0, MOST);
 }
@@ -41,7 +49,12 @@ function SearchDialog() {
   const chosen = useSignal(0);
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => field.current?.focus(), []);
-  const found = find(text.value);
+  const map = useResource<{ gpus: { uuid: string[] } }>("map").loaded.value;
+  const policies = useResource<Page<Policy>>("policies?limit=1000").loaded.value;
+  const found = find(text.value, {
+    gpus: map.state === "there" ? map.value.gpus.uuid : [],
+    policies: policies.state === "there" ? policies.value.items.map((one) => one.name) : [],
+  });
   const close = (): void => {
     searching.value = false;
   };

@@ -10,7 +10,7 @@ import { Act } from "../../parts/act";
 import { Content, Empty, Panel } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
-import { Story } from "../events/latest";
+import { Story } from "../events/story";
 
 type Claim = NonNullable<Gpu["status"]["claims"]>[number];
 const CLAIMS: readonly Column<Claim>[] = [
@@ -65,7 +65,7 @@ export function GpuPage() {
         )}
       </Content>
       <UtilizationPanel of={`gpus=${encodeURIComponent(uuid)}`} empty="It has no samples." />
-      <Story object={`gpu:${uuid}`} empty="Nothing has happened to it yet." />
+      <Story of={`gpu:${uuid}`} empty="Nothing has happened to it yet." />
     </>
   );
 }

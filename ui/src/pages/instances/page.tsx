@@ -29,7 +29,7 @@ export function InstancePage() {
         <p>
           No instance has this name now. <a href="/ui/deployments">All deployments</a>
         </p>
-        <Story of={`instance/${name}`} deployment="" />
+        <Story of={`instance/${name}`} />
       </>
     );
   const { status, spec } = found;
@@ -64,11 +64,7 @@ export function InstancePage() {
           named={status.workers.length > 1}
         />
       )}
-      <Story
-        of={`instance/${found.name}`}
-        deployment={spec.deployment}
-        concerns={(event) => event.objects.some((one) => one === `instance:${found.uid}` || one === `instance:${name}`)}
-      />
+      <Story of={`instance/${found.name}`} deployment={spec.deployment} />
     </>
   );
 }

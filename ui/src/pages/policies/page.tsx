@@ -12,7 +12,7 @@ import { Badge, Phase } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { may } from "../../session/session";
-import { Story } from "../events/latest";
+import { Story } from "../events/story";
 
 const REREAD_MS = 5000;
 
@@ -201,7 +201,7 @@ export function PolicyPage() {
           </div>
         )}
       </Content>
-      <Story object={`policy/${name}`} empty="It has done nothing yet." />
+      <Story of={`policy/${name}`} empty="It has done nothing yet." />
     </>
   );
 }

@@ -12,7 +12,7 @@ import { Phase } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { Words } from "../../parts/words";
-import { Story } from "../events/latest";
+import { Story } from "../events/story";
 import { labelText, troubles } from "./list";
 
 /** One worker: its state and why, its GPUs, what it holds, and what may be done about it. */
@@ -67,7 +67,7 @@ export function WorkerPage() {
           empty={<Empty>No instance is placed here.</Empty>}
         />
       </Panel>
-      <Story object={`worker/${name}`} empty="Nothing has happened to it yet." />
+      <Story of={`worker/${name}`} empty="Nothing has happened to it yet." />
     </>
   );
 }
