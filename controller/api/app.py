@@ -144,6 +144,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,
+            middlewares.refuse_unknown_parameters,
             middlewares.end_streams,
             middlewares.deadline(),
         ],

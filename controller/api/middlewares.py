@@ -20,6 +20,7 @@ from controller.api.errors import (
     refuse,
     unavailable,
 )
+from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
@@ -132,6 +133,18 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     acts = acting(f"key:{principal.name}", request[REQUEST_ID])
     with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
         return await handler(request)
+
+
+@web.middleware
+async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses query parameters that the route does not state: to ignore a typing error would answer another question.
+
+    Pages, probes and agents are spared. Every list takes `limit` and `cursor`, even if it has one page.
+    """
+    route = _route_of(request)
+    if request.query and route is not None and route.access is not Access.OPEN:
+        refuse_unknown(request.query, *route.parameters)
+    return await handler(request)
 
 
 def _unauthenticated() -> ApiError:

@@ -1,7 +1,7 @@
 """Reads a request's query parameters, the name in its path and its `If-Match` header."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -10,23 +10,19 @@ from aiohttp import web
 from controller.api.errors import ApiError, invalid
 from controller.store.views.paging import MAX_LIMIT
 from schemas.fields import NAME_PATTERN
-from schemas.manifest.problems import FieldProblem
+from schemas.manifest.problems import FieldProblem, nearest
 from schemas.units import parse_duration_s
 
 DEFAULT_LIMIT: Final = 100
 _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
 _MOMENT: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 _MAX_DIGITS: Final = 19  # of a 64-bit number
+_MOST_UNKNOWN: Final = 8
 
 
-def known_parameters(request: web.Request, *names: str) -> Mapping[str, str]:
-    """The query parameters. An unknown one is refused: to ignore it would answer a different question.
-
-    Raises:
-        ApiError: 400.
-    """
-    refuse_unknown(request.query, *names)
-    return {name: request.query[name] for name in names if name in request.query}
+def parameters_of(request: web.Request) -> Mapping[str, str]:
+    """The first value of each query parameter. The route states them all; a middleware has refused any other."""
+    return {name: request.query[name] for name in request.query}
 
 
 def refuse_unknown(parameters: Mapping[str, str], *names: str) -> None:
@@ -35,10 +31,12 @@ def refuse_unknown(parameters: Mapping[str, str], *names: str) -> None:
     Raises:
         ApiError: 400.
     """
-    unknown = sorted(set(parameters) - set(names))
-    if unknown:
-        advice = f"known: {', '.join(names)}" if names else "this path takes none"
-        raise invalid([FieldProblem(name, f"unknown query parameter; {advice}") for name in unknown])
+    if unknown := sorted(set(parameters) - set(names))[:_MOST_UNKNOWN]:
+        raise invalid([FieldProblem(name[:80], f"unknown query parameter; {_advice(name, names)}") for name in unknown])
+
+
+def _advice(name: str, known: Sequence[str]) -> str:
+    return nearest(name[:80], known) if known else "this path takes none"
 
 
 def whole_number(parameters: Mapping[str, str], name: str, *, low: int, high: int) -> int | None:

@@ -7,7 +7,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from controller.api.context import CONTEXT
-from controller.api.parameters import known_parameters, page_limit
+from controller.api.parameters import page_limit, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.core.database import Reader
@@ -24,7 +24,7 @@ def list_route(
     names = [query.name for query in filters]
 
     async def handler(request: web.Request) -> web.Response:
-        parameters = known_parameters(request, "limit", "cursor", *names)
+        parameters = parameters_of(request)
         limit, cursor = page_limit(parameters), parameters.get("cursor")
         chosen = {name: parameters.get(name) for name in names}
         async with request.app[CONTEXT].database.snapshot() as connection:

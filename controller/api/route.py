@@ -80,6 +80,12 @@ class Route:
     from_memory: bool = False
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """The query parameters that it takes: those stated, and of a list also the paging's."""
+        is_list = self.method == "GET" and self.answer is not None and "next" in self.answer.model_fields
+        return tuple(dict.fromkeys(query.name for query in (*self.query, *(PAGING if is_list else ()))))
+
+    @property
     def canonical(self) -> str:
         """The path without the patterns of its variables: `/ui/{path}` for `/ui/{path:.*}`."""
         return _PATTERN.sub(r"{\1}", self.path)

@@ -17,7 +17,6 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, Moment
 from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.queue import MAX_QUEUED, asks_of
-from controller.api.parameters import known_parameters
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
 from controller.domain.holdings import Holders
@@ -62,7 +61,6 @@ class _Seen:
 
 async def get(request: web.Request) -> web.Response:
     """`GET /pending`."""
-    known_parameters(request, "limit", "cursor")
     return web.Response(body=await request.app[PENDING].get(), content_type="application/json")
 
 

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.ledger_verdict import LedgerVerdict
-from controller.api.parameters import known_parameters
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
 from controller.decide.attention import find_attention
@@ -32,7 +31,6 @@ async def attention_context(app: web.Application) -> AsyncIterator[None]:
 
 async def get(request: web.Request) -> web.Response:
     """`GET /attention`."""
-    known_parameters(request, "limit", "cursor")
     return web.Response(body=await request.app[ATTENTION].get(), content_type="application/json")
 
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import known_parameters, moment, page_limit, whole_number
+from controller.api.parameters import moment, page_limit, parameters_of, whole_number
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.core.database import Reader
@@ -26,8 +26,7 @@ _KINDS: Final = ("deployment", "instance", "worker", "gpu", "policy", "key", "to
 
 async def get_all(request: web.Request) -> web.Response:
     """`GET /events`."""
-    known = ("limit", "cursor", "object", "subject", *_BY_NAME, "reason", "since", "after")
-    parameters = known_parameters(request, *known)
+    parameters = parameters_of(request)
     async with request.app[CONTEXT].database.snapshot() as connection:
         asked = [(name, about) for name in ("object", "subject") for about in request.query.getall(name, ())]
         asked += [(kind, f"{kind}/{name}") for kind in _BY_NAME for name in request.query.getall(kind, ())]

@@ -5,7 +5,6 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.parameters import known_parameters
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.store.views.map import read_map
@@ -14,7 +13,6 @@ from schemas.api.map import MapView
 
 async def get(request: web.Request) -> web.Response:
     """`GET /map`."""
-    known_parameters(request)
     async with request.app[CONTEXT].database.snapshot() as connection:
         found = await read_map(connection)
     return json_response(found)

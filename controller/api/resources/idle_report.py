@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import duration_s, known_parameters, whole_number
+from controller.api.parameters import duration_s, parameters_of, whole_number
 from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
@@ -42,7 +42,7 @@ _HOUR_S: Final = 3600.0
 
 async def get(request: web.Request) -> web.Response:
     """`GET /reports/idle`."""
-    parameters = known_parameters(request, "since", "min_gpu_utilization", "time_window")
+    parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     replayed = _replayed(parameters)
     async with asyncio.timeout(DEADLINE_S):

@@ -7,8 +7,8 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.errors import invalid
-from controller.api.parameters import duration_s, known_parameters
+from controller.api.errors import ApiError, invalid
+from controller.api.parameters import duration_s, parameters_of
 from controller.api.resources.idle_report import (
     DEADLINE_S,
     DEFAULT_SINCE_S,
@@ -22,7 +22,7 @@ from controller.api.route import Access, Query, Route
 from controller.domain.idle_stretches import Stretch, WastedMinute, stretches_of
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
-from controller.store.telemetry.idle_report import days, read_wasted_minutes, rolled_up_to
+from controller.store.telemetry.idle_report import days, had_claims_as, read_wasted_minutes, rolled_up_to
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.history import IdleStretch, IdleStretches
 from schemas.manifest.problems import FieldProblem
@@ -32,7 +32,7 @@ _HOUR_S: Final = 3600.0
 
 async def get(request: web.Request) -> web.Response:
     """`GET /deployments/{name}/idle`."""
-    parameters = known_parameters(request, "since", "uid")
+    parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     uid = parameters.get("uid")
     if uid is not None:
@@ -47,9 +47,12 @@ async def get(request: web.Request) -> web.Response:
 async def _read(database: Database, name: str, uid: str | None, since_s: float) -> IdleStretches:
     """Reads in several short transactions, since the past does not change."""
     async with database.snapshot() as connection:
-        uid = uid or (await deployment_by_name(connection, name)).uid
         until = await rolled_up_to(connection)
         since = since_of(until, since_s)
+        if uid is None:
+            uid = (await deployment_by_name(connection, name)).uid
+        elif not await had_claims_as(connection, uid, name, since):
+            raise ApiError(404, "not_found", f"uid: no deployment {name!r} with this uid had claims in that time")
         policy = (await effective_policies(connection, [uid])).get(uid)
     minimum = WASTED_BELOW if policy is None else policy.spec.min_gpu_utilization
     minutes: list[WastedMinute] = []

@@ -14,7 +14,7 @@ from controller.api.log_access import check_log_access
 from controller.api.merged_logs.asked import MOST_RANK, LogFinder, agent_query
 from controller.api.merged_logs.merge import Look, Merge, Told
 from controller.api.merged_logs.texts import as_json, as_text
-from controller.api.parameters import flag, known_parameters, whole_number
+from controller.api.parameters import flag, parameters_of, whole_number
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
 from controller.store.views.instances import log_source
@@ -42,7 +42,7 @@ def merges() -> KeyShare:
 async def get(request: web.Request) -> web.StreamResponse:
     """`GET /instances/{id}/logs`."""
     check_log_access(request)
-    parameters = known_parameters(request, *_READ, *_TIMED, "rank")
+    parameters = parameters_of(request)
     rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
     instance = request.match_info["id"]
     query = agent_query(parameters)
@@ -72,7 +72,7 @@ async def get(request: web.Request) -> web.StreamResponse:
 async def get_merged(request: web.Request) -> web.StreamResponse:
     """`GET /deployments/{name}/logs`."""
     check_log_access(request)
-    parameters = known_parameters(request, *_READ, *_TIMED, "instance", "rank")
+    parameters = parameters_of(request)
     rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
     agent_query(parameters, timed=True)  # refused before anything is read
     _form(parameters)

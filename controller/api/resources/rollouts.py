@@ -9,7 +9,7 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.manifest_routes import etag
-from controller.api.parameters import known_parameters, whole_number
+from controller.api.parameters import parameters_of, whole_number
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.api.spec_privileges import judge_for
@@ -31,7 +31,7 @@ async def _revisions(request: web.Request) -> web.Response:
 
 
 async def _diff(request: web.Request) -> web.Response:
-    given = known_parameters(request, "from", "to")
+    given = parameters_of(request)
     missing = [FieldProblem(one, "is required: the number of a revision") for one in ("from", "to") if one not in given]
     if missing:
         raise invalid(missing)

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
-from controller.api.parameters import duration_s, known_parameters
+from controller.api.parameters import duration_s, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, UsageSum, period, read_usage
@@ -20,7 +20,7 @@ _DEFAULT_BY: Final = "key,model"
 
 async def get(request: web.Request) -> web.Response:
     """`GET /usage`. A key for inference sees its own."""
-    parameters = known_parameters(request, "since", "by")
+    parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=USAGE_KEPT.total_seconds()) or DEFAULT_SINCE_S
     by = _by(parameters)
     principal = request[PRINCIPAL]

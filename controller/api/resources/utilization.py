@@ -7,7 +7,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import duration_s, known_parameters
+from controller.api.parameters import duration_s, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.core.database import Reader
@@ -32,7 +32,7 @@ _SUBJECTS: Final = ("gpus", "instance", "deployment", "worker")
 
 async def get(request: web.Request) -> web.Response:
     """`GET /utilization`."""
-    parameters = known_parameters(request, *_SUBJECTS, "window")
+    parameters = parameters_of(request)
     window_s = duration_s(parameters, "window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
     async with request.app[CONTEXT].database.snapshot() as connection:
         tracks, uid = await _tracks(connection, parameters)

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
-from controller.api.parameters import known_parameters
+from controller.api.parameters import parameters_of
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
 from controller.live.errors import WatchEndedError
@@ -51,7 +51,7 @@ def wanted_of(parameters: Mapping[str, str]) -> Wanted:
 
 async def watch(request: web.Request) -> web.StreamResponse:
     """`GET /watch`: streams until the client disconnects, is too slow, or the server stops."""
-    wanted = wanted_of(known_parameters(request, *PARAMETERS))
+    wanted = wanted_of(parameters_of(request))
     async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted) as stream:
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)

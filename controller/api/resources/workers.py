@@ -5,7 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.parameters import flag, known_parameters
+from controller.api.parameters import flag, parameters_of
 from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
@@ -17,7 +17,7 @@ from schemas.api.workers import WorkerView
 
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /workers/{name}?confirm_dead=true`."""
-    parameters = known_parameters(request, "confirm_dead")
+    parameters = parameters_of(request)
     await delete_worker(
         request.app[CONTEXT].database, request.match_info["name"], confirm_dead=flag(parameters, "confirm_dead")
     )

@@ -194,6 +194,14 @@ async def add_usage(
         spent.wasted_s += row["wasted_s"]
 
 
+async def had_claims_as(connection: Reader, uid: str, name: str, since: datetime) -> bool:
+    """Whether a deployment of this uid and name exists, or had claims since then."""
+    query = """select 1 from deployments where uid = $1 and name = $2
+               union all
+               select 1 from claim_spans where deployment_uid = $1 and deployment = $2 and ended_at > $3 limit 1"""
+    return bool(await connection.fetch(query, uid, name, since))
+
+
 async def read_wasted_minutes(
     connection: Reader, uid: str, begin: datetime, end: datetime, minimum: int
 ) -> list[WastedMinute]:

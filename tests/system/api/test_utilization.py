@@ -65,7 +65,14 @@ async def test_the_idle_stretches_add_up_to_the_report(api: ServedApi, db: Datab
         (moment(4560), moment(5400), 840.0, 1),
     ]
     assert found["items"][2]["gpu_hours"] == pytest.approx(840 / 3600)
-    assert (await api.get(f"{D}/gone/idle?since=1d&uid={spent}"))["items"] == found["items"]
+    assert (await api.get(f"{D}/d/idle?since=1d&uid={spent}"))["items"] == found["items"]
+    status, answer = await api.call("GET", f"{D}/other/idle?since=1d&uid={spent}")
+    assert (status, answer["error"]["message"].partition(":")[0]) == (404, "uid"), "it is not of that name"
+    async with db.transaction() as c:
+        await c.execute("update deployments set name = 'renamed' where uid = $1", spent)  # as good as gone
+    assert (await api.get(f"{D}/d/idle?since=1d&uid={spent}"))["items"] == found["items"], "its claims tell its name"
+    async with db.transaction() as c:
+        await c.execute("update deployments set name = 'd' where uid = $1", spent)
     assert (await api.get(f"{D}/d/idle?since=60s"))["items"] == []
 
 
