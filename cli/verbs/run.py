@@ -42,25 +42,25 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     """Deploy a model, wait until it runs, and chat with it. In a chat Ctrl-C stops an answer, and Ctrl-D ends it."""
     called = name or name_of(model)
     wanted = _manifest(called, model, engine, gpus, gpu_memory, args or [])
-    made = False
+    made_uid = ""
 
     async def start(api: "Api") -> None:
-        nonlocal made
+        nonlocal made_uid
         raw, made = await _deploy(api, called, wanted)
+        made_uid = raw["uid"] if made else ""
         await _until_running(api, raw, timeout_s)
 
     async def talk(api: "Api") -> None:
         await _talk(Chat(api, called), prompt)
 
     async def delete(api: "Api") -> None:
-        await api.delete(path_of("deployments", called))
-        print(f"deployment/{called} deleted", file=sys.stderr)
+        await _delete(api, called, made_uid)
 
     try:
         run(ctx, start, waits=True)
         run(ctx, talk)
     finally:
-        if remove and made:
+        if remove and made_uid:
             run(ctx, delete)
 
 
@@ -114,6 +114,16 @@ async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
         raise CliError(f"deployment {name!r} exists, with the model {raw['spec'].get('model')}; write another --name")
     print(f"deployment/{name} exists, and is used as it is", file=sys.stderr)
     return raw, False
+
+
+async def _delete(api: "Api", name: str, uid: str) -> None:
+    """Deletes the deployment that was made here, and no other one that has its name meanwhile."""
+    raw = await api.find(path_of("deployments", name))
+    if raw is None or raw["uid"] != uid or raw.get("deleted_at") is not None:
+        print(f"deployment/{name} was deleted already, not by this call", file=sys.stderr)
+        return
+    await api.delete(path_of("deployments", name))
+    print(f"deployment/{name} deleted", file=sys.stderr)
 
 
 async def _until_running(api: "Api", raw: Json, timeout_s: float) -> None:

@@ -189,3 +189,21 @@ def test_a_chat_on_a_terminal(api: ApiDouble) -> None:
         terminal.process.kill()
         terminal.process.wait()
         os.close(terminal.main)
+
+
+def test_rm_deletes_no_other_deployment_of_the_name(gpuward, runs):
+    other = deployment("q", "running", spec={"model": MODEL})
+
+    before = runs.script
+
+    def remade(kind: str, name: str) -> None:
+        before(kind, name)
+        if any(path == "/v1/chat/completions" for _, path, _, _ in runs.asked):
+            runs.add(other)
+
+    runs.script = remade
+    done = gpuward("run", MODEL, "hello", "--name", "q", "--rm")
+    assert done.exit_code == 0, done.stderr
+    assert [one for one in runs.asked if one[0] == "DELETE"] == []
+    assert other["deleted_at"] is None
+    assert "was deleted already, not by this call" in done.stderr
