@@ -41,6 +41,13 @@ def only_one(kind: Kind, text: str, found: Sequence[str]) -> str:
     return found[0]
 
 
+def printed_gpus(text: str, raws: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The UUIDs of the GPUs that have this UUID, or that tables print so; no beginnings."""
+    objects = list(raws)
+    whole = [str(raw["name"]) for raw in objects if _whole(text, raw)]
+    return whole or sorted(str(raw["name"]) for raw in objects if _printed(text, raw))
+
+
 def _whole(text: str, raw: Mapping[str, Any]) -> bool:
     return bool(raw["name"] == text)
 

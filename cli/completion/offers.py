@@ -66,7 +66,9 @@ _WORKERS: Final = Verb(("workers",), _MANY, values={"--gpu": (GPUS,)})
 VERBS: Final[Mapping[str, Verb]] = {
     "get": Verb(most=_MANY, kinds=tuple(PLURALS.values()), flags=_flags("--watch -w")),
     "describe": Verb(("deployments", "instances", "workers", "policies"), kinds=_SEEN),
-    "delete": Verb(("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead")),
+    "delete": Verb(
+        ("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead --yes -y")
+    ),
     "logs": Verb(("deployments", "instances"), flags=_flags("--follow -f --previous --timestamps --all")),
     "ps": Verb(("deployments",), flags=_flags("--watch -w")),
     "stop": _DEPLOYMENTS,

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.api import path_of
-from cli.errors import UsageError
+from cli.confirm import confirm_deletion
+from cli.errors import NotFoundError, UsageError
 from cli.kind import Kind, bare_name
 from cli.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
 from cli.runner import TimeoutOption, WaitOption, run
+from cli.selection import SelectorOption, must_have_labels, selected
+from cli.selectors import Selector
 from cli.several import Refusals
 from schemas.printing import block
 
@@ -22,31 +25,38 @@ _DEFAULT_TIMEOUT_S: Final = 600.0
 _LEAST_WAIT_S: Final = 1.0  # enough to see that an object is gone
 _DELETABLE: Final = (DEPLOYMENTS, POLICIES, WORKERS)
 _Target = tuple[Kind, str]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")]
 
 
 @app.command()
 def delete(
     ctx: typer.Context,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[KIND] NAME...",
             help="Kind (deployment, policy or worker; default: deployment) and names; KIND/NAME is taken, too.",
         ),
-    ],
+    ] = None,
+    selector: SelectorOption = None,
+    yes: YesOption = False,
     wait: WaitOption = False,
     timeout_s: TimeoutOption = _DEFAULT_TIMEOUT_S,
     confirm_dead: Annotated[
         bool, typer.Option("--confirm-dead", help="Confirm that nothing runs on the worker any more. Workers only.")
     ] = False,
 ) -> None:
-    """Delete deployments, policies or workers. Each is tried, whatever becomes of the others."""
+    """Delete deployments, policies or workers. Each is tried, whatever becomes of the others.
+
+    With --selector those with the labels are shown and asked about. Without a terminal, add --yes.
+    """
 
     async def work(api: "Api") -> None:
-        targets = targets_of(words)
+        targets = await _targets(api, words or [], selector)
         if confirm_dead and any(kind is not WORKERS for kind, _ in targets):
             raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
-        await _check_for_a_misspelt_kind(api, words)
+        if selector is not None:
+            confirm_deletion([f"{kind.singular}/{name}" for kind, name in targets], yes=yes)
         refusals, deleted = Refusals(), list[tuple[Kind, str, str]]()
 
         async def one(target: _Target) -> None:
@@ -65,6 +75,30 @@ def delete(
         refusals.tell()
 
     run(ctx, work, waits=wait)
+
+
+async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) -> list[_Target]:
+    """The objects to delete.
+
+    Raises:
+        UsageError: neither names nor labels are given, or both.
+        NotFoundError: nothing has the labels.
+    """
+    if selector is None:
+        if not words:
+            raise UsageError("write the names of what to delete, or its labels: -l app=x")
+        targets = targets_of(words)
+        await _check_for_a_misspelt_kind(api, words)
+        return targets
+    if len(words) > 1 or (words and not any(words[0].lower() in kind.words for kind in KINDS)):
+        raise UsageError("names and --selector exclude each other; write `gpuward delete [KIND] -l LABELS`")
+    kind = kind_named(words[0], _DELETABLE) if words else DEPLOYMENTS
+    must_have_labels(kind)
+    raws = [raw for raw in await api.items(path_of(kind.plural)) if raw.get("deleted_at") is None]
+    found = [(kind, str(raw["name"])) for raw in await selected(api, kind, raws, selector)]
+    if not found:
+        raise NotFoundError(f"no {kind.singular} has the labels {selector.text}; list them: gpuward get {kind.plural}")
+    return found
 
 
 def targets_of(words: Sequence[str]) -> list[_Target]:

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import parse, path_of
-from cli.errors import NotFoundError
+from cli.api import path_of
+from cli.errors import CliError, NotFoundError
 from cli.kinds import WORKERS
+from cli.names import printed_gpus
 from cli.runner import post_each, run
-from schemas.api.gpus import GpuView
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # slow to import
 app = typer.Typer()
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
-    str | None, typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID or index.")
+    str | None,
+    typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID, its short id or its index."),
 ]
 
 
@@ -62,14 +63,21 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
 
 
 async def _uuid_of(api: "Api", worker: str, gpu: str) -> str:
-    """The UUID of a worker's GPU, given that or its index. A slice has no index."""
-    found = [parse(GpuView, one) for one in await api.items(path_of("gpus"), worker=worker)]
-    for view in found:
-        whole = view.status.parent is None and view.status.present
-        if view.name == gpu or (gpu.isdecimal() and whole and view.status.index == int(gpu)):
-            return view.name
+    """The UUID of a worker's GPU, given that, its first block, its index or WORKER:INDEX. A slice has no index.
+
+    Raises:
+        NotFoundError: the worker has no such GPU.
+        CliError: it has several.
+    """
+    found = await api.items(path_of("gpus"), worker=worker)
     if not found:
         await api.get(path_of("workers", worker))  # raises where there is none
         raise NotFoundError(f"worker {worker!r} has no GPUs")
-    known = ", ".join(f"{view.status.index} ({view.name})" for view in found if view.status.parent is None)
+    uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, found) or printed_gpus(gpu, found)
+    if len(uuids) == 1:
+        return uuids[0]
+    if uuids:
+        raise CliError(f"--gpu: {gpu!r} is not unique on {worker}: {', '.join(uuids)}; write the whole UUID")
+    whole = [one for one in found if one["status"].get("parent") is None]
+    known = ", ".join(f"{one['status']['index']} ({one['name']})" for one in whole)
     raise NotFoundError(f"--gpu: {gpu!r} is unknown on {worker}; it has {known}")
