@@ -137,7 +137,7 @@ def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) ->
     code, message = first.reason, first.message
     if cause == "model":
         code, message = Reason.METADATA_UNKNOWN, first.need_error or first.message
-    since = _oldest(one.failing_since if cause == "crash_loop" else one.since for one in some)
+    since = _oldest(one.failing_since if cause in ("crash_loop", "model") else one.since for one in some)
     titles = {
         "model": f"the model of {deployment} cannot be read",
         "failed": f"{deployment} has failed",

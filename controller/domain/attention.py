@@ -35,7 +35,7 @@ class TroubledInstance:
 
     Attributes:
         failures: in a row.
-        failing_since: the first failure in the row; None: unknown.
+        failing_since: the first failure in the row, or the first vain reading of its model; None: unknown.
         need_error: why the need of its model is unknown; empty: it is known, or being worked out.
     """
 

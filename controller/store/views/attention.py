@@ -33,11 +33,14 @@ _WORKERS: Final = f"""
      where w.deleted_at is null
        and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
      order by w.name"""  # noqa: S608 - constants, no input
-# `failing_since`: the first of the failures in a row.
+# `failing_since`: the first of the failures in a row, or of the vain readings of the model since the spec was applied.
 _INSTANCES: Final = f"""
     select i.id, d.name as deployment, i.phase, i.phase_since as since, i.reason, i.message, i.failures,
            case when r.need is null then r.need_error ->> 'message' end as need_error,
-           coalesce((select max(e.at) from events e
+           coalesce((select min(e.at) from events e
+                      where r.need is null and r.need_error is not null and e.at >= r.applied_at
+                        and e.objects @> array['deployment:' || d.uid] and e.reason = 'metadata_unknown'),
+                    (select max(e.at) from events e
                       where i.failures > 0 and e.objects @> array['instance:' || i.id] and e.reason = 'backoff'
                         and e.evidence ->> 'failures' = '1'), i.phase_since) as failing_since
       from instances i

@@ -125,7 +125,10 @@ async def test_what_is_wrong_with_the_cluster_itself(api: ServedApi, db: Databas
     await execute(db, "update devices set health = 'unhealthy', health_reason = 'xid_79: lost' where uuid = 'GPU-w-1'")
     uid = await add_deployment(db, "stuck")
     await execute(db, "update deployments set reason = 'reconcile_failing', message = 'the step fails'")
-    await add_instance(db, await add_deployment(db, "unread"), "unread-0", phase="analyzing")
+    unread = await add_deployment(db, "unread")
+    await add_instance(db, unread, "unread-0", phase="analyzing")
+    async with db.transaction() as c:
+        await write_events(c, [NewEvent("metadata_unknown", "x", (f"deployment:{unread}",))])
     await execute(
         db,
         """update revisions set need_error = '{"message": "the hub does not answer"}' where deployment_uid <> $1""",
@@ -134,6 +137,9 @@ async def test_what_is_wrong_with_the_cluster_itself(api: ServedApi, db: Databas
     assert await causes(api) == [
         ("reconcile", "stuck", 1), ("model", "unread", 1), ("worker_condition", "w", 1), ("gpu", "GPU-w-1", 1),
     ]  # fmt: skip
+    (model,) = (one for one in (await api.get(PATH))["items"] if one["cause"] == "model")
+    (vain,) = (await api.get("/api/v1/events?reason=metadata_unknown"))["items"]
+    assert model["since"] == vain["at"], "not when the latest reading began"
     api.surroundings.leading = False
     (first, *_) = (await api.get(PATH))["items"]
     assert (first["severity"], first["cause"]) == ("critical", "no_leader")

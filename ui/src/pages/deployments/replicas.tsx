@@ -83,7 +83,7 @@ const COLUMNS: readonly Column<Instance>[] = [
   },
   {
     key: "verdict",
-    title: "Utilization",
+    title: "Verdict",
     cell: ({ status }) => <Verdict status={status} />,
     value: ({ status }) => status.utilization?.verdict ?? null,
     rank: 2,
