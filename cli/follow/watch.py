@@ -87,7 +87,7 @@ class EventReader:
         """The events that are whole now.
 
         Raises:
-            CliError: what comes is no watch.
+            CliError: what comes cannot be read as a watch.
         """
         self._parts.append(chunk)
         self._size += len(chunk)
