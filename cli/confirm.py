@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from cli.errors import CliError, UsageError
 from cli.formatting import printable
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")]
 
 
 def confirm_deletion(names: Sequence[str], *, yes: bool) -> None:

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.api import parse, path_of
+from cli.confirm import YesOption
 from cli.manifests import read_manifests, spec_as_json
+from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.runner import TimeoutOption, WaitOption, run
+from cli.selection import SelectorOption
 from cli.wait import ProgressLog, Target, until_running
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentManifest
@@ -33,15 +36,29 @@ FilesOption = Annotated[
 
 @app.command()
 def apply(
-    ctx: typer.Context, files: FilesOption, wait: WaitOption = False, timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S
+    ctx: typer.Context,
+    files: FilesOption,
+    prune: PruneOption = False,
+    selector: SelectorOption = None,
+    yes: YesOption = False,
+    wait: WaitOption = False,
+    timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Create or update deployments and policies from manifests. An unchanged manifest changes nothing."""
+    """Create or update deployments and policies from manifests. An unchanged manifest changes nothing.
+
+    With --prune the labels of --selector say which deployments these files own. What would go is shown and asked about
+    before anything changes; without a terminal, add --yes. Nothing is deleted where a manifest is refused.
+    """
 
     async def work(api: "Api") -> None:
+        check_prune(selector, prune=prune)
         manifests = read_manifests(files)
+        pruned = [] if selector is None else await to_prune(api, manifests, selector)
+        confirm_prune(pruned, yes=yes)
         for policy in policies_in_order(manifests):
             await _apply_policy(api, policy)
         targets = [await _apply_deployment(api, one) for one in manifests if isinstance(one, DeploymentManifest)]
+        await prune_each(api, pruned)
         if wait:
             await until_running(api, targets, timeout_s, ProgressLog())
 

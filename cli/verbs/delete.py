@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.api import path_of
-from cli.confirm import confirm_deletion
+from cli.confirm import YesOption, confirm_deletion
 from cli.errors import NotFoundError, UsageError
 from cli.kind import Kind, bare_name
 from cli.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
@@ -25,7 +25,6 @@ _DEFAULT_TIMEOUT_S: Final = 600.0
 _LEAST_WAIT_S: Final = 1.0  # enough to see that an object is gone
 _DELETABLE: Final = (DEPLOYMENTS, POLICIES, WORKERS)
 _Target = tuple[Kind, str]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")]
 
 
 @app.command()

@@ -9,7 +9,9 @@ from cli.errors import CliError
 from cli.field_changes import change_lines
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data
+from cli.prune import PruneOption, check_prune, to_prune
 from cli.runner import OutputOption, run
+from cli.selection import SelectorOption
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanView
 from schemas.printing import block
@@ -22,25 +24,37 @@ _DIFFERENT = 1
 
 
 @app.command()
-def diff(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.TABLE) -> None:
+def diff(
+    ctx: typer.Context,
+    files: FilesOption,
+    prune: PruneOption = False,
+    selector: SelectorOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
     """Show field by field what `apply` would change. Exit with 1 if anything differs, with 2 or more on errors."""
     different = False
 
     async def work(api: "Api") -> None:
         nonlocal different
         try:
-            manifests = [manifest_as_json(manifest) for manifest in read_manifests(files)]
-            raw = await api.post(path_of("plan"), {"manifests": manifests})
+            check_prune(selector, prune=prune)
+            read = read_manifests(files)
+            pruned = [] if selector is None else [name for name, _ in await to_prune(api, read, selector)]
+            raw = await api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)
             raise
         view = parse(PlanView, raw)
-        different = any(change != "unchanged" for change in (*view.changes.values(), *view.policy_changes.values()))
+        different = bool(pruned) or any(
+            change != "unchanged" for change in (*view.changes.values(), *view.policy_changes.values())
+        )
         if output.for_programs:
             shown = ("changes", "policy_changes", "field_changes", "replaces")
-            print_data({part: raw.get(part, {}) for part in shown}, output)
+            print_data({part: raw.get(part, {}) for part in shown} | ({"pruned": pruned} if prune else {}), output)
         else:
             _print(view)
+            for name in pruned:
+                print(block(f"deployment/{name}: pruned"))
 
     run(ctx, work)
     if different:

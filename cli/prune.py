@@ -1,0 +1,76 @@
+"""`--prune`: files own the deployments with some labels, so those of them that no file has are deleted."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.api import path_of
+from cli.confirm import confirm_deletion
+from cli.errors import CliError, UsageError
+from cli.kinds import DEPLOYMENTS
+from cli.selection import selected
+from cli.selectors import Selector
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest
+from schemas.printing import block
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+PruneOption = Annotated[
+    bool,
+    typer.Option(
+        "--prune",
+        help="Then delete the deployments that have the labels of --selector and are in none of the files. "
+        "Policies have no labels and stay.",
+    ),
+]
+
+
+def check_prune(selector: Selector | None, *, prune: bool) -> None:
+    """Refuses a prune that could mean every deployment.
+
+    Raises:
+        UsageError: --prune and --selector were not given together, or the selector demands no label.
+    """
+    if not prune:
+        if selector is not None:
+            raise UsageError("--selector is only of use with --prune")
+        return
+    if selector is None:
+        raise UsageError("--prune needs --selector, such as -l app=x: the labels of what these files own")
+    if not any(term.wanted for term in selector.terms):
+        raise UsageError("--prune needs a selector that demands a label, such as -l app=x")
+
+
+async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector) -> list[tuple[str, str]]:
+    """Names and uids of the deployments with the labels that no manifest has.
+
+    Raises:
+        UsageError: there is no deployment in the manifests, so that all would go.
+    """
+    kept = {one.name for one in manifests if isinstance(one, DeploymentManifest)}
+    if not kept:
+        raise UsageError("--prune: the files have no deployment; to delete all, run: gpuward delete -l LABELS")
+    raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
+    return [(str(r["name"]), str(r["uid"])) for r in raws if r["name"] not in kept and r.get("deleted_at") is None]
+
+
+def confirm_prune(found: Sequence[tuple[str, str]], *, yes: bool) -> None:
+    """Shows what goes, and returns once that is agreed to. See `confirm_deletion`."""
+    confirm_deletion([f"deployment/{name}" for name, _ in found], yes=yes)
+
+
+async def prune_each(api: "Api", found: Sequence[tuple[str, str]]) -> None:
+    """Deletes these, but no other one that has a name of theirs meanwhile.
+
+    Raises:
+        CliError: one is refused; the rest stays.
+    """
+    for name, uid in found:
+        raw = await api.find(path_of(DEPLOYMENTS.plural, name))
+        if raw is None or raw["uid"] != uid:
+            raise CliError(f"deployment {name!r} was changed meanwhile; run the command again")
+        await api.delete(path_of(DEPLOYMENTS.plural, name))
+        print(block(f"deployment/{name} pruned"), flush=True)
