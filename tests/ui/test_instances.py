@@ -77,3 +77,13 @@ async def test_a_crash_tells_its_code_and_its_log_is_only_text(admin: Seat, cras
     await expect(log.locator(".log-line").first).to_have_text("red <script>alert(1)</script>")
     await expect(log.locator(".ansi-red")).to_have_text("red")
     await expect(page.get_by_text("exited with code 3").first).to_be_visible()
+
+
+async def test_the_previous_start_is_one_click_away(admin: Seat, crash: str) -> None:
+    page = await admin.live(f"/ui/instances/{crash}")
+    log = page.locator("[data-part=log]")
+    await expect(page.get_by_text("exited with code 3").first).to_be_visible()
+    await log.get_by_role("button", name="Previous start").click()
+    await expect(log.locator(".log-line").first).to_have_text("red <script>alert(1)</script>", timeout=1000)
+    await expect(log.get_by_role("heading", name="Log of the previous start")).to_be_visible()
+    await expect(log.get_by_role("status")).to_contain_text("exited with code 3")

@@ -1,6 +1,7 @@
-/** The lines of a log: a bounded buffer, and those of it that a filter keeps. Pure. */
+/** The lines of logs: a bounded buffer, and those of it that a filter keeps. Pure. */
 
 import { parseLine, type Piece, plainText, PLAIN, type Style } from "./ansi";
+import { endWords, isWanted, type Only, type Sent } from "./sources";
 
 /** One line as it is shown. */
 export interface Line {
@@ -11,36 +12,31 @@ export interface Line {
   at: string | null;
   pieces: Piece[];
   text: string;
+  /** How many columns of the window it takes. */
+  cells: number;
   /** Said by Gpuward, not by the engine. */
   note: boolean;
-}
-
-/** What the API sends for a line: the engine's, the end of a process, or a note. */
-export interface Sent {
-  instance: string;
-  rank: number;
-  epoch: number;
-  at?: string | null;
-  line?: string;
-  end?: { reason: string | null; exit_code: number | null; message: string; at: string | null; words: string };
-  note?: { code: string; message: string };
 }
 
 export type Keep = (line: Line) => boolean;
 
 const LONGEST = 20_000;
 
-/** The newest `most` lines. */
+/** The newest `most` lines, and no more than so many characters. */
 export class LineBuffer {
   private lines: Line[] = [];
   private kept: Line[] | null = null;
   private readonly styles = new Map<string, Style>();
   private next = 0;
+  private characters = 0;
   private keep: Keep | null = null;
   /** How many lines have left at the front. */
   dropped = 0;
 
-  constructor(private readonly most: number) {}
+  constructor(
+    private readonly most: number,
+    private readonly mostCharacters = 50_000_000,
+  ) {}
 
   get all(): readonly Line[] {
     return this.lines;
@@ -59,47 +55,74 @@ export class LineBuffer {
 
   /** Adds what came. Returns how many lines of it are shown. */
   add(sent: readonly Sent[]): number {
-    const before = this.shown.at(-1)?.number ?? -1;
+    let fresh = 0;
     for (const one of sent) {
       const line = this.lineOf(one);
       if (!line) continue;
       this.lines.push(line);
-      if (this.kept && this.keep?.(line)) this.kept.push(line);
+      this.characters += line.text.length;
+      const isShown = this.keep?.(line) ?? true;
+      if (isShown) this.kept?.push(line);
+      if (isShown) fresh++;
     }
-    const over = this.lines.length - this.most;
-    // Leaving lines go in larger steps: each step moves the whole buffer.
-    if (over > this.most / 10) {
-      this.lines = this.lines.slice(over);
-      this.dropped += over;
-      const first = this.lines[0]?.number ?? 0;
-      if (this.kept) this.kept = this.kept.filter((line) => line.number >= first);
-    }
-    let fresh = 0;
-    for (let place = this.shown.length - 1; place >= 0 && (this.shown[place]?.number ?? -1) > before; place--) fresh++;
-    return fresh;
+    this.trim();
+    return Math.min(fresh, this.shown.length);
+  }
+
+  /** Leaving lines go in larger steps: each step moves the whole buffer. */
+  private trim(): void {
+    let leaving = this.lines.length > this.most * 1.1 ? this.lines.length - this.most : 0;
+    let left = this.characters - lengthOf(this.lines, 0, leaving);
+    if (left > this.mostCharacters * 1.1)
+      while (left > this.mostCharacters && leaving < this.lines.length) left -= this.lines[leaving++]?.text.length ?? 0;
+    if (!leaving) return;
+    this.lines = this.lines.slice(leaving);
+    this.characters = left;
+    this.dropped += leaving;
+    const first = this.lines[0]?.number ?? this.next;
+    if (this.kept) this.kept = this.kept.filter((line) => line.number >= first);
   }
 
   private lineOf(sent: Sent): Line | null {
     const { instance, rank } = sent;
-    const own = { number: this.next, instance, rank, at: sent.at ?? null };
+    const own = { instance, rank, at: sent.at ?? sent.end?.at ?? null };
+    const key = `${instance} ${rank}`;
     if (sent.line !== undefined) {
-      this.next++;
-      const key = `${instance} ${rank}`;
       const cut = sent.line.length > LONGEST ? `${sent.line.slice(0, LONGEST)} …` : sent.line;
       const { pieces, after } = parseLine(cut, this.styles.get(key) ?? PLAIN);
       this.styles.set(key, after);
-      return { ...own, pieces, text: plainText(pieces), note: false };
+      const text = plainText(pieces);
+      return { ...own, number: this.next++, pieces, text, cells: cellsOf(text), note: false };
     }
     const said = sent.end ? `the process has ${endWords(sent.end)}` : sent.note?.message;
     if (said === undefined) return null;
-    this.next++;
-    return { ...own, at: sent.end?.at ?? own.at, pieces: [{ text: said, style: "" }], text: said, note: true };
+    if (sent.end) this.styles.delete(key); // the next start begins without colours
+    const pieces = [{ text: said, style: "" }];
+    return { ...own, number: this.next++, pieces, text: said, cells: said.length, note: true };
   }
 }
 
-/** How a process ended, without the time: "exited with code 3". */
-export function endWords(end: NonNullable<Sent["end"]>): string {
-  return end.exit_code === null ? `ended: ${end.reason ?? "gone"}` : `exited with code ${end.exit_code}`;
+function lengthOf(lines: readonly Line[], from: number, to: number): number {
+  let sum = 0;
+  for (let place = from; place < to; place++) sum += lines[place]?.text.length ?? 0;
+  return sum;
+}
+
+const NARROW = /^[\x20-\x7e]*$/;
+// Wide in a terminal and in monospaced fonts: East Asian scripts, full forms, emoji.
+const WIDE =
+  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+const TAB = 8;
+
+/** The columns that a text takes in the window. */
+export function cellsOf(text: string): number {
+  if (NARROW.test(text)) return text.length;
+  let cells = 0;
+  for (const character of text) {
+    if (character === "\t") cells += TAB - (cells % TAB);
+    else cells += WIDE.test(character) ? 2 : 1;
+  }
+  return cells;
 }
 
 /** What a search keeps: lines with the text whatever its case, or those that a regular expression matches. */
@@ -111,6 +134,19 @@ export function keeping(search: string, isRegExp: boolean): Keep | null {
   }
   const wanted = search.toLowerCase();
   return (line) => line.text.toLowerCase().includes(wanted);
+}
+
+/** What a search in some of the logs keeps, and what is wrong with its expression. */
+export function filterOf(search: string, isRegExp: boolean, only: Only): { keep: Keep | null; problem: string } {
+  let found: Keep | null = null;
+  let problem = "";
+  try {
+    found = keeping(search, isRegExp);
+  } catch (error) {
+    problem = error instanceof Error ? error.message : String(error);
+  }
+  if (only.instance === null && only.rank === null) return { keep: found, problem };
+  return { keep: (line) => isWanted(line, only) && (found?.(line) ?? true), problem };
 }
 
 /** Reads JSON lines out of chunks of text, which may end anywhere. */

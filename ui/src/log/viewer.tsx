@@ -1,43 +1,44 @@
-import { useComputed, useSignal } from "@preact/signals";
+import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import { plural } from "../format/numbers";
-import { clock } from "../format/times";
-import { Failure, Panel } from "../parts/panel";
+import type { Instance } from "../api/types";
+import { socket } from "../live/cluster";
+import { Panel } from "../parts/panel";
 import { may } from "../session/session";
-import { endWords, type Keep, keeping } from "./lines";
+import { Choice } from "./choice";
+import { Foot } from "./foot";
+import { filterOf } from "./lines";
 import { logSettings, setLog } from "./settings";
-import { LogStream } from "./stream";
+import { ALL, type Only } from "./sources";
+import { LogStream, MOST_LINES, type Wanted } from "./stream";
 import { LogWindow } from "./window";
 
 interface LogProps {
-  /** Where it is read: `instances/chat-1/logs`. */
-  path: string;
-  /** What the file of a download is called. */
-  name: string;
-  /** Whether lines are of several instances, and show whose they are. */
-  named?: boolean;
-  /** The present start of the instance; after another one the log can be read anew. */
-  epoch?: number;
-  /** Whether there was a start before the present one. */
-  hasPrevious?: boolean;
+  deployment: string;
+  /** Of this instance alone. */
+  instance?: string | undefined;
+  /** The instances whose logs these are, as they are now. */
+  instances: readonly Instance[];
 }
 
-const TAIL = 100_000;
+/** So many lines of the previous start are shown first: they are there at once. */
+const PREVIOUS_LINES = 50;
+const WHOLE = 1_000_000;
 
-/** The log of an instance, or of all instances of a deployment by time. It follows until it ends. */
+/** The logs of a deployment by time, or of one of its instances. They are followed, over restarts and new replicas. */
 export function LogViewer(props: LogProps) {
   if (!may("logs")) return null;
-  return <Viewer key={props.path} {...props} />;
+  return <Viewer key={`${props.deployment} ${props.instance ?? ""}`} {...props} />;
 }
 
-function Viewer({ path, name, named = false, epoch = 0, hasPrevious = false }: LogProps) {
+function Viewer({ deployment, instance, instances }: LogProps) {
+  const live = socket.value;
   const following = useSignal(true);
   const fresh = useSignal(0);
   const previous = useSignal(false);
+  const previousLines = useSignal(PREVIOUS_LINES);
   const search = useSignal("");
-  const only = useSignal("");
-  const opened = useSignal(epoch);
-  const sources = useSignal<readonly string[]>([]);
+  const only = useSignal<Only>(ALL);
+  const crowded = useSignal(false);
   const log = useMemo(
     () =>
       new LogStream((lines) => {
@@ -45,107 +46,113 @@ function Viewer({ path, name, named = false, epoch = 0, hasPrevious = false }: L
       }),
     [],
   );
+  // Where there are too many logs to merge, a chosen instance is read alone.
+  const alone = crowded.value ? only.value.instance : null;
   const open = (): void => {
-    opened.value = epoch;
     following.value = true;
     fresh.value = 0;
-    const mode = previous.value ? "previous=true" : "follow=true";
-    log.open(`${path}?format=json&tail=${TAIL}&${mode}`);
+    const wanted: Wanted = { deployment, instance: instance ?? alone };
+    if (previous.peek()) log.readPrevious(wanted, previousLines.peek());
+    else if (live) log.follow(live, wanted, Math.ceil(MOST_LINES / logsOf(instances)));
+    log.buffer.filter(filter.peek().keep);
   };
+  const filter = useComputed(() => filterOf(search.value, logSettings.value.regExp, only.value));
   useEffect(() => {
     open();
     return () => log.close();
-  }, [previous.value]);
-  const filter = useComputed(() => filterOf(search.value, logSettings.value.regExp, only.value));
+  }, [live, alone, previous.value, previousLines.value]);
   useEffect(() => {
     log.buffer.filter(filter.value.keep);
     log.version.value++;
-  }, [filter.value, log.buffer]);
+  }, [filter.value]);
+  const reading = log.reading.value;
   useEffect(() => {
-    if (!named) return;
-    const found = new Set(sources.peek());
-    for (const line of log.buffer.all.slice(-2000)) found.add(line.instance);
-    if (found.size !== sources.peek().length) sources.value = [...found].sort();
-  }, [log.version.value]);
-  const settings = logSettings.value;
+    if (reading.state === "failed" && reading.error.code === "too_many_logs") crowded.value = true;
+  }, [reading]);
+  void log.version.value;
+  const name = instance ?? deployment;
   return (
     <Panel
       title={previous.value ? "Log of the previous start" : "Log"}
       part="log"
-      actions={
-        <>
-          {(hasPrevious || previous.value) && (
-            <button type="button" aria-pressed={previous.value} onClick={() => (previous.value = !previous.value)}>
-              Previous start
-            </button>
-          )}
-          <a
-            class="button"
-            href={`/api/v1/${path}${previous.value ? "?previous=true" : ""}`}
-            download={`${name}${previous.value ? "-previous" : ""}.log`}
-          >
-            Download
-          </a>
-        </>
-      }
+      actions={<Actions {...{ deployment, instance, instances, previous, previousLines }} only={only.value} />}
     >
-      <div class="log-controls">
-        <label class="filter">
-          Search
-          <input
-            type="search"
-            value={search.value}
-            aria-invalid={filter.value.problem ? true : undefined}
-            onInput={(event) => (search.value = event.currentTarget.value)}
-            spellcheck={false}
-          />
-        </label>
-        <Check label="Regular expression" on={settings.regExp} set={(regExp) => setLog({ regExp })} />
-        <Check label="Wrap" on={settings.wrap} set={(wrap) => setLog({ wrap })} />
-        <Check label="Times" on={settings.times} set={(times) => setLog({ times })} />
-        {named && sources.value.length > 1 && (
-          <label class="filter">
-            Only
-            <select value={only.value} onChange={(event) => (only.value = event.currentTarget.value)}>
-              <option value="">all instances</option>
-              {sources.value.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </label>
-        )}
-        {filter.value.problem && <span class="refused">{filter.value.problem}</span>}
-      </div>
-      <LogWindow log={log} following={following} fresh={fresh} named={named} label={`Log of ${name}`} />
-      <div class="log-foot">
-        <State log={log} following={following.value} again={open} isNewer={epoch > opened.value && !previous.value} />
-        {fresh.value > 0 && !following.value && (
-          <button
-            type="button"
-            class="primary"
-            onClick={() => {
-              following.value = true;
-              fresh.value = 0;
-            }}
-          >
-            {plural(fresh.value, "new line")}
-          </button>
-        )}
-      </div>
+      <Controls search={search} problem={filter.value.problem} />
+      <Choice only={only} sources={log.sources} instances={instance === undefined ? instances.map(nameOf) : []} />
+      <LogWindow log={log} following={following} fresh={fresh} withInstance={!instance} label={`Log of ${name}`} />
+      <Foot
+        {...{ log, following, fresh }}
+        only={only.value}
+        again={open}
+        nextTry={previous.value ? null : nextTry(instances, only.value)}
+      />
     </Panel>
   );
 }
 
-function filterOf(search: string, isRegExp: boolean, only: string): { keep: Keep | null; problem: string } {
-  let found: Keep | null = null;
-  let problem = "";
-  try {
-    found = keeping(search, isRegExp);
-  } catch (error) {
-    problem = error instanceof Error ? error.message : String(error);
-  }
-  if (!only) return { keep: found, problem };
-  return { keep: (line) => line.instance === only && (found?.(line) ?? true), problem };
+interface ActionProps extends LogProps {
+  previous: Signal<boolean>;
+  previousLines: Signal<number>;
+  only: Only;
+}
+
+/** Between the present and the previous start, and the whole log of what is chosen as a file. */
+function Actions({ deployment, instance, instances, previous, previousLines, only }: ActionProps) {
+  const hasPrevious = instances.some((one) => one.status.restarts > 0);
+  const query = new URLSearchParams({ tail: String(WHOLE) });
+  const chosen = instance ?? only.instance;
+  if (chosen !== null) query.set("instance", chosen);
+  if (only.rank !== null) query.set("rank", String(only.rank));
+  if (previous.value) query.set("previous", "true");
+  if (logSettings.value.times) query.set("timestamps", "true");
+  const rank = only.rank === null ? "" : `-rank-${only.rank}`;
+  const file = `${chosen ?? deployment}${rank}${previous.value ? "-previous" : ""}.log`;
+  return (
+    <>
+      {previous.value && previousLines.value === PREVIOUS_LINES && (
+        <button type="button" onClick={() => (previousLines.value = MOST_LINES)}>
+          More than the last {PREVIOUS_LINES} lines
+        </button>
+      )}
+      {(hasPrevious || previous.value) && (
+        <button
+          type="button"
+          aria-pressed={previous.value}
+          onClick={() => {
+            previousLines.value = PREVIOUS_LINES;
+            previous.value = !previous.value;
+          }}
+        >
+          Previous start
+        </button>
+      )}
+      <a class="button" href={`/api/v1/deployments/${encodeURIComponent(deployment)}/logs?${query}`} download={file}>
+        Download
+      </a>
+    </>
+  );
+}
+
+function Controls({ search, problem }: { search: Signal<string>; problem: string }) {
+  const settings = logSettings.value;
+  return (
+    <div class="log-controls">
+      <label class="filter">
+        Search
+        <input
+          type="search"
+          value={search.value}
+          aria-invalid={problem ? true : undefined}
+          onInput={(event) => (search.value = event.currentTarget.value)}
+          spellcheck={false}
+        />
+      </label>
+      <Check label="Regular expression" on={settings.regExp} set={(regExp) => setLog({ regExp })} />
+      <Check label="Wrap" on={settings.wrap} set={(wrap) => setLog({ wrap })} />
+      <Check label="Times" on={settings.times} set={(times) => setLog({ times })} />
+      {problem && <span class="refused">{problem}</span>}
+    </div>
+  );
 }
 
 function Check({ label, on, set }: { label: string; on: boolean; set: (on: boolean) => void }) {
@@ -157,46 +164,20 @@ function Check({ label, on, set }: { label: string; on: boolean; set: (on: boole
   );
 }
 
-/** Whether it follows, or how the log ended. */
-function State({
-  log,
-  following,
-  again,
-  isNewer,
-}: {
-  log: LogStream;
-  following: boolean;
-  again: () => void;
-  isNewer: boolean;
-}) {
-  void log.version.value;
-  const reading = log.reading.value;
-  const { shown, all, dropped } = log.buffer;
-  const of = shown.length === all.length ? "" : ` of ${all.length.toLocaleString("en-US")}`;
-  const gone = dropped ? `; ${dropped.toLocaleString("en-US")} older ones have left this window` : "";
-  if (reading.state === "failed") return <Failure error={reading.error} again={again} />;
-  return (
-    <>
-      <span role="status" class="log-state">
-        {reading.state === "opening" && "opening"}
-        {reading.state === "following" && (following ? "following" : "not following: End resumes")}
-        {reading.state === "ended" && endText(reading.end)}
-      </span>
-      <span class="muted">
-        {shown.length.toLocaleString("en-US")}
-        {of} {shown.length === 1 && !of ? "line" : "lines"}
-        {gone}
-      </span>
-      {isNewer && (
-        <button type="button" onClick={again}>
-          It has started again: read the new log
-        </button>
-      )}
-    </>
+function nameOf(instance: Instance): string {
+  return instance.name;
+}
+
+/** How many logs there are: a process on each worker of each instance. */
+function logsOf(instances: readonly Instance[]): number {
+  return Math.max(
+    1,
+    instances.reduce((sum, { status }) => sum + Math.max(1, status.workers.length), 0),
   );
 }
 
-function endText(end: Parameters<typeof endWords>[0] | null | undefined): string {
-  if (!end) return "the log ends here";
-  return end.at ? `${endWords(end)} at ${clock(end.at)}` : endWords(end);
+/** When the only instance that is shown is tried again. */
+function nextTry(instances: readonly Instance[], only: Only): string | null {
+  const [first, ...more] = instances.filter((one) => (only.instance ?? one.name) === one.name);
+  return first && !more.length && first.status.phase === "backoff" ? (first.status.not_before ?? null) : null;
 }

@@ -1,8 +1,8 @@
 import { type Signal, useSignal } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { clock, fullTime } from "../format/times";
 import type { Line } from "./lines";
-import { placesOf, ROW_PX, rowsOf } from "./places";
+import { placeOf, placesOf, ROW_PX, rowsOf } from "./places";
 import { logSettings } from "./settings";
 import type { LogStream } from "./stream";
 
@@ -10,28 +10,33 @@ interface WindowProps {
   log: LogStream;
   following: Signal<boolean>;
   fresh: Signal<number>;
-  named: boolean;
+  /** Whether lines are of several instances, and show of which. */
+  withInstance: boolean;
   label: string;
 }
 
 const OVERSCAN_PX = 600;
 const END_PX = 4;
 const PADDING_PX = 24;
+const TIME_COLUMNS = 10;
 
 /** The lines in view. Of a long log only these are in the page. */
-export function LogWindow({ log, following, fresh, named, label }: WindowProps) {
+export function LogWindow({ log, following, fresh, withInstance, label }: WindowProps) {
   const view = useRef<HTMLElement>(null);
   const measure = useRef<HTMLSpanElement>(null);
   const top = useSignal(0);
   const size = useSignal({ height: 480, columns: 120 });
   const lastTop = useRef(0);
-  const lastDropped = useRef(0);
-  void log.version.value;
+  /** The line at the top of the view, and how far it is scrolled out: it stays there while others come and go. */
+  const anchor = useRef({ number: 0, past: 0 });
+  const version = log.version.value;
   const { wrap, times } = logSettings.value;
   const lines = log.buffer.shown;
-  const prefix = (times ? 10 : 0) + (named ? longestName(lines) + 2 : 0);
+  const withRank = log.sources.followed.some((one) => one.rank > 0);
+  const width = useMemo(() => longestName(log, withInstance, withRank), [log.sources.followed, withInstance, withRank]);
+  const prefix = (times ? TIME_COLUMNS : 0) + (width ? width + 2 : 0);
   const columns = wrap ? Math.max(20, size.value.columns - prefix) : null;
-  const places = placesOf(lines, columns);
+  const places = useMemo(() => placesOf(lines, columns), [lines, version, columns]);
   const { first, offset } = places.at(Math.max(0, top.value - OVERSCAN_PX));
   const seen: Line[] = [];
   let below = offset;
@@ -41,16 +46,18 @@ export function LogWindow({ log, following, fresh, named, label }: WindowProps) 
     seen.push(line);
     below += rowsOf(line, columns) * ROW_PX;
   }
+  const note = (element: HTMLElement): void => {
+    lastTop.current = top.value = element.scrollTop;
+    const at = places.at(element.scrollTop);
+    anchor.current = { number: lines[at.first]?.number ?? 0, past: element.scrollTop - at.offset };
+  };
   useLayoutEffect(() => {
     const element = view.current;
     if (!element) return;
-    const gone = log.buffer.dropped - lastDropped.current;
-    lastDropped.current = log.buffer.dropped;
-    if (following.value) element.scrollTop = element.scrollHeight;
-    else if (gone > 0 && lines === log.buffer.all && !wrap) element.scrollTop -= gone * ROW_PX;
-    lastTop.current = element.scrollTop;
-    top.value = element.scrollTop;
-  });
+    const { number, past } = anchor.current;
+    element.scrollTop = following.value ? element.scrollHeight : places.topOf(placeOf(lines, number)) + past;
+    note(element);
+  }, [places, following.value]);
   useEffect(() => {
     const element = view.current;
     if (!element) return;
@@ -70,8 +77,7 @@ export function LogWindow({ log, following, fresh, named, label }: WindowProps) 
       following.value = true;
       fresh.value = 0;
     } else if (element.scrollTop < lastTop.current - 1) following.value = false;
-    lastTop.current = element.scrollTop;
-    top.value = element.scrollTop;
+    note(element);
   };
   const onKeyDown = (event: KeyboardEvent): void => {
     if (event.key !== "End") return;
@@ -94,7 +100,7 @@ export function LogWindow({ log, following, fresh, named, label }: WindowProps) 
       <div class="log-space" style={{ blockSize: `${places.height}px` }}>
         <div class="log-lines" style={{ transform: `translateY(${offset}px)` }}>
           {seen.map((line) => (
-            <LineRow key={line.number} line={line} times={times} named={named} />
+            <LineRow key={line.number} line={line} times={times} name={nameOf(line, withInstance, withRank, width)} />
           ))}
         </div>
       </div>
@@ -102,7 +108,7 @@ export function LogWindow({ log, following, fresh, named, label }: WindowProps) 
   );
 }
 
-function LineRow({ line, times, named }: { line: Line; times: boolean; named: boolean }) {
+function LineRow({ line, times, name }: { line: Line; times: boolean; name: string }) {
   return (
     <div class={line.note ? "log-line note" : "log-line"}>
       {times && (
@@ -110,7 +116,7 @@ function LineRow({ line, times, named }: { line: Line; times: boolean; named: bo
           {line.at ? clock(line.at) : "–"}
         </time>
       )}
-      {named && <span class="log-name">{nameOf(line)}</span>}
+      {name && <span class="log-name">{name}</span>}
       <span class="log-text">
         {line.pieces.map((piece, place) =>
           piece.style ? (
@@ -126,15 +132,17 @@ function LineRow({ line, times, named }: { line: Line; times: boolean; named: bo
   );
 }
 
-function nameOf(line: Line): string {
-  return line.rank ? `${line.instance} rank ${line.rank}` : line.instance;
+/** Of which process a line is, as wide as the longest of these names. */
+function nameOf(
+  { instance, rank }: { instance: string; rank: number },
+  withInstance: boolean,
+  withRank: boolean,
+  width = 0,
+): string {
+  const ofRank = withRank ? `rank ${rank}` : "";
+  return (withInstance ? `${instance}${ofRank && ` ${ofRank}`}` : ofRank).padEnd(width);
 }
 
-function longestName(lines: readonly Line[]): number {
-  let longest = 0;
-  for (let place = Math.max(0, lines.length - 200); place < lines.length; place++) {
-    const line = lines[place];
-    if (line) longest = Math.max(longest, nameOf(line).length);
-  }
-  return longest;
+function longestName({ sources }: LogStream, withInstance: boolean, withRank: boolean): number {
+  return sources.followed.reduce((most, one) => Math.max(most, nameOf(one, withInstance, withRank).length), 0);
 }

@@ -7,6 +7,7 @@ import { modelText, replicasText, whyDeployment } from "../../format/objects";
 import { span } from "../../format/times";
 import { UtilizationPanel } from "../../graph/utilization";
 import { deployments, instances, known } from "../../live/cluster";
+import { LogViewer } from "../../log/viewer";
 import { Age } from "../../parts/age";
 import { Panel, Skeleton } from "../../parts/panel";
 import { Phase } from "../../parts/phase";
@@ -38,6 +39,7 @@ export function DeploymentPage() {
       <Facts deployment={found} instances={own} />
       <Replicas instances={own} />
       {own.length > 0 && <Used name={name} />}
+      {own.length > 0 && <LogViewer deployment={name} instances={own} />}
       <Story of={`deployment/${name}`} deployment={name} />
       <div class="halves">
         <Spec deployment={found} />

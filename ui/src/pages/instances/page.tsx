@@ -55,15 +55,7 @@ export function InstancePage() {
       {status.claims.some((claim) => claim.kind === "gpu") && (
         <UtilizationPanel of={`instance=${encodeURIComponent(found.name)}`} empty="No GPU of it has samples." />
       )}
-      {status.epoch > 0 && (
-        <LogViewer
-          path={`instances/${found.name}/logs`}
-          name={found.name}
-          epoch={status.epoch}
-          hasPrevious={status.restarts > 0}
-          named={status.workers.length > 1}
-        />
-      )}
+      {status.epoch > 0 && <LogViewer deployment={spec.deployment} instance={found.name} instances={[found]} />}
       <Story of={`instance/${found.name}`} deployment={spec.deployment} />
     </>
   );
