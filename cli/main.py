@@ -2,12 +2,21 @@
 
 import os
 import sys
+from io import TextIOWrapper
 
 from cli.package_check import foreign_packages
 
 
+def escape_what_the_terminal_cannot_show() -> None:
+    """Lets names in characters that the locale's encoding lacks be printed escaped, where they would end the call."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Runs the command line; ends the process with its exit code."""
+    escape_what_the_terminal_cannot_show()
     foreign = foreign_packages()
     if foreign:
         print("\n".join(foreign), file=sys.stderr)

@@ -57,13 +57,14 @@ def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
         output: JSON or YAML.
         in_a_row: more objects follow, so JSON takes one line each and YAML one document each.
     """
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     if output is Format.YAML:
         import yaml  # noqa: PLC0415 - not needed by most verbs
 
-        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, explicit_start=in_a_row)
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=unicode, explicit_start=in_a_row)
         print(text, end="", flush=True)
     else:
-        print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=False)), flush=True)
+        print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=not unicode)), flush=True)
 
 
 def takes_colours() -> bool:
