@@ -87,7 +87,7 @@ async def shared(database: Database, watchers: int, waves: int, wave: Wave) -> l
 
     async def watch() -> None:
         async with feed.watch(KEY, WANTED) as stream:
-            stream.snapshot = b""
+            stream.snapshot()
             frames.put_nowait(0)
             while True:
                 for batch in await stream.take():

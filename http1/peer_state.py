@@ -15,6 +15,8 @@ from typing import Final
 LOOK_S: Final = 0.05
 _INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)  # Linux
 _CLOSED, _CLOSE_WAIT = 7, 8  # its first byte
+_ACKED_AT: Final = 120  # tcpi_bytes_acked, eight bytes
+_INFO_BYTES: Final = _ACKED_AT + 8
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
@@ -40,6 +42,18 @@ def untaken_bytes(transport: asyncio.WriteTransport) -> int:
     except OSError:
         return ours
     return ours + int.from_bytes(kernels, sys.byteorder, signed=True)
+
+
+def taken_bytes(transport: asyncio.BaseTransport) -> int | None:
+    """Bytes that the other side has acknowledged since the beginning; None: the system does not say."""
+    opened = transport.get_extra_info("socket")
+    if _INFO is None or opened is None:
+        return None
+    try:
+        told = opened.getsockopt(socket.IPPROTO_TCP, _INFO, _INFO_BYTES)
+    except OSError:  # a Unix socket, or closed
+        return None
+    return int.from_bytes(told[_ACKED_AT:], sys.byteorder) if len(told) == _INFO_BYTES else None
 
 
 def reset_at_close(transport: asyncio.BaseTransport) -> None:

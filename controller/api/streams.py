@@ -1,14 +1,17 @@
 """Streaming responses: cut when the client is too slow or its key is revoked, ended when the server stops."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from aiohttp import WSCloseCode, web
 
+from http1.peer_state import taken_bytes
+
 SLOW_CLIENT_S: Final = 10.0
+_LOOKS: Final = 8  # within that time, at what the client has taken
 _CLOSE_LIMIT_S: Final = 2.0
 UNAUTHENTICATED: Final = 4401  # closes a WebSocket whose key is revoked, or has another role now
 
@@ -80,17 +83,57 @@ class Streams:
 STREAMS: Final = web.AppKey("STREAMS", Streams)
 
 
-async def write(response: web.StreamResponse, data: bytes) -> None:
+async def write(response: web.StreamResponse, data: bytes, transport: asyncio.BaseTransport | None) -> None:
     """Writes to the client.
 
+    Args:
+        response: that has begun.
+        data: to write.
+        transport: of the request.
+
     Raises:
-        SlowClientError: its buffer stayed full for `SLOW_CLIENT_S`.
+        SlowClientError: as `while_taken`.
+    """
+    await while_taken(transport, response.write(data))
+
+
+async def while_taken(transport: asyncio.BaseTransport | None, writing: Awaitable[None]) -> None:
+    """Awaits a write for as long as the client takes something of it: a slow link is served, a stuck client is not.
+
+    Where the system does not say what a client takes, the whole write has `SLOW_CLIENT_S`.
+
+    Raises:
+        SlowClientError: the client has taken nothing for `SLOW_CLIENT_S`.
     """
     try:
-        async with asyncio.timeout(SLOW_CLIENT_S):
-            await response.write(data)
+        async with asyncio.timeout(SLOW_CLIENT_S) as deadline:
+            looks = _Looks(transport, deadline)
+            try:
+                await writing
+            finally:
+                looks.end()
     except TimeoutError as error:
         raise SlowClientError from error
+
+
+class _Looks:
+    """Puts a deadline off whenever the client has taken something."""
+
+    def __init__(self, transport: asyncio.BaseTransport | None, deadline: asyncio.Timeout) -> None:
+        self._transport, self._deadline = transport, deadline
+        self._taken: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(SLOW_CLIENT_S / _LOOKS, self._look)
+
+    def end(self) -> None:
+        self._next.cancel()
+
+    def _look(self) -> None:
+        before, self._taken = self._taken, None if self._transport is None else taken_bytes(self._transport)
+        grown = before is not None and self._taken is not None and self._taken > before
+        if grown and not self._deadline.expired():
+            self._deadline.reschedule(self._loop.time() + SLOW_CLIENT_S)
+        self._next = self._loop.call_later(SLOW_CLIENT_S / _LOOKS, self._look)
 
 
 def hang_up(request: web.Request, limit_s: float) -> None:

@@ -1,9 +1,9 @@
-"""One reader for all watchers of a kind: a task from the first watcher to the last, and a bounded queue for each."""
+"""One reader for all watchers of a kind, as long as there are some and a little longer; a bounded queue for each."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from controller.runtime.database import DATABASE_ERRORS
 log = structlog.get_logger(__name__)
 
 READ_LIMIT_S: Final = 15.0
+LINGER_S: Final = 10.0  # that a reader goes on without watchers: who comes back soon costs no new read of everything
 MAX_BATCHES: Final = 128  # that wait for one watcher
 MAX_WAITING_BYTES: Final = 32 * 2**20
 _STOP_LIMIT_S: Final = 2.0
@@ -35,14 +36,32 @@ class Stream(Generic[B]):
     """What one watcher gets: what is there first, then all that follows. Bounded: one that falls behind is ended."""
 
     def __init__(self) -> None:
-        self.snapshot = b""
+        self._render: Callable[[], bytes] | None = None
+        self._begun = False
         self._waiting: deque[B] = deque()
         self._bytes = 0
         self._ended = ""
         self._some = asyncio.Event()
 
+    def attach(self, render: Callable[[], bytes]) -> None:
+        """Says how to write down what there is."""
+        self._render = render
+
+    def snapshot(self) -> bytes:
+        """What there is now; what follows is to be taken. Made only when asked for, and not kept here: it is large.
+
+        Raises:
+            WatchEndedError: no more comes.
+        """
+        if self._ended or self._render is None:
+            raise WatchEndedError(self._ended or "the watcher is not attached")
+        self._begun = True
+        return self._render()
+
     def put(self, batch: B) -> None:
-        """Adds a batch; ends the stream where too much waits."""
+        """Adds a batch; ends the stream where too much waits. Before the snapshot there is nothing to follow."""
+        if not self._begun:
+            return
         full = len(self._waiting) >= MAX_BATCHES or self._bytes + batch.size > MAX_WAITING_BYTES
         if self._waiting and full:
             self.end("the watcher does not read")
@@ -100,7 +119,7 @@ class Reading(ABC, Generic[B]):
             stream.put(batch)
 
     async def begin(self, stream: Stream[B]) -> None:
-        """Waits for the first read, then gives the stream what there is and all that follows, in one step.
+        """Waits for the first read, then gives the stream what there is, once it asks, and all that follows.
 
         Raises:
             WatchEndedError: the read failed, or took too long.
@@ -112,7 +131,7 @@ class Reading(ABC, Generic[B]):
             raise WatchEndedError("the database does not answer in time") from error
         if self.task.done():
             raise WatchEndedError("the database cannot be read")
-        stream.snapshot = self._snapshot(stream)
+        stream.attach(lambda: self._snapshot(stream))
         self._streams.add(stream)
 
     def leave(self, stream: Stream[B]) -> None:
@@ -133,11 +152,13 @@ class Reading(ABC, Generic[B]):
 
 
 class SharedFeed(ABC, Generic[B]):
-    """Holds the reader while there are watchers."""
+    """Holds the reader while there are watchers, and for `LINGER_S` after the last."""
 
     def __init__(self) -> None:
         self._reading: Reading[B] | None = None
         self._ending: set[asyncio.Task[None]] = set()
+        self._linger: asyncio.TimerHandle | None = None  # ends the reader; there is one while it has no watchers
+        self._stopped = False
 
     @abstractmethod
     def _begin_reading(self) -> Reading[B]:
@@ -145,14 +166,17 @@ class SharedFeed(ABC, Generic[B]):
 
     @asynccontextmanager
     async def attached(self, stream: Stream[B]) -> AsyncIterator[None]:
-        """Feeds the stream for as long as the context lasts; it has its snapshot from the beginning.
+        """Feeds the stream for as long as the context lasts; its snapshot can be asked for from the beginning.
 
         Raises:
-            WatchEndedError: the database cannot be read.
+            WatchEndedError: the database cannot be read, or the server stops.
         """
+        if self._stopped:
+            raise WatchEndedError("the server stops")
         if self._reading is None or self._reading.task.done():
             self._reading = self._begin_reading()
         reading = self._reading
+        self._keep()
         reading.watchers += 1
         try:
             await reading.begin(stream)
@@ -161,14 +185,27 @@ class SharedFeed(ABC, Generic[B]):
             reading.leave(stream)
             reading.watchers -= 1
             if not reading.watchers:
-                self._end(reading)
+                self._let_go(reading)
 
     async def stop(self) -> None:
         """Ends the reader."""
+        self._stopped = True
+        self._keep()
         if self._reading is not None:
             self._end(self._reading)
         if self._ending:
             await asyncio.wait(set(self._ending), timeout=_STOP_LIMIT_S)
+
+    def _keep(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def _let_go(self, reading: Reading[B]) -> None:
+        if reading is not self._reading or self._stopped:
+            self._end(reading)
+        else:
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._end, reading)
 
     def _end(self, reading: Reading[B]) -> None:
         if reading is self._reading:

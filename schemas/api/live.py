@@ -8,14 +8,15 @@ from schemas.base import Strict, View
 
 
 class LiveRequest(Strict):
-    """What the client sends, as text: it opens or closes a topic under an id of its own choice.
+    """What the client sends, as text: it opens or closes a topic under an id of its own choice, or asks for a `pong`.
 
     Attributes:
+        id: of the topic; of a `ping` any number, with which the answer comes.
         topic: `objects`, `gpus`, `events` or `logs`; needed to open one.
         params: of the topic, as the query of the route of the same data has them.
     """
 
-    op: Literal["open", "close"]
+    op: Literal["open", "close", "ping"]
     id: int = Field(ge=0, le=2**53)
     topic: str = ""
     params: dict[str, str | int | bool | list[str] | None] = Field(default={}, max_length=16)
@@ -30,6 +31,7 @@ class LiveMessage(View):
         id: of the topic; None: an error of a message that names none.
         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`
             (of an instance), `sources` or `lines` (of a deployment's logs); the last one of an id is `end` or `error`.
+            `pong` answers a ping.
         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
         event: of `event`: as in `GET /events`.
         text: of `log`: a part of the log, which need not end with a line.
@@ -45,7 +47,19 @@ class LiveMessage(View):
 
     id: int | None
     type: Literal[
-        "snapshot", "changed", "gone", "gpus", "round", "opened", "event", "log", "sources", "lines", "end", "error"
+        "snapshot",
+        "changed",
+        "gone",
+        "gpus",
+        "round",
+        "opened",
+        "event",
+        "log",
+        "sources",
+        "lines",
+        "end",
+        "error",
+        "pong",
     ]
     object: dict[str, Any] | None = None
     event: dict[str, Any] | None = None

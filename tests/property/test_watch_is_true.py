@@ -152,6 +152,7 @@ async def agree(floor: Floor, watcher: Watcher) -> None:
 async def one_example(api: ServedApi, db: Database, history: list[Step]) -> None:
     async with db.connection() as connection:
         await connection.execute(EMPTY)
+    api.changes.publish("*", None)  # a truncation is not notified, and the reader outlasts its watchers
     term = await LeaderTerm.begin(db)
     floor = Floor(api, db, term)
     for name in ("w0", "w1"):

@@ -1,7 +1,7 @@
 """One socket: reads what the client asks, runs its topics, and ends with its key, a slow client or the server."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -15,13 +15,16 @@ from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
-from controller.api.streams import SlowClientError, cut
+from controller.api.streams import SlowClientError, cut, while_taken
+from http1.peer_state import taken_bytes
 from schemas.api.live import LiveMessage, LiveRequest
 from schemas.manifest.problems import FieldProblem
 
 log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
+_PING_BYTES: Final = 16  # at most, that a client's kernel acknowledges of a ping
+_MOST_QUIET: Final = 3  # pings in turn that nothing comes of
 CLOSE_LIMIT_S: Final = 1.0
 MAX_TOPICS: Final = 16  # of one socket
 MAX_OF_KEY: Final = 64  # sockets: a team's dashboards may share a viewer's key
@@ -41,9 +44,7 @@ SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
 
 async def live(request: web.Request) -> web.StreamResponse:
     """`GET /live`."""
-    socket = web.WebSocketResponse(
-        heartbeat=PING_S, timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False
-    )
+    socket = web.WebSocketResponse(timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False)
     with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
         await socket.prepare(request)
         session = _Session(request, socket)
@@ -61,19 +62,21 @@ class _Session:
         self._request = request
         self._principal = request[PRINCIPAL]
         self._socket = socket
-        self._outbox = Outbox(socket)
+        self._outbox = Outbox(socket, request.transport)
         self._topics: dict[int, asyncio.Task[None]] = {}
+        self._heard = True  # since the last ping
 
     async def run(self) -> None:
         """Until the client leaves.
 
         Raises:
-            SlowClientError: it does not read.
+            SlowClientError: it does not read, or says nothing.
             ConnectionError: the connection is gone.
         """
         parts = [
             asyncio.create_task(self._outbox.send_all(), name="live-send"),
             asyncio.create_task(self._receive_all(), name="live-receive"),
+            asyncio.create_task(self._ping(), name="live-ping"),
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -82,15 +85,31 @@ class _Session:
         finally:
             await _end([*parts, *self._topics.values()])
 
+    async def _ping(self) -> None:
+        """Asks for a sign of life. A client that takes what is sent has given one: its answer is behind all that.
+
+        Raises:
+            SlowClientError: none has come.
+        """
+        transport, quiet, taken = self._request.transport, 0, 0
+        while quiet < _MOST_QUIET:
+            await while_taken(transport, self._socket.ping())
+            await asyncio.sleep(PING_S)
+            before, taken = taken, 0 if transport is None else taken_bytes(transport) or 0
+            quiet = 0 if self._heard or taken - before > _PING_BYTES else quiet + 1
+            self._heard = False
+        raise SlowClientError
+
     async def _receive_all(self) -> None:
         async for message in self._socket:
+            self._heard = True
             await self._receive(message)
             await asyncio.sleep(_SPACING_S)
 
     async def _receive(self, message: WSMessage) -> None:
         match message.type:
             case WSMsgType.PING:
-                await self._socket.pong(message.data)
+                await while_taken(self._request.transport, self._socket.pong(message.data))
             case WSMsgType.PONG:
                 pass
             case WSMsgType.TEXT:
@@ -106,13 +125,15 @@ class _Session:
             where = ".".join(map(str, first["loc"])) or "message"
             await self._refuse(None, invalid([FieldProblem(where, first["msg"])]))
             return
-        if asked.op == "close":
-            task = self._topics.get(asked.id)
-            if task is not None:
-                await _end([task])
-                self._topics.pop(asked.id, None)
-                await self._outbox.put_form(asked.id, type="end", reason="closed")
-            return
+        match asked.op:
+            case "open":
+                await self._open(asked)
+            case "close":
+                await self._close(asked.id)
+            case "ping":
+                await self._outbox.put_form(asked.id, type="pong")
+
+    async def _open(self, asked: LiveRequest) -> None:
         try:
             topic, parameters = self._admit(asked)
         except ApiError as error:
@@ -120,6 +141,14 @@ class _Session:
             return
         task = asyncio.create_task(self._follow(asked.id, topic, parameters), name=f"live-{asked.topic}")
         self._topics[asked.id] = task
+
+    async def _close(self, id_: int) -> None:
+        task = self._topics.get(id_)
+        if task is not None:
+            await _end([task])
+            self._topics.pop(id_, None)
+            self._outbox.drop(id_)
+            await self._outbox.put_form(id_, type="end", reason="closed")
 
     def _admit(self, asked: LiveRequest) -> tuple[Topic, Mapping[str, str]]:
         topic = TOPICS.get(asked.topic)
@@ -139,7 +168,7 @@ class _Session:
     async def _follow(self, id_: int, topic: Topic, parameters: Mapping[str, str]) -> None:
         """Runs a topic to its end. The last message of an id is `end` or `error`; then the id is free again."""
 
-        async def emit(message: bytes) -> None:
+        async def emit(message: bytes | Callable[[], bytes]) -> None:
             await self._outbox.put(id_, message)
 
         last: dict[str, Any]

@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _MAX_SHOWN: Final = 80
 
 Parameters = Mapping[str, str]
-Emit = Callable[[bytes], Awaitable[None]]
+Emit = Callable[[bytes | Callable[[], bytes]], Awaitable[None]]
 
 
 async def logs(request: web.Request, parameters: Parameters, emit: Emit) -> None:

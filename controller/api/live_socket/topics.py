@@ -14,6 +14,7 @@ from controller.api.route import Access
 from controller.live.event_feed import PAGE, EventFeed, NewEvents, concerns, event_message
 from controller.live.gpu_feed import GpuFeed, Round
 from controller.live.shared_feed import Stream
+from controller.store.core.database import Database
 from controller.store.views.events import EventFilter, list_events, objects_named
 
 GPUS: Final = web.AppKey("GPUS", GpuFeed)
@@ -53,7 +54,6 @@ async def objects(request: web.Request, parameters: Parameters, emit: Emit) -> N
     """The messages of `GET /watch`."""
     async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted_of(parameters)) as stream:
         await emit(stream.snapshot)
-        stream.snapshot = b""  # as long as the topic
         while True:
             for batch in await stream.take():
                 for message in batch.messages(stream.wanted):
@@ -65,7 +65,6 @@ async def gpus(request: web.Request, _parameters: Parameters, emit: Emit) -> Non
     stream: Stream[Round] = Stream()
     async with request.app[GPUS].attached(stream):
         await emit(stream.snapshot)
-        stream.snapshot = b""
         while True:
             for one in await stream.take():
                 await emit(one.message)
@@ -77,23 +76,31 @@ async def events(request: web.Request, parameters: Parameters, emit: Emit) -> No
     deployment = parameters.get("deployment")
     stream: Stream[NewEvents] = Stream()
     async with request.app[EVENTS].attached(stream):
-        async with request.app[
-            CONTEXT
-        ].database.snapshot() as connection:  # after the stream has begun: nothing falls between
-            names = await objects_named(connection, "deployment", deployment) if deployment else []
-            about = [[*names, f"deployment:{deployment}"]] if deployment else []
-            wanted = EventFilter(about=about, since_id=since)
-            page = None if since is None else await list_events(connection, limit=PAGE, wanted=wanted)
+        stream.snapshot()  # empty; all that comes from here on is followed
+        names, earlier = await _events_before(request.app[CONTEXT].database, deployment, since)
         await emit(OPENED)
-        earlier = [] if page is None else page.items[::-1]
-        for event in earlier:
-            await emit(event_message(event))
-        sent = {event.id for event in earlier}
+        sent = set(earlier)
+        for message in earlier.values():
+            await emit(message)
+        earlier.clear()  # the topic may last
         while True:
             for batch in await stream.take():
                 for event, message in batch.events:
                     if event.id not in sent and concerns(event, deployment, names):
                         await emit(message)
+
+
+async def _events_before(
+    database: Database, deployment: str | None, since: int | None
+) -> tuple[list[str], dict[int, bytes]]:
+    """How events name a deployment and its instances, and the messages of the events so far, by id in order."""
+    async with database.snapshot() as connection:
+        names = await objects_named(connection, "deployment", deployment) if deployment else []
+        if since is None:
+            return names, {}
+        about = [[*names, f"deployment:{deployment}"]] if deployment else []
+        page = await list_events(connection, limit=PAGE, wanted=EventFilter(about=about, since_id=since))
+    return names, {event.id: event_message(event) for event in reversed(page.items)}
 
 
 TOPICS: Final[Mapping[str, Topic]] = {

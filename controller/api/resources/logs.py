@@ -98,7 +98,7 @@ async def _merged(
     response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
 
     async def emit(told: list[Told]) -> None:
-        await write(response, written(told))
+        await write(response, written(told), request.transport)
 
     with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
         await response.prepare(request)
@@ -121,7 +121,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
     await response.prepare(request)
     try:
         async for chunk in answer.content.iter_any():
-            await write(response, chunk)
+            await write(response, chunk, request.transport)
     except (aiohttp.ClientError, TimeoutError, SlowClientError, ConnectionError):
         cut(request)
     return response

@@ -56,24 +56,23 @@ async def watch(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)
         try:
-            await write(response, frame(stream.snapshot))
-            stream.snapshot = b""  # as long as the watch
-            await _follow(stream, response)
+            await write(response, frame(stream.snapshot()), request.transport)
+            await _follow(stream, response, request.transport)
         except (SlowClientError, WatchEndedError, ConnectionError):
             cut(request)
     return response
 
 
-async def _follow(stream: ObjectStream, response: web.StreamResponse) -> None:
+async def _follow(stream: ObjectStream, response: web.StreamResponse, transport: asyncio.BaseTransport | None) -> None:
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 batches = await stream.take()
         except TimeoutError:
-            await write(response, b": still here\n\n")
+            await write(response, b": still here\n\n", transport)
             continue
         if frames := b"".join(batch.frames(stream.wanted) for batch in batches):
-            await write(response, frames)
+            await write(response, frames, transport)
 
 
 _QUERY: Final = (

@@ -1,6 +1,7 @@
 """The live socket: topics side by side on one connection, their ends and errors, and the bounds."""
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import orjson
@@ -9,6 +10,7 @@ from aiohttp import web
 
 from controller.api import streams
 from controller.api.live_socket import handler
+from controller.api.live_socket.outbox import MAX_WAITING_BYTES, Outbox
 from controller.domain.events import NewEvent
 from controller.live import event_feed, gpu_feed
 from controller.store.access.keys import create_key, revoke_key
@@ -171,6 +173,50 @@ async def test_errors_are_those_of_the_routes(api: ServedApi, db: Database) -> N
         await one.open(5, "objects")
         told = await one.next()
         assert (told["id"], told["error"]["code"]) == (None, "in_use")
+
+
+async def test_a_ping_is_answered_under_its_number(api: ServedApi) -> None:
+    async with tab(api) as one:
+        await one.open(1, "events")
+        await one.of(1, "opened")
+        for number in (0, 1):  # whether a topic is open under it or not
+            await one.socket.send_json({"op": "ping", "id": number})
+            assert await one.next() == {"id": number, "type": "pong"}
+        await one.open(1, "events")
+        assert (await one.next())["error"]["code"] == "in_use"
+
+
+async def test_open_and_close_without_reading_hold_little(api: ServedApi, db: Database) -> None:
+    uid = await add_deployment(db, "d")
+    async with db.transaction() as connection:  # what does not compress
+        await connection.execute(
+            """update deployments set message = (select string_agg(md5(random()::text), '')
+                                                   from generate_series(1, 60000)) where uid = $1""", uid
+        )  # fmt: skip
+    held: list[int] = []
+    full = asyncio.Event()
+    put = Outbox._put
+
+    async def noted(self: Outbox, *args: Any, **named: Any) -> None:
+        await put(self, *args, **named)
+        held.append(self._bytes)
+        if self._bytes >= MAX_WAITING_BYTES:
+            full.set()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Outbox, "_put", noted)
+        async with tab(api) as one:
+            assert one.socket._response.connection is not None
+            one.socket._response.connection.transport.pause_reading()
+            for number in range(40):
+                await one.open(number, "objects")
+                await one.close(number)
+                await one.open(100 + number, "objects")
+            async with asyncio.timeout(LIMIT_S):
+                await full.wait()
+            await asyncio.sleep(0.5)  # more would come in now
+            one.socket._response.connection.transport.abort()
+    assert max(held) < MAX_WAITING_BYTES + 3 * 2**20
 
 
 async def test_topics_sockets_and_messages_are_bounded(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
-"""Watchers share one reader: what one read finds, all are told; a failed read ends all; the last one ends it."""
+"""Watchers share one reader: what one read finds, all are told; a failed read ends all; it ends late."""
 
 import asyncio
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import WatchEndedError
 from controller.live.object_feed import ObjectFeed, ObjectStream, Wanted
 from controller.live.objects import Batch, Update
-from controller.store.core.database import Database
+from controller.store.core.database import Database, Reader
 from support.database.ledger import add_deployment, add_host, add_instance, claim
 from support.leading.served_api import ServedApi
 
@@ -44,6 +45,7 @@ async def test_claims_that_come_and_go_are_told_of_their_worker(db: Database) ->
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1", phase="running", epoch=1)
     async with feed.watch("k", ALL) as stream:
+        stream.snapshot()
         await claim(db, host.gpus[0], "d-1", 1024)
         changes.publish("status", uid)
         assert (await worker_told(stream))["object"]["status"]["claimed_mib"] == 1024
@@ -75,7 +77,7 @@ async def test_what_the_clock_changes_is_read_again(db: Database, monkeypatch: p
             other.id, timedelta(seconds=599),
         )  # fmt: skip
     async with feed.watch("k", ALL) as stream:
-        before = {one["name"]: one["status"] for one in orjson.loads(stream.snapshot)["object"]["workers"]}
+        before = {one["name"]: one["status"] for one in orjson.loads(stream.snapshot())["object"]["workers"]}
         assert before["quarantined"]["state"] == "quarantined"
         assert before["dropping"]["conditions"]
         after: dict[str, Any] = {}
@@ -86,17 +88,19 @@ async def test_what_the_clock_changes_is_read_again(db: Database, monkeypatch: p
     await feed.stop()
 
 
-async def test_watchers_share_a_reader_from_the_first_to_the_last(db: Database) -> None:
+def readers() -> int:
+    return sum(task.get_name() == "object-feed" and not task.done() for task in asyncio.all_tasks())
+
+
+async def test_watchers_share_a_reader(db: Database) -> None:
     changes = ChangeFanout()
     feed = ObjectFeed(db, changes)
-
-    def readers() -> int:
-        return sum(task.get_name() == "object-feed" and not task.done() for task in asyncio.all_tasks())
-
     uid = await add_deployment(db, "d")
     async with feed.watch("k", ALL) as one:
         async with feed.watch("k", Wanted(frozenset({"deployments"}), "other")) as two, feed.watch("k", ALL) as three:
             assert readers() == 1
+            for stream in (one, two, three):
+                stream.snapshot()
             async with db.transaction() as connection:
                 await connection.execute("update deployments set message = 'new'")
             changes.publish("status", uid)
@@ -108,6 +112,62 @@ async def test_watchers_share_a_reader_from_the_first_to_the_last(db: Database) 
         assert readers() == 1
     await feed.stop()
     assert readers() == 0
+
+
+async def test_who_comes_back_soon_costs_no_new_read(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+    read = object_feed.deployments_by_uid
+
+    async def counted(connection: Reader, uids: Collection[str] | None) -> Any:
+        nonlocal reads
+        reads += uids is None
+        return await read(connection, uids)
+
+    monkeypatch.setattr(object_feed, "deployments_by_uid", counted)
+    changes = ChangeFanout()
+    feed = ObjectFeed(db, changes)
+    uid = await add_deployment(db, "d")
+    for n in range(20):
+        async with db.transaction() as connection:
+            await connection.execute("update deployments set message = $1", str(n))
+        changes.publish("status", uid)
+        async with feed.watch("k", ALL) as stream:  # without a watcher all changes are taken too
+            while (shown := orjson.loads(stream.snapshot())["object"]["deployments"][0])["status"]["message"] != str(n):
+                await told(stream)
+            assert shown["name"] == "d"
+    assert (reads, readers()) == (1, 1)
+    monkeypatch.setattr(shared_feed, "LINGER_S", 0.0)
+    async with feed.watch("k", ALL):
+        pass
+    async with asyncio.timeout(LIMIT_S):
+        for task in [task for task in asyncio.all_tasks() if task.get_name() == "object-feed"]:
+            await asyncio.wait({task})  # it ends by itself
+    monkeypatch.setattr(shared_feed, "LINGER_S", 3600.0)
+    async with feed.watch("k", ALL):
+        pass
+    assert (reads, readers()) == (2, 1)
+    await feed.stop()
+    assert readers() == 0
+    with pytest.raises(WatchEndedError):
+        async with feed.watch("k", ALL):
+            pass
+    assert readers() == 0
+
+
+async def test_what_changes_before_the_snapshot_is_in_it(db: Database) -> None:
+    changes = ChangeFanout()
+    feed = ObjectFeed(db, changes)
+    uid = await add_deployment(db, "d")
+    async with feed.watch("k", ALL) as late, feed.watch("k", ALL) as early:
+        early.snapshot()
+        async with db.transaction() as connection:
+            await connection.execute("update deployments set message = 'new'")
+        changes.publish("status", uid)
+        assert (await told(early))[0]["object"]["status"]["message"] == "new"
+        (shown,) = orjson.loads(late.snapshot())["object"]["deployments"]
+        assert shown["status"]["message"] == "new"
+        assert not late._waiting
+    await feed.stop()
 
 
 async def test_a_failed_read_ends_all_watchers(feed: ObjectFeed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,17 +186,24 @@ async def test_a_failed_read_ends_all_watchers(feed: ObjectFeed, monkeypatch: py
                 async with feed.watch("k", ALL):
                     pass
         async with feed.watch("k", ALL) as again:
-            assert orjson.loads(again.snapshot)["type"] == "snapshot"
+            assert orjson.loads(again.snapshot())["type"] == "snapshot"
     await feed.stop()
 
 
-async def test_a_watcher_that_falls_behind_is_ended() -> None:
+def begun() -> ObjectStream:
     stream = ObjectStream(ALL)
+    stream.attach(bytes)
+    stream.snapshot()
+    return stream
+
+
+async def test_a_watcher_that_falls_behind_is_ended() -> None:
+    stream = begun()
     for n in range(shared_feed.MAX_BATCHES + 1):
         stream.put(Batch((Update("Worker", "", b"%d" % n),)))
     with pytest.raises(WatchEndedError):
         await stream.take()
-    large = ObjectStream(ALL)
+    large = begun()
     large.put(Batch((Update("Worker", "", b"x" * (shared_feed.MAX_WAITING_BYTES + 1)),)))
     assert len(await large.take()) == 1  # one always fits
     large.put(Batch((Update("Worker", "", b"x"),)))

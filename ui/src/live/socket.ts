@@ -16,6 +16,8 @@ interface Subscription {
   topic: Topic;
   params: () => Record<string, unknown>;
   take: (message: LiveMessage) => void;
+  /** Whether its snapshot has yet to come on this connection. */
+  awaited: boolean;
 }
 
 const SESSION_OVER = 4401;
@@ -25,8 +27,11 @@ const LONGEST_WAIT_MS = 10_000;
 const QUIET_MS = 15_000;
 /** Without an answer to that for so long, the connection is dead. */
 const ANSWER_MS = 10_000;
-/** The id of the question: a topic that answers at once and is closed again. Subscriptions count from 1. */
-const PROBE_ID = 0;
+/** So long while a snapshot is awaited: it may be large, the link slow, and the answer is behind it. */
+const FIRST_ANSWER_MS = 120_000;
+const LARGE_FIRST: ReadonlySet<Topic> = new Set<Topic>(["objects", "gpus"]);
+/** The id of the question. Subscriptions count from 1. */
+const PING_ID = 0;
 
 /** How long to wait before the n-th try: doubled each time up to 10 s, of which a third is random. */
 export function waitBefore(tries: number, random: number = Math.random()): number {
@@ -54,7 +59,7 @@ export class LiveSocket {
   /** Subscribes; the returned function ends it. `params` is asked again after each reconnect, so it may move on. */
   open(topic: Topic, params: () => Record<string, unknown>, take: (message: LiveMessage) => void): () => void {
     const id = this.nextId++;
-    this.subscriptions.set(id, { topic, params, take });
+    this.subscriptions.set(id, { topic, params, take, awaited: LARGE_FIRST.has(topic) });
     this.tell({ op: "open", id, topic, params: params() });
     return () => {
       if (this.subscriptions.delete(id)) this.tell({ op: "close", id });
@@ -81,13 +86,18 @@ export class LiveSocket {
       this.tries = 0;
       this.state.value = { state: "live" };
       this.listen();
-      for (const [id, { topic, params }] of this.subscriptions) this.tell({ op: "open", id, topic, params: params() });
+      for (const [id, subscription] of this.subscriptions) {
+        subscription.awaited = LARGE_FIRST.has(subscription.topic);
+        this.tell({ op: "open", id, topic: subscription.topic, params: subscription.params() });
+      }
     };
     socket.onmessage = (event: MessageEvent<string>) => {
       this.listen();
       const message = JSON.parse(event.data) as LiveMessage;
-      if (message.id === PROBE_ID && message.type === "opened") this.tell({ op: "close", id: PROBE_ID });
-      this.subscriptions.get(message.id)?.take(message);
+      const subscription = this.subscriptions.get(message.id);
+      if (!subscription) return;
+      subscription.awaited = false;
+      subscription.take(message);
     };
     socket.onclose = (event) => {
       clearTimeout(this.silence);
@@ -106,8 +116,9 @@ export class LiveSocket {
   private listen(): void {
     clearTimeout(this.silence);
     this.silence = setTimeout(() => {
-      this.tell({ op: "open", id: PROBE_ID, topic: "events" });
-      this.silence = setTimeout(() => this.socket?.close(), ANSWER_MS);
+      this.tell({ op: "ping", id: PING_ID });
+      const awaited = [...this.subscriptions.values()].some((one) => one.awaited);
+      this.silence = setTimeout(() => this.socket?.close(), awaited ? FIRST_ANSWER_MS : ANSWER_MS);
     }, QUIET_MS);
   }
 }
