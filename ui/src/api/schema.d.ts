@@ -3240,6 +3240,7 @@ export interface components {
          *         id: of the topic; None: an error of a message that names none.
          *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`
          *             (of an instance), `sources` or `lines` (of a deployment's logs); the last one of an id is `end` or `error`.
+         *             `pong` answers a ping.
          *         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
          *         event: of `event`: as in `GET /events`.
          *         text: of `log`: a part of the log, which need not end with a line.
@@ -3259,7 +3260,7 @@ export interface components {
              * Type
              * @enum {string}
              */
-            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "sources" | "lines" | "end" | "error";
+            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "sources" | "lines" | "end" | "error" | "pong";
             /**
              * Object
              * @default null
