@@ -7,15 +7,13 @@ import typer
 
 from cli.api import parse, path_of
 from cli.confirm import YesOption
-from cli.manifests import read_manifests, spec_as_json
+from cli.manifests import manifest_as_json, read_manifests
 from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.runner import TimeoutOption, WaitOption, run
 from cli.selection import SelectorOption
 from cli.wait import ProgressLog, Target, until_running
-from schemas.api.deployments import DeploymentView
-from schemas.manifest.deployment import DeploymentManifest
+from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
-from schemas.manifest.policy import PolicyManifest
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -23,6 +21,7 @@ if TYPE_CHECKING:  # slow to import
 
 app = typer.Typer()
 DEFAULT_TIMEOUT_S: Final = 600.0
+_KINDS: Final = {"Deployment": "deployment", "UtilizationPolicy": "policy"}
 FilesOption = Annotated[
     list[str],
     typer.Option(
@@ -44,7 +43,7 @@ def apply(
     wait: WaitOption = False,
     timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Create or update deployments and policies from manifests. An unchanged manifest changes nothing.
+    """Create or update deployments and policies from manifests: all of them, or none. Unchanged ones change nothing.
 
     With --prune the labels of --selector say which deployments these files own. What would go is shown and asked about
     before anything changes; without a terminal, add --yes. Nothing is deleted where a manifest is refused.
@@ -55,9 +54,7 @@ def apply(
         manifests = read_manifests(files)
         pruned = [] if selector is None else await to_prune(api, manifests, selector)
         confirm_prune(pruned, yes=yes)
-        for policy in policies_in_order(manifests):
-            await _apply_policy(api, policy)
-        targets = [await _apply_deployment(api, one) for one in manifests if isinstance(one, DeploymentManifest)]
+        targets = await _apply(api, manifests)
         await prune_each(api, pruned)
         if wait:
             await until_running(api, targets, timeout_s, ProgressLog())
@@ -65,21 +62,11 @@ def apply(
     run(ctx, work, waits=wait)
 
 
-def policies_in_order(manifests: list[Manifest]) -> list[PolicyManifest]:
-    """The policies in the order to apply them: the new default comes last, after the old one has ceased to be it."""
-    policies = [one for one in manifests if isinstance(one, PolicyManifest)]
-    return sorted(policies, key=lambda policy: policy.default)
-
-
-async def _apply_policy(api: "Api", manifest: PolicyManifest) -> None:
-    _, outcome = await api.apply(path_of("policies", manifest.name), spec_as_json(manifest))
-    print(f"policy/{manifest.name} {outcome}", flush=True)
-
-
-async def _apply_deployment(api: "Api", manifest: DeploymentManifest) -> Target:
-    raw, outcome = await api.apply(path_of("deployments", manifest.name), spec_as_json(manifest))
-    view = parse(DeploymentView, raw)
-    print(f"deployment/{view.name} {outcome}", flush=True)
+async def _apply(api: "Api", manifests: list[Manifest]) -> list[Target]:
+    body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
+    view = parse(ApplyView, await api.post(path_of("apply"), body))
+    for one in view.items:
+        print(f"{_KINDS[one.kind]}/{one.name} {one.outcome}", flush=True)
     for line in view.warnings:
         print(block(f"warning: {line}"), file=sys.stderr, flush=True)
-    return Target(view.name, view.uid, view.generation)
+    return [Target(one.name, one.uid, one.generation) for one in view.items if one.kind == "Deployment"]

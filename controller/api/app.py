@@ -20,6 +20,7 @@ from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
+    apply,
     attention,
     audit,
     deployments,
@@ -77,6 +78,7 @@ def all_routes(version: str) -> list[Route]:
         deployments.ROUTES,
         rollouts.ROUTES,
         plan.ROUTES,
+        apply.ROUTES,
         defrag.ROUTES,
         instances.ROUTES,
         explain.ROUTES,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersE
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
 from controller.store.core.refusals import (
+    ChangedMeanwhileError,
     GenerationConflictError,
     InUseError,
     LastAdminKeyError,
@@ -41,6 +43,7 @@ class ApiError(ResponseError):
 _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
     (GenerationConflictError, 412, "generation_conflict"),
+    (ChangedMeanwhileError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
     (NotScaledError, 409, "not_asleep"),
     (NotRollingError, 409, "not_rolling"),
@@ -89,7 +92,11 @@ def _refused(error: Exception) -> ApiError | None:
     if is_unstorable_text(error):
         return ApiError(400, "invalid", "text: contains characters that cannot be stored, such as NUL; remove them")
     found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
-    return ApiError(found[1], found[2], str(error)) if found else None
+    if found is None:
+        return None
+    changed = error.changed if isinstance(error, ChangedMeanwhileError) else ()
+    details = {"changed": [asdict(one) for one in changed]} if changed else {}
+    return ApiError(found[1], found[2], str(error), details=details)
 
 
 def _field_problem(error: SpecError) -> FieldProblem:

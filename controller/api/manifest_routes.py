@@ -1,6 +1,7 @@
 """The routes of a resource that users write as a manifest: list, read, apply and delete.
 
 `ETag` returns the generation of what was read; `If-Match` applies or deletes only that generation.
+`If-None-Match: *` applies only where there is none.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 
 from controller.api.body import read_json_body
 from controller.api.context import CONTEXT
-from controller.api.parameters import expected_generation, new_name
+from controller.api.parameters import expected_generation, expected_state, new_name
 from controller.api.read_routes import ReadPage, list_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -89,7 +90,7 @@ class ManifestResource:
     async def _put(self, request: web.Request) -> web.Response:
         name = new_name(request)
         spec = self.parse(await read_json_body(request), name)
-        context, if_match = request.app[CONTEXT], expected_generation(request)
+        context, if_match = request.app[CONTEXT], expected_state(request)
         applied = await self.apply(
             context.database,
             name,

@@ -128,6 +128,21 @@ def new_name(request: web.Request) -> str:
     return name
 
 
+def expected_state(request: web.Request) -> int | None:
+    """What an apply expects: the generation in `If-Match`; 0 for `If-None-Match: *`: no object; None for anything.
+
+    Raises:
+        ApiError: 400.
+    """
+    text = request.headers.get("If-None-Match")
+    if text is None:
+        return expected_generation(request)
+    if text.strip() != "*" or "If-Match" in request.headers:
+        fix = "send If-None-Match: * for an object that must not exist, or If-Match: GENERATION"
+        raise ApiError(400, "invalid", f"If-None-Match: cannot be used so; {fix}")
+    return 0
+
+
 def expected_generation(request: web.Request) -> int | None:
     """The generation in `If-Match`; None for any.
 

@@ -82,8 +82,9 @@ class PlanView(View):
     Attributes:
         field_changes: of deployments that exist, what differs from their present spec.
         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
-        generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
-            is refused where another one came between.
+        generations: of the deployments, the state that was planned against; 0: it does not exist. An apply that expects
+            it is refused where another one came between.
+        policy_generations: the same of the policies.
         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
     """
 
@@ -95,5 +96,6 @@ class PlanView(View):
     field_changes: dict[str, list[FieldChange]] = {}
     replaces: dict[str, int] = {}
     generations: dict[str, int] = {}
+    policy_generations: dict[str, int] = {}
     candidates: dict[str, PlanCandidates] = {}
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

@@ -78,6 +78,27 @@ class PlanBody(Strict):
     candidates: bool = False
 
 
+_Generations = Annotated[dict[str, Annotated[Whole, Field(ge=0)]], Field(max_length=1000)]
+
+
+class ExpectedGenerations(Strict):
+    """The generations of objects by name, as a plan tells them; 0: it must not exist. Others may be at any."""
+
+    deployments: _Generations = {}
+    policies: _Generations = {}
+
+
+class ApplyBody(Strict):
+    """`POST /apply`: complete manifests, applied together: all of them, or none.
+
+    Attributes:
+        expected: where one object is at another generation, nothing is applied.
+    """
+
+    manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
+    expected: ExpectedGenerations = ExpectedGenerations()
+
+
 class KeyLimitsBody(Strict):
     """What a key may use. Null: without a limit. Each limit counts over all gateways together."""
 

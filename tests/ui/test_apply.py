@@ -76,7 +76,7 @@ async def test_the_diff_says_what_is_replaced(admin: Seat, clean: Cluster) -> No
     await clean.apply("one", engine="simulated", replicas=1, resources={"gpus": 1, "gpu_memory": "20GiB"})
     await page.route("**/api/v1/plan", lambda route: route.abort())
     await apply_button(page).click()
-    await expect(page.get_by_role("alert")).to_contain_text("was changed by another meanwhile")
+    await expect(page.get_by_role("alert")).to_contain_text("nothing was applied, since deployment 'one'")
     assert (await clean.get("/deployments/one"))["spec"]["priority"] == 100
     admin.complaints.clear()  # the browser tells of 412 and of the requests that were cut
 

@@ -10,27 +10,23 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.callers import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
+from controller.api.dry_run.documents import check_documents, read_documents
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import effects_of, validate_all
+from controller.api.dry_run.manifests import effects_of
 from controller.api.dry_run.passes import PASSES
-from controller.api.dry_run.policy_effects import policy_effects
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
-from controller.api.placement_names import warnings_of
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
-from controller.store.deployments.names import problems_of_names
 from controller.store.placement.absences import Absences, read_absences
 from controller.store.placement.preemption import read_holders
 from schemas.api.plan import PlanCandidates, PlanItem, PlanView
 from schemas.api.requests import PlanBody
-from schemas.manifest.deployment import DeploymentManifest
-from schemas.manifest.parse import parse_manifest_objects
-from schemas.manifest.problems import FieldProblem, join_path
+from schemas.manifest.problems import FieldProblem
 
 MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
 MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for every GPU
@@ -45,21 +41,15 @@ async def post(request: web.Request) -> web.Response:
 
 async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
     context = app[CONTEXT]
-    parsed = parse_manifest_objects(list(body.manifests))
-    written = {join_path("", n) if len(parsed) > 1 else "": manifest for n, manifest in enumerate(parsed)}
-    deployments = {path: one for path, one in written.items() if isinstance(one, DeploymentManifest)}
-    validate_all(deployments)
+    documents = read_documents(body.manifests)
+    deployments = documents.deployments
     if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
         fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
         raise invalid([FieldProblem("candidates", fix)])
-    async with context.database.snapshot() as connection:
-        policies = await policy_effects(
-            connection, written, longest_window_s=context.longest_window_s, secrets=caller.knows_secrets
-        )
-        problems = [*policies.problems, *await problems_of_names(connection, deployments)]
-        warnings = await warnings_of(connection, deployments)
-    if problems:
-        raise invalid(problems)
+    checked = await check_documents(
+        context.database, documents, longest_window_s=context.longest_window_s, secrets=caller.knows_secrets
+    )
+    policies = checked.policies
     async with caller.analysing:
         effects = await effects_of(context.database, list(deployments.values()), caller, every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
@@ -80,11 +70,12 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
     )
     changes = {effect.name: effect.change for effect in effects}
     return PlanView(
-        items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
+        items=items, changes=changes, policy_changes=dict(policies.changes), warnings=checked.warnings,
         policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
         field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
         replaces={effect.name: effect.replaces for effect in effects if effect.replaces},
-        generations={effect.name: effect.generation for effect in effects if effect.generation},
+        generations={effect.name: effect.generation or 0 for effect in effects},
+        policy_generations=dict(policies.generations),
         candidates=candidates,
     )  # fmt: skip
 

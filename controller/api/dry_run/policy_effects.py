@@ -24,9 +24,10 @@ Policies = Mapping[str, tuple[int, PolicySpec]]  # generation and spec, by name
 
 @dataclass(frozen=True, slots=True)
 class PolicyEffects:
-    """The changes of policies, the effective policies of deployments by name, and problems."""
+    """The changes of policies and their generations (0: new), the effective policies of deployments, and problems."""
 
     changes: Mapping[str, PolicyChange]
+    generations: Mapping[str, int]
     effective: Mapping[str, PlannedPolicy]
     problems: tuple[FieldProblem, ...]
 
@@ -56,7 +57,9 @@ async def policy_effects(
         ),
     ]
     effective = {manifests[path].name: policy for path, spec in specs.items() if (policy := _effective(spec, after))}
-    return PolicyEffects({one.name: _change(present, one) for one in written.values()}, effective, tuple(problems))
+    changes = {one.name: _change(present, one) for one in written.values()}
+    generations = {name: present[name][0] if name in present else 0 for name in changes}
+    return PolicyEffects(changes, generations, effective, tuple(problems))
 
 
 def _change(present: Policies, manifest: PolicyManifest) -> PolicyChange:

@@ -1,5 +1,27 @@
 """Refusals that a user can correct: each message says what to do."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An object that is at another generation than expected; 0: it does not exist."""
+
+    kind: str
+    name: str
+    expected: int
+    found: int
+
+    @property
+    def text(self) -> str:
+        """What differs, as a part of a sentence."""
+        if not self.found:
+            return f"{self.kind} {self.name!r} does not exist any more"
+        if not self.expected:
+            return f"{self.kind} {self.name!r} exists already"
+        return f"{self.kind} {self.name!r} is at generation {self.found}, not {self.expected}"
+
 
 class RefusedError(Exception):
     """The request is not possible in the present state. Nothing was written."""
@@ -19,12 +41,24 @@ class GenerationConflictError(RefusedError):
     code = "generation_conflict"
 
     def __init__(self, name: str, *, wanted: int, found: int | None, kind: str = "deployment") -> None:
-        if found is None:
+        if wanted == 0:
+            message = f"{kind} {name!r} exists already, at generation {found}; read it and repeat"
+        elif found is None:
             message = f"{kind} {name!r} does not exist, so it has no generation {wanted}; apply without If-Match"
         else:
             message = f"{kind} {name!r} is at generation {found}, not {wanted}; read it again and repeat"
         super().__init__(message)
         self.found = found
+
+
+class ChangedMeanwhileError(RefusedError):
+    """Some of several objects are at other generations than the caller expects."""
+
+    code = "generation_conflict"
+
+    def __init__(self, changed: Sequence[Changed]) -> None:
+        super().__init__(f"nothing was applied, since {'; '.join(one.text for one in changed)}; plan again and repeat")
+        self.changed = changed
 
 
 class InUseError(RefusedError):

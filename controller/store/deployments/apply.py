@@ -7,7 +7,7 @@ rest.
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
@@ -76,6 +76,14 @@ class Applied:
     outcome: ApplyOutcome
 
 
+class Written(NamedTuple):
+    """A deployment as an apply left it."""
+
+    uid: str
+    generation: int
+    outcome: ApplyOutcome
+
+
 def allow_all(_name: str, _old: DeploymentSpec | None, _new: DeploymentSpec) -> None:
     """Judges that every change may be made."""
 
@@ -104,7 +112,7 @@ async def apply(
         name: of the deployment.
         spec: the engine's checks have passed.
         input_hash: of what the spec's analysis reads, stored with a new revision.
-        if_match: the present generation must be this one.
+        if_match: the present generation must be this one; 0: it must not exist.
         longest_window_s: how long samples are kept, which bounds a policy's window.
         judge: called with the name, the stored spec and the new one; raises for what the caller may not change.
 
@@ -113,20 +121,34 @@ async def apply(
         ManifestError: its policy does not exist, or has a window longer than samples are kept.
     """
     async with database.transaction() as connection:
-        outcome: ApplyOutcome
-        await _check_policy(connection, spec, longest_window_s)
-        row = await connection.fetchrow(LIVE, name)
-        if if_match is not None and (row is None or row["generation"] != if_match):
-            raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
-        if row is None:
-            judge(name, None, spec)
-            uid = await _create(connection, name, spec, input_hash)
-            outcome = "created"
-        else:
-            uid = row["uid"]
-            judge(name, DeploymentSpec.model_validate(row["spec"]), spec)
-            outcome = await _change(connection, row, spec, "applied", input_hash)
-        return Applied(await deployment_by_uid(connection, str(uid)), outcome)
+        written = await apply_on(
+            connection, name, spec, input_hash=input_hash, if_match=if_match, longest_window_s=longest_window_s,
+            judge=judge,
+        )  # fmt: skip
+        return Applied(await deployment_by_uid(connection, written.uid), written.outcome)
+
+
+async def apply_on(
+    connection: Any,
+    name: str,
+    spec: DeploymentSpec,
+    *,
+    input_hash: str,
+    if_match: int | None,
+    longest_window_s: float,
+    judge: Judge,
+) -> Written:
+    """`apply` as a part of a transaction."""
+    await _check_policy(connection, spec, longest_window_s)
+    row = await connection.fetchrow(LIVE, name)
+    if if_match is not None and (row["generation"] if row else 0) != if_match:
+        raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
+    if row is None:
+        judge(name, None, spec)
+        return Written(str(await _create(connection, name, spec, input_hash)), 1, "created")
+    judge(name, DeploymentSpec.model_validate(row["spec"]), spec)
+    change = await _change(connection, row, spec, "applied", input_hash)
+    return Written(str(row["uid"]), row["generation"] + (change != "unchanged"), change)
 
 
 async def scale(

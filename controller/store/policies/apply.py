@@ -58,7 +58,7 @@ async def apply_policy(
         database: to write to.
         name: of the policy.
         spec: the new one.
-        if_match: the present generation must be this one.
+        if_match: the present generation must be this one; 0: it must not exist.
         longest_window_s: how long samples are kept.
 
     Raises:
@@ -66,14 +66,22 @@ async def apply_policy(
         ManifestError: it would be a second default, its window is too long, or its signing secret does not exist.
     """
     async with database.transaction() as connection:
-        row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
-        _check_generation(name, row, if_match)
-        old = None if row is None else policy_spec(row)
-        outcome: PolicyOutcome = "unchanged" if old == spec else "created" if old is None else "updated"
-        await _check(connection, name, spec, longest_window_s)
-        if outcome != "unchanged":
-            await _write(connection, name, row, spec)
+        outcome = await apply_policy_on(connection, name, spec, if_match=if_match, longest_window_s=longest_window_s)
         return AppliedPolicy(await policy_by_name(connection, name), outcome)
+
+
+async def apply_policy_on(
+    connection: Any, name: str, spec: PolicySpec, *, if_match: int | None, longest_window_s: float
+) -> PolicyOutcome:
+    """`apply_policy` as a part of a transaction."""
+    row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
+    _check_generation(name, row, if_match)
+    old = None if row is None else policy_spec(row)
+    outcome: PolicyOutcome = "unchanged" if old == spec else "created" if old is None else "updated"
+    await _check(connection, name, spec, longest_window_s)
+    if outcome != "unchanged":
+        await _write(connection, name, row, spec)
+    return outcome
 
 
 async def delete_policy(database: Database, name: str, *, if_match: int | None = None) -> PolicyView:
@@ -167,7 +175,7 @@ def _written(spec: PolicySpec) -> dict[str, Any]:
 
 def _check_generation(name: str, row: Any, wanted: int | None) -> None:
     found = None if row is None else row["generation"]
-    if wanted is not None and found != wanted:
+    if wanted is not None and (found or 0) != wanted:
         raise GenerationConflictError(name, wanted=wanted, found=found, kind="policy")
 
 

@@ -134,6 +134,7 @@ class ApiDouble:
         app.router.add_get(api + "/deployments/{name}/logs", self._logs)
         app.router.add_put(api + "/deployments/{name}", self._put)
         app.router.add_put(api + "/policies/{name}", self._put_policy)
+        app.router.add_post(api + "/apply", self._apply)
         app.router.add_post(api + "/deployments/{name}/{action}", self._act("deployments"))
         app.router.add_post(api + "/workers/{name}/{action}", self._act("workers"))
         app.router.add_post(api + "/gpus/{name}/{action}", self._act("gpus"))
@@ -200,7 +201,13 @@ class ApiDouble:
         return web.json_response({})
 
     async def _put(self, request: web.Request) -> web.Response:
-        name, spec = request.match_info["name"], await request.json()
+        name = request.match_info["name"]
+        outcome = self._write(name, await request.json())
+        status = 201 if outcome == "created" else 200
+        headers = {"X-Gpuward-Outcome": outcome}
+        return web.json_response(self.objects["deployments"][name], status=status, headers=headers)
+
+    def _write(self, name: str, spec: Json) -> str:
         before = self.objects["deployments"].get(name)
         outcome = "unchanged"
         if before is None:
@@ -210,13 +217,28 @@ class ApiDouble:
             outcome = "updated"
             before["spec"] = spec
             before["generation"] += 1
-        status, headers = (200 if before else 201), {"X-Gpuward-Outcome": outcome}
-        return web.json_response(self.objects["deployments"][name], status=status, headers=headers)
+        return outcome
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         made = policy(request.match_info["name"], **await request.json())
         self.add(made)
         return web.json_response(made, status=201, headers={"X-Gpuward-Outcome": "created"})
+
+    async def _apply(self, request: web.Request) -> web.Response:
+        """All manifests, policies first."""
+        items, warnings = [], []
+        manifests = (await request.json())["manifests"]
+        for one in sorted(manifests, key=lambda one: one["kind"] == "Deployment"):
+            name, spec = one["name"], {key: value for key, value in one.items() if key not in ("kind", "name")}
+            if one["kind"] == "Deployment":
+                outcome, now = self._write(name, spec), self.objects["deployments"][name]
+                warnings += now.get("warnings", [])
+            else:
+                outcome, now = "created", policy(name, **spec)
+                self.add(now)
+            told = {"kind": one["kind"], "name": name, "outcome": outcome}
+            items.append({**told, "uid": now["uid"], "generation": now["generation"]})
+        return web.json_response({"items": items, "warnings": warnings})
 
     def _act(self, kind: str) -> Handler:
         async def act(request: web.Request) -> web.Response:

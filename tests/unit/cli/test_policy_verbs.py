@@ -32,14 +32,18 @@ def judged(api: ApiDouble):
     return found["status"]["utilization"]
 
 
-def test_policies_are_applied_before_deployments_and_the_default_last(gpuward, api):
+def test_all_manifests_are_applied_in_one_request(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFESTS)
     assert (result.exit_code, result.stdout.split()) == (
-        0, ["policy/old", "created", "policy/new", "created", "deployment/a", "created"],
+        0, ["policy/new", "created", "policy/old", "created", "deployment/a", "created"],
     )  # fmt: skip
-    assert api.bodies("PUT", "/api/v1/policies/old") == [{"min_gpu_utilization": 50, "time_window": 60}]
-    assert api.bodies("PUT", "/api/v1/policies/new")[0]["default"] is True
-    assert api.bodies("PUT", "/api/v1/deployments/a") == [{"engine": "simulated", "utilization_policy": "new"}]
+    rule = {"kind": "UtilizationPolicy", "min_gpu_utilization": 50, "time_window": 60}
+    assert api.bodies("POST", "/api/v1/apply") == [
+        {"manifests": [
+            {"kind": "Deployment", "name": "a", "engine": "simulated", "utilization_policy": "new"},
+            {**rule, "name": "new", "default": True}, {**rule, "name": "old"},
+        ]},
+    ]  # fmt: skip
 
 
 def test_policies_alone_need_no_waiting(gpuward):

@@ -14,7 +14,7 @@ def test_apply_sends_the_manifest_without_defaults(gpuward, api, tmp_path):
     file.write_text(MANIFEST)
     result = gpuward("apply", "-f", str(file))
     assert (result.exit_code, result.stdout) == (0, "deployment/hello created\n")
-    assert api.bodies("PUT", "/api/v1/deployments/hello") == [SPEC]
+    assert api.bodies("POST", "/api/v1/apply") == [{"manifests": [{"kind": "Deployment", "name": "hello", **SPEC}]}]
 
 
 def test_apply_prints_the_outcome_of_each_object(gpuward, api):

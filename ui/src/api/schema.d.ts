@@ -272,6 +272,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/apply": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Apply manifests together: all of them, or none
+         * @description Roles: admin, operator.
+         */
+        post: operations["post_apply"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/defrag": {
         parameters: {
             query?: never;
@@ -1230,6 +1250,67 @@ export interface components {
             after_requests: number;
         };
         /**
+         * AppliedObject
+         * @description One object as it is now.
+         *
+         *     Attributes:
+         *         outcome: `replaced`: a new revision, so instances are replaced; `updated`: changed in place.
+         */
+        AppliedObject: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "Deployment" | "UtilizationPolicy";
+            /** Name */
+            name: string;
+            /** Uid */
+            uid: string;
+            /** Generation */
+            generation: number;
+            /**
+             * Outcome
+             * @enum {string}
+             */
+            outcome: "created" | "unchanged" | "updated" | "replaced";
+        };
+        /**
+         * ApplyBody
+         * @description `POST /apply`: complete manifests, applied together: all of them, or none.
+         *
+         *     Attributes:
+         *         expected: where one object is at another generation, nothing is applied.
+         */
+        ApplyBody: {
+            /** Manifests */
+            manifests: {
+                [key: string]: unknown;
+            }[];
+            /**
+             * @default {
+             *       "deployments": {},
+             *       "policies": {}
+             *     }
+             */
+            expected: components["schemas"]["ExpectedGenerations"];
+        };
+        /**
+         * ApplyView
+         * @description All objects, in the order in which they were applied: policies first.
+         *
+         *     Attributes:
+         *         warnings: such as unknown names of workers and GPUs; each begins with the deployment.
+         */
+        ApplyView: {
+            /** Items */
+            items: components["schemas"]["AppliedObject"][];
+            /**
+             * Warnings
+             * @default []
+             */
+            warnings: string[];
+        };
+        /**
          * AttentionEntry
          * @description One cause.
          *
@@ -2044,6 +2125,26 @@ export interface components {
              * @default
              */
             request_id: string;
+        };
+        /**
+         * ExpectedGenerations
+         * @description The generations of objects by name, as a plan tells them; 0: it must not exist. Others may be at any.
+         */
+        ExpectedGenerations: {
+            /**
+             * Deployments
+             * @default {}
+             */
+            deployments: {
+                [key: string]: number;
+            };
+            /**
+             * Policies
+             * @default {}
+             */
+            policies: {
+                [key: string]: number;
+            };
         };
         /**
          * Explain
@@ -3946,8 +4047,9 @@ export interface components {
          *     Attributes:
          *         field_changes: of deployments that exist, what differs from their present spec.
          *         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
-         *         generations: of the deployments that exist: the state that was planned against. An apply with `If-Match` of it
-         *             is refused where another one came between.
+         *         generations: of the deployments, the state that was planned against; 0: it does not exist. An apply that expects
+         *             it is refused where another one came between.
+         *         policy_generations: the same of the policies.
          *         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
          */
         PlanView: {
@@ -3998,6 +4100,13 @@ export interface components {
              * @default {}
              */
             generations: {
+                [key: string]: number;
+            };
+            /**
+             * Policy Generations
+             * @default {}
+             */
+            policy_generations: {
                 [key: string]: number;
             };
             /**
@@ -5796,6 +5905,31 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PlanView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_apply: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApplyBody"];
+            };
+        };
+        responses: {
+            /** @description Apply manifests together: all of them, or none */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApplyView"];
                 };
             };
             default: components["responses"]["Error"];

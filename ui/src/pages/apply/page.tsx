@@ -109,7 +109,7 @@ export function Apply() {
             disabled={current === null || blocked !== ""}
             onAct={async () => {
               if (!current) return;
-              const page = await applyAll(parsed.manifests, current.generations ?? {});
+              const page = await applyAll(parsed.manifests, current);
               keepDraft("");
               route(page);
             }}

@@ -1,0 +1,66 @@
+"""The manifests of one request to plan or to apply, and the checks of all of them together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.api.dry_run.manifests import validate_all
+from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
+from controller.api.errors import invalid
+from controller.api.placement_names import warnings_of
+from controller.store.core.database import Database
+from controller.store.deployments.names import problems_of_names
+from schemas.manifest.deployment import DeploymentManifest
+from schemas.manifest.parse import Manifest, parse_manifest_objects
+from schemas.manifest.problems import join_path
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Manifests by their path in the request; empty where it is the only one."""
+
+    written: Mapping[str, Manifest]
+
+    @property
+    def deployments(self) -> dict[str, DeploymentManifest]:
+        """Those of deployments."""
+        return {path: one for path, one in self.written.items() if isinstance(one, DeploymentManifest)}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the rows say about manifests: their effect on policies, and warnings."""
+
+    policies: PolicyEffects
+    warnings: list[str]
+
+
+def read_documents(objects: Sequence[dict[str, Any]]) -> Documents:
+    """Parses manifests, and runs the engines' checks on them.
+
+    Raises:
+        ManifestError, SpecError, ApiError: names every problem.
+    """
+    parsed = parse_manifest_objects(list(objects))
+    documents = Documents({join_path("", n) if len(parsed) > 1 else "": one for n, one in enumerate(parsed)})
+    validate_all(documents.deployments)
+    return documents
+
+
+async def check_documents(
+    database: Database, documents: Documents, *, longest_window_s: float, secrets: bool = True
+) -> Checked:
+    """Checks manifests against the rows, as if all of them were applied one after the other.
+
+    Raises:
+        ApiError: 400, names every problem.
+    """
+    async with database.snapshot() as connection:
+        policies = await policy_effects(
+            connection, documents.written, longest_window_s=longest_window_s, secrets=secrets
+        )
+        problems = [*policies.problems, *await problems_of_names(connection, documents.deployments)]
+        warnings = await warnings_of(connection, documents.deployments)
+    if problems:
+        raise invalid(problems)
+    return Checked(policies, warnings)
