@@ -1,10 +1,11 @@
-"""Writes docs/estimates.md: what well-known models need, with the code that places them.
+"""Writes docs/estimates.md: what well-known models need, with the code that places them; and the catalog's data.
 
-make estimates                 writes the page
-make estimates ARGS=--check    only says whether it is up to date
+make estimates                 writes the page and the catalog's models
+make estimates ARGS=--check    only says whether they are up to date
 """
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from schemas.manifest.deployment import DeploymentSpec
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 MODELS: Final = DOCS / "models.yaml"
 PAGE: Final = DOCS / "estimates.md"
+CATALOG: Final = DOCS.parent / "controller" / "engines" / "well_known_models.json"
 H100_MIB: Final = 80 * 1024
 CONTEXT: Final = 8192
 SEQUENCES: Final = 16
@@ -172,19 +174,38 @@ def _parts(row: Row) -> str:
     return ", ".join(f"{name} {size:,}" for name, size in share.parts.items())
 
 
+def catalog() -> str:
+    """The models that the catalog shows, with what an analysis would read of them.
+
+    GGUF files are left out: a repository holds several, and which one is meant the catalog does not say.
+    """
+    entries = [entry for entry in yaml.safe_load(MODELS.read_text(encoding="utf-8")) if "format" not in entry]
+    models = [
+        {
+            "model": "hf:" + "/".join(entry["source"].split("/")[3:5]),
+            "source": entry["source"],
+            "facts": facts_to_json(facts_of(entry)),
+        }
+        for entry in entries
+    ]
+    return "[\n" + ",\n".join(json.dumps(one, sort_keys=True) for one in models) + "\n]\n"
+
+
 def main() -> int:
-    """Writes the page, or with --check compares it."""
+    """Writes both files, or with --check compares them."""
     parser = argparse.ArgumentParser(description="What well-known models need, as docs/estimates.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is not up to date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not up to date")
     said = parser.parse_args()
-    made = page()
-    if said.check:
-        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == made
-        print("up to date" if same else f"{PAGE} is not up to date: run `make estimates`")
-        return 0 if same else 1
-    PAGE.write_text(made, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
+    failed = 0
+    for path, made in ((PAGE, page()), (CATALOG, catalog())):
+        if said.check:
+            same = path.exists() and path.read_text(encoding="utf-8") == made
+            print(f"{path.name} is up to date" if same else f"{path} is not up to date: run `make estimates`")
+            failed |= not same
+        else:
+            path.write_text(made, encoding="utf-8")
+            print(f"wrote {path}")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from controller.api.agent_proxies import agent_proxies_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import callers, defrag, explain, pending, plan
+from controller.api.dry_run import callers, catalog, defrag, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
 from controller.api.live_socket import handler as live_socket
@@ -83,6 +83,7 @@ def all_routes(version: str) -> list[Route]:
         instances.ROUTES,
         explain.ROUTES,
         pending.ROUTES,
+        catalog.ROUTES,
         logs.ROUTES,
         workers.ROUTES,
         model_cache.ROUTES,
@@ -178,6 +179,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.cleanup_ctx.append(agent_proxies_context)
     app.cleanup_ctx.append(passes_context)
     app.cleanup_ctx.append(pending.pending_context)
+    app.cleanup_ctx.append(catalog.catalog_context)
     app.cleanup_ctx.append(attention.attention_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}

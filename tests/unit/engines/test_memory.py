@@ -48,6 +48,7 @@ def cache(model: ModelFacts, split: Split = ONE, **fields: Any) -> float:
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "estimates.md").read_text(encoding="utf-8")
     assert page == ESTIMATES["page"](), "run `make estimates`"
+    assert ESTIMATES["CATALOG"].read_text(encoding="utf-8") == ESTIMATES["catalog"](), "run `make estimates`"
 
 
 @pytest.mark.parametrize(

@@ -396,6 +396,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/catalog": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List well-known models, what they need and where they fit now
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_catalog"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/instances/{id}/logs": {
         parameters: {
             query?: never;
@@ -1521,6 +1541,84 @@ export interface components {
              * @default 600
              */
             for: number | string;
+        };
+        /**
+         * CatalogFit
+         * @description Where a replica would be placed now. None of it is reserved.
+         */
+        CatalogFit: {
+            /** Engine */
+            engine: string;
+            /** Workers */
+            workers: string[];
+            /** Gpus */
+            gpus: string[];
+            /** Memory Mib Per Gpu */
+            memory_mib_per_gpu: number;
+            layout: components["schemas"]["LayoutView"];
+        };
+        /**
+         * CatalogLayout
+         * @description A way to run a model: on so many GPUs with so much memory of each.
+         */
+        CatalogLayout: {
+            /** Gpus */
+            gpus: number;
+            /** Memory Mib Per Gpu */
+            memory_mib_per_gpu: number;
+        };
+        /**
+         * CatalogModel
+         * @description A well-known model. What it needs is estimated from its published config; nothing of it was downloaded.
+         *
+         *     Attributes:
+         *         model: as a manifest names it.
+         *         source: where its config is published.
+         *         parameters: elements as stored.
+         *         weight_bytes: of the files of its weights.
+         *         engines: that can run it, best first.
+         *         context: tokens of a sequence for which the need is estimated.
+         *         sequences: concurrent sequences for which it is.
+         *         layouts: fewest GPUs first.
+         *         fits: where a manifest with nothing but this model would be placed now; None: nowhere.
+         *         message: why it fits nowhere now; else empty.
+         */
+        CatalogModel: {
+            /** Model */
+            model: string;
+            /** Source */
+            source: string;
+            /** Parameters */
+            parameters: number | null;
+            /** Weight Bytes */
+            weight_bytes: number;
+            /** Engines */
+            engines: string[];
+            /** Context */
+            context: number | null;
+            /** Sequences */
+            sequences: number | null;
+            /** Layouts */
+            layouts: components["schemas"]["CatalogLayout"][];
+            fits: components["schemas"]["CatalogFit"] | null;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+        };
+        /**
+         * CatalogView
+         * @description All well-known models, the smallest first. `at`: the moment for which `fits` was judged, a few seconds ago.
+         */
+        CatalogView: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Items */
+            items: components["schemas"]["CatalogModel"][];
         };
         /**
          * CheckView
@@ -6073,6 +6171,27 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PendingList"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_catalog: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List well-known models, what they need and where they fit now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CatalogView"];
                 };
             };
             default: components["responses"]["Error"];

@@ -12,6 +12,7 @@ import { useTitle } from "../../parts/title";
 import { Words } from "../../parts/words";
 import { may } from "../../session/session";
 import { type Entry, entriesOf, manifestFor } from "./entries";
+import { WellKnown } from "./well-known";
 
 /** So many workers are asked for their caches at most; each answers by itself. */
 const MOST_ASKED = 50;
@@ -43,7 +44,7 @@ export function Catalog() {
           </a>
         )}
       </div>
-      <Panel title="Models">
+      <Panel title="Models of this cluster">
         {known.value ? (
           <Table
             label="Models"
@@ -57,6 +58,7 @@ export function Catalog() {
           <Skeleton rows={6} />
         )}
       </Panel>
+      <WellKnown />
     </>
   );
 }
@@ -77,7 +79,7 @@ const COLUMNS: readonly Column<Entry>[] = [
         : "–",
   },
   { key: "cached", title: "Cached on", cell: (one) => one.cachedOn.join(", ") || "–", rank: 2 },
-  { key: "need", title: "Needs per GPU", cell: (one) => gib(one.needMib), value: (one) => one.needMib, numeric: true },
+  { key: "need", title: "Claims per GPU", cell: (one) => gib(one.needMib), value: (one) => one.needMib, numeric: true },
   { key: "fits", title: "Fits now", cell: (one) => <Fits model={one.model} /> },
   {
     key: "plan",

@@ -1,0 +1,117 @@
+"""`GET /catalog`: well-known models, and where the scheduler would place each now. Writes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
+from controller.api.dry_run.passes import PASSES
+from controller.api.route import Access, Route
+from controller.api.single_flight import SingleFlight
+from controller.domain.placement import Placed
+from controller.engines.registry import engine_for
+from controller.engines.well_known import WellKnownModel, well_known_models
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.explain.unplaced import explain_unplaced
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.place import find
+from controller.store.views.moment import read_moment
+from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
+from schemas.api.needs import LayoutView
+
+KEPT_S: Final = 3.0  # an answer; all that ask meanwhile get it
+LIMIT_S: Final = 20.0
+
+
+class Catalog:
+    """The latest answer, and what makes the next one."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._shared = SingleFlight(partial(_look, app))
+        self._answer = b""
+        self._made_at = -KEPT_S
+
+    async def get(self) -> bytes:
+        """An answer that is at most `KEPT_S` old."""
+        if monotonic() - self._made_at >= KEPT_S:
+            self._answer = await self._shared.get()
+            self._made_at = monotonic()
+        return self._answer
+
+    async def close(self) -> None:
+        """Ends what runs."""
+        await self._shared.close()
+
+
+CATALOG: Final = web.AppKey("CATALOG", Catalog)
+
+
+async def catalog_context(app: web.Application) -> AsyncIterator[None]:
+    """Holds the catalog, and ends it with the app."""
+    catalog = app[CATALOG] = Catalog(app)
+    try:
+        yield
+    finally:
+        await catalog.close()
+
+
+async def get(request: web.Request) -> web.Response:
+    """`GET /catalog`."""
+    return web.Response(body=await request.app[CATALOG].get(), content_type="application/json")
+
+
+async def _look(app: web.Application) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        async with app[KEPT_INVENTORY].moment() as moment:
+            at = await read_moment(moment.connection)
+        found = await app[PASSES].run(judged, moment.seen.inventory, at)
+    return found.model_dump_json().encode()
+
+
+def judged(inventory: Inventory, at: datetime) -> CatalogView:
+    """Each model by itself, placed as if it were the only one."""
+    inventory.begin_pass()
+    return CatalogView(at=at, items=[_model(inventory, one) for one in well_known_models()])
+
+
+def _model(inventory: Inventory, known: WellKnownModel) -> CatalogModel:
+    spec, need, facts = known.spec, known.need, known.facts
+    ask = asks_for(spec, need, engine_for(spec), instance="catalog", deployment_uid="")
+    placed = find(inventory, ask)
+    by_gpus = {layout.gpus: layout.memory_mib for layout in reversed(ask.layouts)}
+    return CatalogModel(
+        model=spec.model or "",
+        source=known.source,
+        parameters=facts.get("parameters"),
+        weight_bytes=facts["weight_bytes"],
+        engines=[name for name, _ in need.by_engine],
+        context=need.context,
+        sequences=need.sequences,
+        layouts=[CatalogLayout(gpus=gpus, memory_mib_per_gpu=by_gpus[gpus]) for gpus in sorted(by_gpus)],
+        fits=None if placed is None else _fit(inventory, placed),
+        message="" if placed is not None else explain_unplaced(inventory, ask).message,
+    )
+
+
+def _fit(inventory: Inventory, placed: Placed) -> CatalogFit:
+    layout = placed.layout
+    return CatalogFit(
+        engine=placed.engine,
+        workers=[inventory.worker(worker).name for worker in placed.workers],
+        gpus=[claim.device for claim in placed.claims if inventory.gpu_row(claim.device) is not None],
+        memory_mib_per_gpu=layout.memory_mib,
+        layout=LayoutView(gpus=layout.gpus, workers=layout.workers, tp=layout.tp, pp=layout.pp, dp=layout.dp),
+    )
+
+
+ROUTES: Final = (
+    Route(
+        "GET", "/api/v1/catalog", get, Access.READ, "List well-known models, what they need and where they fit now",
+        "plan", CatalogView,
+    ),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""`GET /catalog`: well-known models, what they need, and where each fits now."""
+
+from datetime import datetime
+
+from schemas.api.needs import LayoutView
+from schemas.base import View
+
+
+class CatalogLayout(View):
+    """A way to run a model: on so many GPUs with so much memory of each."""
+
+    gpus: int
+    memory_mib_per_gpu: int
+
+
+class CatalogFit(View):
+    """Where a replica would be placed now. None of it is reserved."""
+
+    engine: str
+    workers: list[str]
+    gpus: list[str]
+    memory_mib_per_gpu: int
+    layout: LayoutView
+
+
+class CatalogModel(View):
+    """A well-known model. What it needs is estimated from its published config; nothing of it was downloaded.
+
+    Attributes:
+        model: as a manifest names it.
+        source: where its config is published.
+        parameters: elements as stored.
+        weight_bytes: of the files of its weights.
+        engines: that can run it, best first.
+        context: tokens of a sequence for which the need is estimated.
+        sequences: concurrent sequences for which it is.
+        layouts: fewest GPUs first.
+        fits: where a manifest with nothing but this model would be placed now; None: nowhere.
+        message: why it fits nowhere now; else empty.
+    """
+
+    model: str
+    source: str
+    parameters: int | None
+    weight_bytes: int
+    engines: list[str]
+    context: int | None
+    sequences: int | None
+    layouts: list[CatalogLayout]
+    fits: CatalogFit | None
+    message: str = ""
+
+
+class CatalogView(View):
+    """All well-known models, the smallest first. `at`: the moment for which `fits` was judged, a few seconds ago."""
+
+    at: datetime
+    items: list[CatalogModel]
