@@ -1,5 +1,5 @@
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { Dialog } from "../parts/dialog";
 import { may } from "../session/session";
@@ -22,17 +22,18 @@ const helping = signal(false);
 /** Shortcuts of all pages. None acts while one types, or with a modifier. */
 export function Shortcuts() {
   const { route } = useLocation();
+  // A ref: the page that `g d` opens makes a new listener, and a `g` may have been pressed before it.
+  const prefixed = useRef(0);
   useEffect(() => {
-    let prefixed = 0;
     const press = (event: KeyboardEvent): void => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
       if (document.querySelector("dialog[open]")) return;
-      if (Date.now() - prefixed < NEXT_KEY_MS) {
-        prefixed = 0;
+      if (Date.now() - prefixed.current < NEXT_KEY_MS) {
+        prefixed.current = 0;
         const place = PLACES.find(([key]) => key === event.key);
         if (place) route(place[2]);
         else if (event.key === "a" && may("operate")) route("/ui/apply");
-      } else if (event.key === "g") prefixed = Date.now();
+      } else if (event.key === "g") prefixed.current = Date.now();
       else if (event.key === "/") {
         event.preventDefault();
         searching.value = true;

@@ -229,7 +229,7 @@ async function answer(
 function Snippets({ model }: { model: string }) {
   const body = JSON.stringify({ model, messages: [{ role: "user", content: "Hello!" }] });
   const curl = `curl ${location.origin}/v1/chat/completions \\\n  -H "Authorization: Bearer $GPUWARD_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${body}'`;
-  const python = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=os.environ["GPUWARD_API_KEY"])\nanswer = client.chat.completions.create(\n    model="${model}", messages=[{"role": "user", "content": "Hello!"}]\n)`;
+  const python = `from openai import OpenAI\n\nclient = OpenAI(\n    base_url="${location.origin}/v1",\n    api_key=os.environ["GPUWARD_API_KEY"],\n)\nanswer = client.chat.completions.create(\n    model="${model}",\n    messages=[{"role": "user", "content": "Hello!"}],\n)`;
   return (
     <>
       {[
