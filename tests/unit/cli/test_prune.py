@@ -18,7 +18,14 @@ def cluster(api):
 
 
 def written(api) -> list[str]:
-    return [f"{method} {path.rsplit('/', 1)[1]}" for method, path, _, _ in api.asked if method in ("PUT", "DELETE")]
+    """Applies, as the names that they are of, and deletions."""
+    found = []
+    for method, path, _, body in api.asked:
+        if method == "DELETE":
+            found.append(f"DELETE {path.rsplit('/', 1)[1]}")
+        elif path == "/api/v1/apply":
+            found += [f"apply {one['name']}" for one in body["manifests"]]
+    return found
 
 
 def test_what_the_files_no_longer_have_is_shown_and_deleted_last(gpuward, api):
@@ -26,7 +33,7 @@ def test_what_the_files_no_longer_have_is_shown_and_deleted_last(gpuward, api):
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "deployment/b pruned"
     assert done.stderr == "will be deleted: deployment/b\n"
-    assert written(api) == ["PUT a", "DELETE b"]
+    assert written(api) == ["apply a", "DELETE b"]
     again = gpuward(*PRUNE, stdin=KEPT)  # nothing is left to ask about
     assert (again.exit_code, again.stderr) == (0, "")
 
@@ -68,14 +75,14 @@ def test_nothing_is_deleted_where_a_manifest_is_refused(gpuward, api):
     refuse = api.refuse
 
     async def only_reads(request):
-        if request.method == "PUT":
+        if request.path == "/api/v1/apply":
             return refusal(409, "conflict", "no")
         return await api._list(request)
 
     api.refuse = only_reads
     assert gpuward(*PRUNE, "--yes", stdin=KEPT).exit_code == 1
     api.refuse = refuse
-    assert written(api) == ["PUT a"]
+    assert written(api) == ["apply a"]
 
 
 def test_one_that_was_made_anew_meanwhile_stays(gpuward, api):
@@ -86,7 +93,7 @@ def test_one_that_was_made_anew_meanwhile_stays(gpuward, api):
     api.script = remade
     done = gpuward(*PRUNE, "--yes", stdin=KEPT)
     assert (done.exit_code, "run the command again" in done.stderr) == (1, True)
-    assert written(api) == ["PUT a"]
+    assert written(api) == ["apply a"]
 
 
 def test_diff_shows_what_would_go(gpuward, api):
