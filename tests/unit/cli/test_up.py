@@ -212,8 +212,8 @@ def test_the_printed_commands_work_as_printed(tmp_path):
         ran = [_shell(command.replace(" --wait", ""), env) for command in commands]
         assert [done.returncode for done in ran] == [0, 0, 0, 0], [done.stderr for done in ran]
         assert "Deployment: hello" in ran[2].stdout
-        (sent,) = [asked for asked in double.asked if asked[0] == "POST"]
-        assert (sent[1], sent[3]["model"]) == ("/v1/chat/completions", "hello")
+        (sent,) = [asked for asked in double.asked if asked[1] == "/v1/chat/completions"]
+        assert (sent[0], sent[3]["model"]) == ("POST", "hello")
 
 
 def _shell(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
