@@ -10,7 +10,6 @@ from support.database.postgres import reachable_folder
 from support.processes.cluster import Cluster
 
 WORKERS = {"w1": "a", "w2": "a", "w3": "b"}  # and their zones
-FAST = {"GPUWARD_SAMPLE_EVERY": "1s", "GPUWARD_UNREACHABLE_AFTER": "3s", "GPUWARD_LOST_AFTER": "6s"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -19,7 +18,7 @@ async def cluster_a() -> AsyncIterator[Cluster]:
     with reachable_folder() as folder:
         cluster = Cluster(folder)
         try:
-            await cluster.start_controller(**FAST)
+            await cluster.start_controller()
             for name, zone in WORKERS.items():
                 await cluster.start_agent(name, gpus=4, memory="80GiB", host={"labels": {"zone": zone}})
             yield cluster
