@@ -13,6 +13,7 @@ ANSWER_S: Final = 60.0
 OUTCOME_HEADER: Final = "x-gpuward-outcome"
 CHUNK_BYTES: Final = 64 * 1024
 _MAX_PAGES: Final = 10_000
+_MAX_PAGE: Final = 1000  # objects; the API refuses to send more at once
 _LOCATION: Final = "location"
 HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
 
@@ -63,7 +64,7 @@ class Api:
         found: list[Json] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            left = None if limit is None else limit - len(found)
+            left = None if limit is None else min(limit - len(found), _MAX_PAGE)
             page = await self._call("GET", path, query={**query, "limit": left, "cursor": cursor})
             found.extend(page.get("items", []))
             cursor = page.get("next")

@@ -18,6 +18,7 @@ from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
 from schemas.api.gateways import GatewayView
 from schemas.api.gpus import GpuView
+from schemas.api.history import UtilizationView
 from schemas.api.instances import InstanceView
 from schemas.api.model_cache import CachedModelView
 from schemas.api.pending import PendingView
@@ -26,7 +27,7 @@ from schemas.api.workers import WorkerView
 
 VIEWS: Final[tuple[type[BaseModel], ...]] = (
     CachedModelView, DeploymentView, EventView, GatewayView, GpuView, InstanceView, KeyView, PendingView, PolicyView,
-    TokenView, WorkerView,
+    TokenView, UtilizationView, WorkerView,
 )  # fmt: skip
 _SCALARS: Final[dict[Any, str]] = {str: "str", int: "int", float: "float", bool: "bool", datetime: "moment"}
 _CONTAINERS: Final[dict[Any, tuple[str, int]]] = {list: ("[", 0), tuple: ("(", 0), dict: ("{", 1)}  # of which argument

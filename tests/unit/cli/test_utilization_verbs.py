@@ -3,12 +3,6 @@
 import csv
 import io
 import json
-import os
-import pty
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import yaml
@@ -79,50 +73,6 @@ def test_top_of_one_worker_requests_only_that_worker(gpuward, api):
     assert "gpu-2" not in gpuward("top", "-n", "--worker", "gpu-1").stdout
     assert ("GET", "/api/v1/gpus", {"limit": "512", "worker": "gpu-1"}, None) in api.asked
     assert gpuward("top", "-n", "--worker", "nope").exit_code == 3
-
-
-def watch_top(api, *, rows: int):
-    """Starts `top` on a terminal of so many rows; returns the process and the other end of the terminal."""
-    ours, theirs = pty.openpty()
-    words = ["--url", api.url, "--api-key", api.key, "top"]
-    env = {**os.environ, "LINES": str(rows), "COLUMNS": "150", "TERM": "xterm"}
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        command = [sys.executable, "-P", "-m", "cli", *words]
-        started = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        os.close(theirs)
-    return started, ours
-
-
-def read_until(terminal: int, part: str) -> str:
-    seen = b""
-    deadline = time.monotonic() + 20
-    while part.encode() not in seen:
-        assert time.monotonic() < deadline, seen.decode(errors="replace")
-        seen += os.read(terminal, 65536)
-    return seen.decode(errors="replace")
-
-
-@pytest.mark.usefixtures("hello")
-def test_top_fits_its_terminal_survives_errors_and_exits_at_ctrl_c(api):
-    for n in range(100):
-        api.add(gpu(f"GPU-{n:08d}-x", "gpu-1", n + 2))
-    api.objects["workers"]["gpu-1"]["status"]["gpus"] = 102
-    watching, terminal = watch_top(api, rows=24)
-    try:
-        text = read_until(terminal, "more GPUs")
-        assert 3 <= text.count("gpu-1") <= 24
-        api.key = "another"  # makes the controller refuse requests
-        read_until(terminal, "retrying")
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(20) == 0
-    finally:
-        watching.kill()
-        watching.wait(10)
-        watching.stderr.close()
-        os.close(terminal)
 
 
 @pytest.mark.usefixtures("hello")

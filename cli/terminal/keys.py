@@ -1,0 +1,56 @@
+"""Keys from what a terminal sends: a character stands for itself, other keys have names such as `page-up`. Pure."""
+
+import codecs
+import re
+from typing import Final
+
+_NAMES: Final = {
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape", "\x03": "ctrl-c",
+    "\x15": "ctrl-u",
+}  # fmt: skip
+_SEQUENCES: Final = {
+    "A": "up", "B": "down", "H": "home", "F": "end",
+    "1~": "home", "7~": "home", "4~": "end", "8~": "end", "5~": "page-up", "6~": "page-down",
+}  # fmt: skip
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[([0-?]*[ -/]*[@-~])|O([@-~]))")
+_BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_LONGEST: Final = 32  # characters of a sequence
+
+
+class KeyReader:
+    """Keys from bytes, however they are cut. Keys without a name, and what cannot be read, are left out."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._rest = ""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether an escape has come that is a key, or the beginning of one."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys that are whole now."""
+        text = self._rest + self._decoder.decode(data)
+        self._rest = ""
+        keys, at = [], 0
+        while at < len(text):
+            if (found := _SEQUENCE.match(text, at)) is not None:
+                keys.append(_SEQUENCES.get(found[1] or found[2], ""))
+                at = found.end()
+            elif _BEGUN.match(text, at) and len(text) - at < _LONGEST:
+                self._rest = text[at:]
+                break
+            else:
+                keys.append(_key(text[at]))
+                at += 1
+        return [key for key in keys if key]
+
+    def settle(self) -> list[str]:
+        """Nothing more has come in a moment: an escape alone is the key of that name."""
+        rest, self._rest = self._rest, ""
+        return [key for key in map(_key, rest) if key]
+
+
+def _key(character: str) -> str:
+    return _NAMES.get(character) or (character if character.isprintable() else "")

@@ -1,0 +1,72 @@
+"""What `top` shows: what was read at one time, and what it says of an instance that holds a GPU. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from cli.formatting import DASH, age, or_dash
+from cli.sparkline import Values
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.gpus import GpuView
+    from schemas.api.instances import InstanceView
+    from schemas.api.workers import WorkerView
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was read at one time.
+
+    Attributes:
+        url: of the controller.
+        window_s: length of the utilization graphs.
+        gpus_in_all: counts also the GPUs that were not read.
+        instances: by name: those that hold a GPU of `gpus`, and others.
+        series: of GPUs, by UUID.
+        pending: how many instances are pending; None: unknown.
+        scope: the one worker that is shown; None: all.
+    """
+
+    url: str
+    now: datetime
+    window_s: float
+    workers: "Sequence[WorkerView]"
+    gpus: "Sequence[GpuView]"
+    gpus_in_all: int
+    instances: "Mapping[str, InstanceView]" = field(default_factory=dict)
+    series: Mapping[str, Values] = field(default_factory=dict)
+    pending: int | None = None
+    scope: str | None = None
+
+
+class Held(NamedTuple):
+    """What the policy of an instance found, in words: how long it is idle, when it is stopped, and the verdict.
+
+    `idle_s` and `stops_in_s` are the same in seconds; None: not idle, or no stop is due.
+    """
+
+    idle_for: str = DASH
+    stops_in: str = DASH
+    verdict: str = ""
+    idle_s: float | None = None
+    stops_in_s: float | None = None
+
+
+def held_by(instance: "InstanceView | None", now: datetime) -> Held:
+    """What is said of an instance that holds a GPU; None: it is unknown."""
+    judged = instance.status.utilization if instance is not None else None
+    if judged is None:
+        return Held()
+    idle_s = None if judged.low_since is None else (now - judged.low_since).total_seconds()
+    due, due_s, dry_run = DASH, None, " (dry run)" if judged.dry_run else ""
+    if judged.verdict == "unknown" and judged.due_at is None:
+        due = or_dash(judged.reason)
+    elif judged.action == "notify":
+        due = DASH  # the policy stops nothing
+    elif judged.verdict == "idle":
+        due, due_s = "idle" + dry_run, 0.0
+    elif judged.due_at is not None and judged.low_since is not None:
+        later = max(judged.due_at, now)
+        due, due_s = age(now, later) + dry_run, (later - now).total_seconds()
+    return Held(age(judged.low_since, now), due, judged.verdict, idle_s, due_s)
