@@ -1,13 +1,12 @@
-"""The cluster's page: figures that are true within seconds, the map by keys, what needs an operator, the lost way."""
+"""The cluster's page: figures that are true within seconds, the map by keys, and what needs an operator."""
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
-from support.browser.dashboard import Seat, key_of, seat
+from support.browser.dashboard import Seat
 from support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -91,26 +90,6 @@ async def test_what_needs_an_operator_comes_and_goes(admin: Seat, cluster_a: Clu
     await expect(needs).to_contain_text("exited with code 3")
     await cluster_a.delete("crash")
     await expect(needs).to_contain_text("Nothing needs you.", timeout=20_000)
-
-
-async def test_a_lost_connection_is_said_and_comes_back(browser: Browser, cluster_a: Cluster) -> None:
-    key, _ = await key_of(cluster_a, "admin", "bob")
-    async with seat(browser, cluster_a.url, key) as taken:
-        page = await taken.live()
-        await apply(cluster_a, "leaving", resources=SMALL)
-        await expect(page.locator(".cell.held")).to_have_count(1)
-        await cluster_a.delete("leaving")
-        cluster_a.kill("controller")
-        live = page.locator("[data-part=live]")
-        await expect(live).to_have_text(re.compile(r"no connection since \d\d:\d\d:\d\d"), timeout=3000)
-        await expect(page.locator("main")).to_have_class(re.compile("stale"))
-        await expect(page.locator(".cell")).to_have_count(12)
-        await asyncio.sleep(3)
-        await cluster_a.start_controller()
-        await expect(live).to_have_text("live", timeout=20_000)
-        await cluster_a.gone("leaving")
-        await expect(page.locator(".cell.held")).to_have_count(0, timeout=WITHIN_MS)
-        await expect(page.locator(".cell")).to_have_count(12)
 
 
 async def test_one_panel_that_fails_fails_alone(admin: Seat) -> None:

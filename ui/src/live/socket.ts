@@ -21,8 +21,12 @@ interface Subscription {
 }
 
 const SESSION_OVER = 4401;
-const FIRST_WAIT_MS = 500;
+const SHORTEST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
+/** A try waits this part of the time without a connection: a return after 20 s is noticed within 4 s. */
+const WAIT_PART = 1 / 5;
+/** A try without an answer for so long is given up: a host that is off swallows what is sent to it. */
+const TRY_MS = 10_000;
 /** A quiet cluster sends nothing, and a page does not see the server's pings: after so long it asks for a sign of life. */
 const QUIET_MS = 15_000;
 /** Without an answer to that for so long, the connection is dead. */
@@ -33,9 +37,9 @@ const LARGE_FIRST: ReadonlySet<Topic> = new Set<Topic>(["objects", "gpus"]);
 /** The id of the question. Subscriptions count from 1. */
 const PING_ID = 0;
 
-/** How long to wait before the n-th try: doubled each time up to 10 s, of which a third is random. */
-export function waitBefore(tries: number, random: number = Math.random()): number {
-  const full = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** tries);
+/** How long to wait before the next try: it grows with the time without a connection, up to 10 s; a third is random. */
+function waitAfter(awayMs: number, random: number = Math.random()): number {
+  const full = Math.min(LONGEST_WAIT_MS, Math.max(SHORTEST_WAIT_MS, awayMs * WAIT_PART));
   return full * (2 / 3 + random / 3);
 }
 
@@ -44,7 +48,6 @@ export class LiveSocket {
   private readonly subscriptions = new Map<number, Subscription>();
   private socket: WebSocket | null = null;
   private nextId = 1;
-  private tries = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private silence: ReturnType<typeof setTimeout> | undefined;
   private closed = false;
@@ -53,6 +56,8 @@ export class LiveSocket {
     private readonly url: string,
     private readonly onSessionOver: () => void,
   ) {
+    addEventListener("online", this.hurry);
+    document.addEventListener("visibilitychange", this.hurry);
     this.connect();
   }
 
@@ -69,6 +74,8 @@ export class LiveSocket {
   /** Ends the connection for good. */
   close(): void {
     this.closed = true;
+    removeEventListener("online", this.hurry);
+    document.removeEventListener("visibilitychange", this.hurry);
     clearTimeout(this.timer);
     clearTimeout(this.silence);
     this.subscriptions.clear();
@@ -82,8 +89,10 @@ export class LiveSocket {
   private connect(): void {
     const socket = new WebSocket(this.url);
     this.socket = socket;
+    this.timer = undefined;
+    const giveUp = setTimeout(() => socket.close(), TRY_MS);
     socket.onopen = () => {
-      this.tries = 0;
+      clearTimeout(giveUp);
       this.state.value = { state: "live" };
       this.listen();
       for (const [id, subscription] of this.subscriptions) {
@@ -100,6 +109,7 @@ export class LiveSocket {
       subscription.take(message);
     };
     socket.onclose = (event) => {
+      clearTimeout(giveUp);
       clearTimeout(this.silence);
       if (this.closed || this.socket !== socket) return;
       if (event.code === SESSION_OVER) {
@@ -107,10 +117,19 @@ export class LiveSocket {
         this.onSessionOver();
         return;
       }
-      if (this.state.value.state !== "away") this.state.value = { state: "away", since: Date.now() };
-      this.timer = setTimeout(() => this.connect(), waitBefore(this.tries++));
+      const state = this.state.value;
+      const since = state.state === "away" ? state.since : Date.now();
+      if (state.state !== "away") this.state.value = { state: "away", since };
+      this.timer = setTimeout(() => this.connect(), waitAfter(Date.now() - since));
     };
   }
+
+  /** Tries at once where the network or the reader has come back: a hidden page's timers may be a minute late. */
+  private readonly hurry = (): void => {
+    if (this.timer === undefined || document.hidden) return;
+    clearTimeout(this.timer);
+    this.connect();
+  };
 
   /** Begins to wait for the next message anew. */
   private listen(): void {
