@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from controller.domain.series import Times, Values
+
 MINUTE_S: Final = 60.0
 
 
@@ -13,13 +17,21 @@ class Track(NamedTuple):
     own: bool
 
 
-class Minute(NamedTuple):
-    """One minute of a track. `at`: its end in seconds; utilization in percent."""
+class Minutes(NamedTuple):
+    """The minutes of a track, oldest first, as columns. `at`: their ends in seconds; `high` in percent."""
 
-    at: float
-    mean: float
-    high: float
-    covered_s: float
+    at: Times
+    high: Values
+    covered_s: Values
+
+    def between(self, begin: float, end: float) -> "Minutes":
+        """Those that begin at `begin` or later and end at `end` or earlier."""
+        first = int(np.searchsorted(self.at, begin + MINUTE_S))
+        last = int(np.searchsorted(self.at, end, side="right"))
+        return Minutes(self.at[first:last], self.high[first:last], self.covered_s[first:last])
+
+
+NO_MINUTES: Final = Minutes(np.empty(0), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from controller.decide.policies.replay import freed_gpu_s
+from controller.api.resources.idle_replay import would_free as all_freed
 from controller.store.core.database import Database
-from controller.store.telemetry.claim_history import read_pasts
 from controller.store.telemetry.idle_report import Sums, add_usage, days, read_claimed
 from schemas.manifest.policy import UtilizationPolicy
 from support.database.history import at, minutes, partitions, span
@@ -111,6 +110,34 @@ async def test_deployments_of_one_name_are_counted_apart_and_live_claims_continu
     assert (sums.spent[before].total.claimed_s, sums.spent[after].total.claimed_s) == (600, 1800 / 4)
 
 
+@pytest.mark.usefixtures("host")
+async def test_a_claim_of_the_whole_time_counts_as_two_claims_of_its_halves_do(migrated: Database) -> None:
+    """The one is summed in the order of the table, the others claim by claim. Also where the time cuts minutes."""
+    whole, halves = await add_deployment(migrated, "whole"), await add_deployment(migrated, "halves")
+    await span(migrated, A, "w", whole, -HOUR, 2 * HOUR, share=0.5)
+    await span(migrated, B, "h", halves, -HOUR, 1830, share=0.5)
+    await span(migrated, B, "h", halves, 1830, 2 * HOUR, share=0.5, epoch=2)
+    for device, instance in ((A, "w"), (B, "h"), (A, ""), (B, "")):
+        values = each(-HOUR, 2 * HOUR, 0)
+        await minutes(migrated, device, [(s, s / 60 * 7 % 100) for s, _ in values], instance=instance)
+    for begin, end in ((0, HOUR), (15, HOUR - 10), (90, 1900)):
+        spent = (await summed(migrated, begin, end, **{whole: 42, halves: 42})).spent
+        one, two = spent[whole].total, spent[halves].total
+        assert one.wasted_s > 0
+        assert (one.known_s, one.used_s, one.wasted_s) == pytest.approx((two.known_s, two.used_s, two.wasted_s))
+
+
+@pytest.mark.usefixtures("host")
+async def test_each_deployment_has_its_own_minimum(migrated: Database) -> None:
+    low, high, other = [await add_deployment(migrated, name) for name in ("low", "high", "other")]
+    for uid, name in ((low, "l"), (high, "h"), (other, "o")):
+        await span(migrated, A, name, uid, 0, HOUR, share=0.25)
+        await minutes(migrated, A, [*each(0, 600, 5), *each(600, 1800, 30), *each(1800, HOUR, 60)], instance=name)
+    spent = (await summed(migrated, **{low: 5, high: 60})).spent
+    wasted = [spent[uid].total.wasted_s for uid in (low, high, other)]
+    assert wasted == pytest.approx([0, 1800 / 4, 600 / 4])
+
+
 async def test_days_follow_one_another_to_the_end() -> None:
     begin, end = at(0), at(0) + timedelta(days=2)
     cut = list(days(begin, end))
@@ -146,13 +173,7 @@ async def would_free(
     db: Database, begin: float = 0, end: float = HOUR, *, minimum: int = 50, window: int = 600
 ) -> float:
     policy = UtilizationPolicy(min_gpu_utilization=minimum, time_window=window)
-    freed, after = 0.0, ""
-    while after is not None:
-        async with db.snapshot() as c:
-            pasts, after = await read_pasts(c, at(begin), at(end), window, after)
-        for past in pasts:
-            freed += sum(freed_gpu_s(past.claims, past.minutes, policy, at(begin).timestamp()).values())
-    return freed
+    return sum(sum(freed.values()) for freed in (await all_freed(db, at(begin), at(end), policy)).values())
 
 
 @pytest.mark.usefixtures("host")

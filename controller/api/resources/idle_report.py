@@ -1,7 +1,6 @@
 """The idle report: GPU hours claimed, used, wasted and freed, and what a policy with other figures would have freed."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -12,14 +11,13 @@ from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of, whole_number
 from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
+from controller.api.resources.idle_replay import would_free
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
-from controller.decide.policies.replay import freed_gpu_s
 from controller.domain.gpu_prices import GpuPrices
 from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
-from controller.store.telemetry.claim_history import read_pasts
 from controller.store.telemetry.idle_report import (
     DeploymentUsage,
     Sums,
@@ -75,17 +73,23 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
 async def _report(
     database: Database, since_s: float, replayed: UtilizationPolicy | None, prices: GpuPrices
 ) -> IdleReport:
-    """Reads in several short transactions, since the past does not change."""
+    """Reads in several short transactions, since the past does not change; the replay's at the same time."""
     async with database.snapshot() as connection:
         until = await rolled_up_to(connection)
         since = since_of(until, since_s)
         sums = await read_claimed(connection, since, until)
         policies = await effective_policies(connection, list(sums.spent))
     minimums = {uid: policy.spec.min_gpu_utilization for uid, policy in policies.items()}
-    for begin, end in days(since, until):
-        async with database.snapshot() as connection:
-            await add_usage(connection, sums, begin, end, minimums, WASTED_BELOW)
-    would = await _would_free(database, since, until, replayed) if replayed else None
+    replay = asyncio.create_task(would_free(database, since, until, replayed)) if replayed else None
+    try:
+        for begin, end in days(since, until):
+            async with database.snapshot() as connection:
+                await add_usage(connection, sums, begin, end, minimums, WASTED_BELOW)
+        would = await replay if replay else None
+    finally:
+        if replay:
+            replay.cancel()
+            await asyncio.gather(replay, return_exceptions=True)
     items = [_item(uid, spent, policies.get(uid), would, prices) for uid, spent in sums.spent.items()]
     items.sort(key=lambda item: (-item.gpu_hours.wasted, item.deployment, item.uid))
     return IdleReport(
@@ -101,23 +105,6 @@ async def _report(
         total_cost=total_cost([item.cost for item in items if item.cost]) if prices else None,
         unpriced=unpriced(sums.spent.values(), prices),
     )
-
-
-async def _would_free(
-    database: Database, since: datetime, until: datetime, policy: UtilizationPolicy
-) -> dict[str, dict[str, float]]:
-    """GPU seconds that the policy would have freed, by deployment uid and the GPUs' model."""
-    freed: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    after: str | None = ""
-    while after is not None:
-        async with database.snapshot() as connection:
-            pasts, after = await read_pasts(connection, since, until, policy.time_window, after)
-        for past in pasts:
-            # Tens of thousands of minutes: too long for the event loop.
-            found = await asyncio.to_thread(freed_gpu_s, past.claims, past.minutes, policy, since.timestamp())
-            for model, seconds in found.items():
-                freed[past.deployment_uid][model] += seconds
-    return freed
 
 
 def _item(

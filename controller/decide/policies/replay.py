@@ -1,43 +1,86 @@
 """What a policy would have freed: the verdict for each minute of the past. Pure.
 
-The history holds a mean and a maximum per minute, which count as a sample that speaks for the seconds of the minute
-that were read. It holds no requests, so requests are ignored. An instance is followed from its start until its first
-idle verdict. From then on, all that it held without a gap would have been free, restarts in place included.
+The history holds a maximum per minute, which counts as a sample that speaks for the seconds of the minute that were
+read. It holds no requests, so requests are ignored. An instance is followed from its start until its first idle
+verdict. From then on, all that it held without a gap would have been free, restarts in place included.
+
+A verdict depends on the minutes of its window alone. So the past may be looked at in parts, one after the other, and
+nothing more is looked at once it is decided. `judge` alone says what is idle; minutes after which it cannot say so are
+left out before, by columns.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.history import MINUTE_S, Minute, PastClaim, Track
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
+from controller.domain.history import MINUTE_S, NO_MINUTES, Minutes, PastClaim, Track
+from controller.domain.series import Series, Times
 from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
+# A sample counts as following the one before it though it begins a little later; `windows.py` says how much.
+_JOINED_S: Final = 0.5
+_BEFORE_S: Final = 2 * MINUTE_S  # a window may begin within a minute, and whether a gap came before it counts
 
 
-def freed_gpu_s(
-    claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
-) -> dict[str, float]:
-    """GPU seconds that the policy would have freed of one instance from `since` on, by the GPUs' model.
+class Replay:
+    """A policy over the past of one instance.
 
     Args:
         claims: all of the instance's claims.
-        minutes: of its GPUs, oldest first, from the policy's window before `since` on.
         policy: the policy; its action does not matter.
-        since: nothing counts as freed before.
     """
-    freed: dict[str, float] = defaultdict(float)
-    policy = policy.model_copy(update={"ignore_requests": True})
-    for chain in _chains(claims):
-        idle_at = _first_idle(chain, minutes, policy, since)
-        if idle_at is not None:
-            for claim in chain:
-                freed[claim.model] += claim.share * max(0.0, claim.ended - max(claim.began, idle_at))
-    return freed
+
+    def __init__(self, claims: Sequence[PastClaim], policy: UtilizationPolicy) -> None:
+        self._policy = policy.model_copy(update={"ignore_requests": True})
+        self._chains = _chains(claims)
+        self._idle_at: list[float | None] = [None] * len(self._chains)
+
+    def tracks(self, begin: float, end: float) -> set[Track]:
+        """What `look` needs the minutes of, for the same times."""
+        return {claim.track for _, epoch in self._undecided(begin, end) for claim in epoch}
+
+    def look(self, minutes: Mapping[Track, Minutes], begin: float, end: float) -> None:
+        """Looks for idle verdicts from `begin` to `end`. Parts of the past are to be looked at in their order.
+
+        Args:
+            minutes: of the `tracks`, from `reach_s` before `begin` on.
+            begin: inclusive.
+            end: inclusive; the end of a minute.
+        """
+        for n, epoch in self._undecided(begin, end):
+            if self._idle_at[n] is None:
+                self._idle_at[n] = _first_idle(epoch, minutes, self._policy, begin, end)
+
+    def freed_gpu_s(self) -> dict[str, float]:
+        """GPU seconds that the policy would have freed, as far as was looked, by the GPUs' model."""
+        freed: dict[str, float] = defaultdict(float)
+        for chain, idle_at in zip(self._chains, self._idle_at, strict=True):
+            if idle_at is not None:
+                for claim in chain:
+                    freed[claim.model] += claim.share * max(0.0, claim.ended - max(claim.began, idle_at))
+        return freed
+
+    def _undecided(self, begin: float, end: float) -> list[tuple[int, list[PastClaim]]]:
+        """Epochs that held GPUs then, in order, each with the number of its chain."""
+        found = []
+        for n, chain in enumerate(self._chains):
+            if self._idle_at[n] is None:
+                for number in sorted({claim.epoch for claim in chain}):
+                    epoch = [claim for claim in chain if claim.epoch == number]
+                    if min(claim.ended for claim in epoch) >= begin and min(claim.began for claim in epoch) <= end:
+                        found.append((n, epoch))
+        return found
+
+
+def reach_s(policy: UtilizationPolicy) -> float:
+    """Seconds before a verdict whose minutes it depends on."""
+    return policy.time_window + _BEFORE_S
 
 
 def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
@@ -55,43 +98,53 @@ def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
 
 
 def _first_idle(
-    chain: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
+    claims: Sequence[PastClaim], minutes: Mapping[Track, Minutes], policy: UtilizationPolicy, begin: float, end: float
 ) -> float | None:
-    for epoch in sorted({claim.epoch for claim in chain}):
-        found = _idle_in_epoch([c for c in chain if c.epoch == epoch], minutes, policy, since)
-        if found is not None:
-            return found
-    return None
-
-
-def _idle_in_epoch(
-    claims: Sequence[PastClaim], minutes: Mapping[Track, Sequence[Minute]], policy: UtilizationPolicy, since: float
-) -> float | None:
+    """The end of the first minute after which one epoch is idle."""
     started = claims[0].running_since
     if started is None:
         return None
     ended = min(claim.ended for claim in claims)
-    uses = tuple(GpuUse(c.track.device, c.worker, Series(), own=c.track.own) for c in claims)
-    mean = MeanSeries([gpu.series for gpu in uses])
-    use = InstanceUse(phase="running", running_since=started, gpus=uses, mean=mean)
-    arrivals = sorted(
-        (minute, n)
-        for n, claim in enumerate(claims)
-        for minute in minutes.get(claim.track, ())
-        if started <= minute.at - MINUTE_S and minute.at <= ended
-    )
-    not_before = started + policy.grace_period + policy.time_window
-    for k, (minute, n) in enumerate(arrivals):
-        uses[n].series.put(minute.at, MINUTE_S, minute.mean, minute.high, min(minute.covered_s, MINUTE_S))
-        if policy.gpus == "all" and minute.high >= policy.min_gpu_utilization:
-            not_before = max(not_before, minute.at + policy.time_window)  # busy until then
-        together = k + 1 < len(arrivals) and arrivals[k + 1][0].at == minute.at
-        if together or minute.at < not_before:
+    tracks = [minutes.get(claim.track, NO_MINUTES).between(started, ended) for claim in claims]
+    not_before = max(begin, started + policy.grace_period + policy.time_window)
+    times = np.unique(np.concatenate([track.at for track in tracks]))
+    times = times[(times >= not_before) & (times <= end)]
+    if policy.gpus == "all":
+        for track in tracks:
+            times = times[_may_be_idle(track, policy, times)]
+    for now in times.tolist():
+        if now < not_before:
             continue
-        for gpu in uses:
-            gpu.series.trim(minute.at - policy.time_window - MINUTE_S)
-        verdict = judge(policy, use, minute.at)
-        if verdict.verdict == "idle" and minute.at >= since:
-            return minute.at
+        gpus = tuple(
+            GpuUse(claim.track.device, claim.worker, _window(track, now, policy), own=claim.track.own)
+            for claim, track in zip(claims, tracks, strict=True)
+        )
+        verdict = judge(policy, InstanceUse(phase="running", running_since=started, gpus=gpus), now)
+        if verdict.verdict == "idle":
+            return float(now)
         not_before = max(not_before, verdict.due_at or 0.0)
     return None
+
+
+def _may_be_idle(track: Minutes, policy: UtilizationPolicy, times: Times) -> NDArray[np.bool_]:
+    """Whether no minute in the window before each of the times was in use, and enough of it can have been read."""
+    first = np.searchsorted(track.at, times - policy.time_window, side="right")
+    last = np.searchsorted(track.at, times, side="right")
+    in_use = np.concatenate([[0], np.cumsum(track.high >= policy.min_gpu_utilization)])
+    most_s = np.minimum(track.covered_s.astype(np.float64), MINUTE_S) + _JOINED_S
+    read_s = np.concatenate([[0.0], np.cumsum(most_s)])
+    enough = read_s[last] - read_s[first] >= policy.min_coverage * policy.time_window - _JOINED_S
+    found: NDArray[np.bool_] = (in_use[last] == in_use[first]) & enough
+    return found
+
+
+def _window(track: Minutes, now: float, policy: UtilizationPolicy) -> Series:
+    """The minutes that a verdict at that time depends on."""
+    series = Series()
+    first, last = np.searchsorted(track.at, (now - reach_s(policy), now), side="right")
+    at = track.at[first:last]
+    if len(at):
+        since = at - np.minimum(track.covered_s[first:last].astype(np.float64), MINUTE_S)
+        high = track.high[first:last]
+        series.append(at, since, MINUTE_S, high, high)
+    return series

@@ -48,6 +48,12 @@ async def test_two_weeks_are_reported_at_once(api: ServedApi, db: Database) -> N
     assert abs(total["wasted"] / total["claimed"] - 2 / 3) < 0.01
     assert abs(total["unknown"]) < 1
     assert took_s < MOST_S
+    path = f"/api/v1/reports/idle?since={DAYS}d&min_gpu_utilization=4"
+    _, report = await best_of_three(api, f"{path}&time_window=90m")
+    assert abs(report["total"]["would_free"] / total["claimed"] - 1) < 0.05, "idle in the first quiet hours"
+    took_s, report = await best_of_three(api, f"{path}&time_window=3h")
+    assert report["total"]["would_free"] == 0, "all of it had to be looked at"
+    assert took_s < 2 * MOST_S
 
 
 async def best_of_three(api: ServedApi, path: str) -> tuple[float, dict[str, Any]]:
