@@ -1,6 +1,7 @@
 """The one order in which every writer of the ledger takes its row locks, so that writers never deadlock.
 
-Deployments, then instances, then workers, then devices; each by key. NO KEY UPDATE is compatible with the foreign keys'
+Deployments, then instances, then policies, then workers, then devices; each by key. What changes policies locks them
+itself (`policies/effects.py`, `deployments/apply_all.py`). NO KEY UPDATE is compatible with the foreign keys'
 KEY SHARE. Workers are share-locked only, since many transactions may place on one at a time.
 """
 

@@ -16,11 +16,14 @@ from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 Kind = Literal["policy", "deployment"]
-# In the order of locks, and each in one order, so that applies of the same objects wait for one another.
+# What does not exist has no row to lock: two applies that create the same objects in different orders would each wait
+# for the other. So applies of several objects go one after the other.
+_ONE_AT_A_TIME: Final = "select pg_advisory_xact_lock(hashtext('gpuward.apply_all'))"
+# In the order of locks (`core/locks.py`), each by key.
 _PRESENT: Final[Mapping[Kind, str]] = {
-    "policy": "select name, generation from policies where name = any($1) order by name for no key update",
     "deployment": """select name, generation from deployments where name = any($1) and deleted_at is null
                       order by uid for no key update""",
+    "policy": "select name, generation from policies where name = any($1) order by uid for no key update",
 }
 
 
@@ -83,6 +86,8 @@ async def apply_all(
         ManifestError: as of a single apply; its paths are those in the request.
     """
     async with database.transaction() as connection:
+        if len(documents) > 1:
+            await connection.execute(_ONE_AT_A_TIME)
         await _check_expected(connection, documents, expected)
         done: list[AppliedDocument] = []
         for one in sorted(documents, key=_order):
@@ -104,7 +109,7 @@ def _within(path: str, problem: FieldProblem) -> FieldProblem:
 
 
 async def _check_expected(connection: Any, documents: Sequence[Document], expected: Expected) -> None:
-    """Locks the objects, and compares their generations. What does not exist yet cannot be locked: see the retry."""
+    """Locks the objects that exist, and compares their generations."""
     changed: list[Changed] = []
     for kind, query in _PRESENT.items():
         wanted = expected.get(kind, {})

@@ -146,6 +146,19 @@ async def test_of_two_applies_of_one_plan_one_is_refused(api: ServedApi, db: Dat
         await rows(db, "delete from deployments where deleted_at is not null")
 
 
+async def test_applies_that_create_the_same_in_other_orders_wait_for_one_another(api: ServedApi, db: Database) -> None:
+    """Without expectations: each finds what the other one made, and none is refused or waits for a deadlock."""
+    manifests = [deployment(f"d{n}") for n in range(8)] + [policy(f"p{n}") for n in range(8)]
+    for _ in range(3):
+        answers = await asyncio.gather(*(together(api, *some) for some in (manifests, manifests[::-1]) * 2))
+        assert [status for status, _ in answers] == [200] * 4, answers
+        outcomes = [{one["outcome"] for one in body["items"]} for _, body in answers]
+        assert outcomes.count({"created"}) == 1
+        assert outcomes.count({"unchanged"}) == 3
+        await rows(db, "delete from deployments")
+        await rows(db, "delete from policies")
+
+
 async def test_a_single_object_may_be_expected_not_to_exist(api: ServedApi) -> None:
     for path, body in (("deployments/a", {"engine": "simulated"}), ("policies/p", RULE)):
         never = {"If-None-Match": "*"}
