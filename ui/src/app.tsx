@@ -11,6 +11,7 @@ import { Cluster } from "./pages/cluster/page";
 import { Failure } from "./parts/panel";
 import { Login } from "./session/login";
 import { resume, session } from "./session/session";
+import { useKeptFocus } from "./shell/focus";
 import { Header } from "./shell/header";
 import { Search } from "./shell/search";
 import { Shortcuts } from "./shell/shortcuts";
@@ -34,6 +35,7 @@ export function App() {
 
 function Dashboard() {
   useEffect(connect, []);
+  useKeptFocus();
   const away = socket.value?.state.value.state === "away";
   return (
     <LocationProvider scope="/ui">

@@ -28,7 +28,7 @@ interface ActProps {
 
 /**
  * A button that changes something. A role that may not has no such button. It is off without a connection and while
- * the controller has not confirmed; a refusal is shown beside it in the API's words.
+ * the controller has not confirmed; a refusal is shown beside it in the API's words. Off, it keeps the focus.
  */
 export function Act({ right, onAct, confirm, tone, disabled = false, children }: ActProps) {
   const busy = useSignal(false);
@@ -47,19 +47,15 @@ export function Act({ right, onAct, confirm, tone, disabled = false, children }:
       busy.value = false;
     }
   };
+  const off = disabled || busy.value || !isLive();
   const press = (): void => {
+    if (off) return;
     if (confirm) asking.value = confirm();
     else void run();
   };
   return (
     <span class="act">
-      <button
-        type="button"
-        class={tone}
-        onClick={press}
-        disabled={disabled || busy.value || !isLive()}
-        aria-busy={busy.value}
-      >
+      <button type="button" class={tone} onClick={press} aria-disabled={off} aria-busy={busy.value}>
         {children}
       </button>
       {refused.value && (

@@ -12,8 +12,10 @@ export function Dialog({ title, onClose, children }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const before = document.activeElement;
-    dialog.current?.showModal();
+    const shown = dialog.current;
+    shown?.showModal();
     return () => {
+      shown?.close(); // while it is open, nothing else can have the focus
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);

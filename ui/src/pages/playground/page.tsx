@@ -61,6 +61,7 @@ function Chat({ models }: { models: readonly string[] }) {
   const measured = useSignal<Measured>(NOTHING);
   const failed = useSignal("");
   const under = useRef<AbortController | null>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
   const busy = useSignal(false);
   useEffect(() => () => under.current?.abort(), []);
 
@@ -70,6 +71,7 @@ function Chat({ models }: { models: readonly string[] }) {
     if (!content || busy.value) return;
     turns.value = [...turns.value, { role: "user", content }];
     prompt.value = "";
+    field.current?.focus(); // Send is off now
     failed.value = "";
     measured.value = NOTHING;
     busy.value = true;
@@ -88,6 +90,10 @@ function Chat({ models }: { models: readonly string[] }) {
       busy.value = false;
       under.current = null;
     }
+  };
+  const stopAsking = (): void => {
+    under.current?.abort();
+    field.current?.focus();
   };
   return (
     <div class="halves">
@@ -125,6 +131,7 @@ function Chat({ models }: { models: readonly string[] }) {
             Message
           </label>
           <textarea
+            ref={field}
             id="prompt"
             rows={3}
             value={prompt.value}
@@ -141,7 +148,7 @@ function Chat({ models }: { models: readonly string[] }) {
             <button type="submit" class="primary" disabled={busy.value || !prompt.value.trim()}>
               Send
             </button>
-            <button type="button" disabled={!busy.value} onClick={() => under.current?.abort()}>
+            <button type="button" disabled={!busy.value} onClick={stopAsking}>
               Stop
             </button>
             <button
