@@ -57,7 +57,7 @@ async def test_a_worker_is_cordoned_and_uncordoned(admin: Seat, cluster_a: Clust
 
 async def test_a_viewer_has_no_control_that_changes_anything(browser: Browser, cluster_a: Cluster) -> None:
     key, _ = await key_of(cluster_a, "viewer")
-    allowed = re.compile(r"Search|Table|Map|Try again|Older events|Show more|CSV|Replay|Log out|Copy|^\w[\w ]*[↑↓]?$")
+    allowed = re.compile(r"Search|Table|Map|Try again|Older events|Show more|CSV|Replay|Log out|Copy|^\w[\w ()]*[↑↓]?$")
     changing = re.compile(r"Cordon|Drain|Delete|Stop|Start|Scale|Apply|Make|Revoke|Undo|Go back|Plan", re.IGNORECASE)
     async with seat(browser, cluster_a.url, key) as taken:
         for path in (

@@ -1,7 +1,7 @@
 /** One read of the API as a signal: loading, failed or there. */
 
 import { type Signal, useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { ApiError, request } from "./request";
 
 export type Loaded<T> =
@@ -18,6 +18,11 @@ export function useResource<T>(path: string | null, everyMs = 0, read: Reader<T>
   const loaded = useSignal<Loaded<T>>({ state: "loading" });
   const round = useSignal(0);
   const wanted = round.value;
+  const of = useRef(path);
+  if (of.current !== path) {
+    of.current = path; // the answer of another path is never shown as the one of this path
+    loaded.value = { state: "loading" };
+  }
   useEffect(() => {
     if (path === null) return;
     const ended = new AbortController();

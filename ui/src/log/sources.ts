@@ -108,5 +108,6 @@ function keyOf({ instance, rank, epoch }: Source): string {
 
 /** How a process ended, without the time: "exited with code 3". */
 export function endWords(end: End): string {
-  return end.exit_code === null ? `ended: ${end.reason ?? "gone"}` : `exited with code ${end.exit_code}`;
+  if (end.exit_code === null) return `ended: ${end.reason ?? "gone"}`;
+  return end.exit_code < 0 ? `ended by signal ${-end.exit_code}` : `exited with code ${end.exit_code}`;
 }

@@ -20,9 +20,9 @@ export function WellKnown() {
           <>
             <Table label="Well-known models" columns={COLUMNS} rows={found.items} id={(one) => one.model} />
             <p class="muted">
-              Needs are estimated from published configs, with nothing else stated: for {contextText(found.items[0])}. A
-              plan reads the model's own files. Where each fits was judged by the scheduler at {fullTime(found.at)},
-              each model by itself; nothing is reserved.
+              Needs are estimated from published configs, with nothing else stated: for{" "}
+              {contextText(found.items.find((one) => one.context))}. A plan reads the model's own files. Where each fits
+              was judged by the scheduler at {fullTime(found.at)}, each model by itself; nothing is reserved.
             </p>
           </>
         )}

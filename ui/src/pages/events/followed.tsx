@@ -51,14 +51,18 @@ function List({
   const older = useSignal<Event[]>([]);
   const next = useSignal(first.next ?? null);
   const failed = useSignal<ApiError | null>(null);
-  const since = (): number => come.peek()[0]?.id ?? first.items[0]?.id ?? 0;
+  /** The newest event that is held. Without one there is no `since`: 0 would bring all that were ever kept. */
+  const since = (): number | undefined => come.peek()[0]?.id ?? first.items[0]?.id;
   useLive(
     "events",
     path,
-    () => (deployment === undefined ? { since: since() } : { since: since(), deployment }),
+    () => ({
+      ...(since() === undefined ? {} : { since: since() }),
+      ...(deployment === undefined ? {} : { deployment }),
+    }),
     (message) => {
       const event = message.event as Event | undefined;
-      if (message.type !== "event" || !event || event.id <= since() || !(belongs?.(event) ?? true)) return;
+      if (message.type !== "event" || !event || event.id <= (since() ?? 0) || !(belongs?.(event) ?? true)) return;
       come.value = [event, ...come.peek()].slice(0, MOST);
     },
   );
