@@ -4,7 +4,7 @@ from aiohttp import web
 
 from controller.api.context import KEYS
 from controller.api.errors import ApiError
-from controller.live.credentials import credential_in, session_token
+from controller.live.credentials import credential_in, session_tokens
 from controller.live.key_ring import Principal, session_credential
 from http1.same_origin import SAFE_METHODS, is_same_origin
 
@@ -24,10 +24,11 @@ async def caller_of(request: web.Request) -> Principal | None:
     return principal
 
 
-async def session_of(request: web.Request) -> tuple[Principal | None, str]:
-    """The session's owner, None for one that is over, and what its cookie holds, empty without it."""
-    token = session_token(request.headers.getall("Cookie", ()))
-    return (await request.app[KEYS].authenticate(session_credential(token)) if token else None), token
+async def sessions_of(request: web.Request) -> list[tuple[Principal, str]]:
+    """The sessions that the request carries and that are not over: their owners, and what their cookies hold."""
+    tokens = session_tokens(request.headers.getall("Cookie", ()))
+    found = [(await request.app[KEYS].authenticate(session_credential(token)), token) for token in tokens]
+    return [(principal, token) for principal, token in found if principal is not None]
 
 
 def refuse_other_origins(request: web.Request) -> None:

@@ -45,11 +45,11 @@ def credential_in(values_of: ValuesOf) -> Credential:
     given = next((value for name in _KEY_FIELDS for value in values_of(name) if value), None)
     if given is not None:
         return Credential(key_credential(given))
-    token = session_token(values_of("cookie"))
-    return Credential(session_credential(token), by_cookie=True) if token else Credential()
+    tokens = session_tokens(values_of("cookie"))
+    return Credential(session_credential(tokens[0]), by_cookie=True) if tokens else Credential()
 
 
-def session_token(cookies: Sequence[str]) -> str:
-    """What the session's cookie holds in these `Cookie` fields; empty without it."""
+def session_tokens(cookies: Sequence[str]) -> list[str]:
+    """What the session's cookies hold in these `Cookie` fields; the first one counts."""
     together = "; ".join(cookies)
-    return next((token for name in SESSION_COOKIES if (token := cookie_in(together, name))), "")
+    return [token for name in SESSION_COOKIES if (token := cookie_in(together, name))]

@@ -1,12 +1,13 @@
 """The caller (`GET /me`), and sessions of browsers: an API key is exchanged for a cookie that scripts cannot read."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.body import read_model
-from controller.api.callers import refuse_other_origins, session_of
+from controller.api.callers import refuse_other_origins, sessions_of
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.log_access import may_read_logs
@@ -62,6 +63,7 @@ async def login(request: web.Request) -> web.Response:
     if token is None:
         limit.take_back(principal.key_id, now_s)
         raise ApiError(403, "forbidden", "This key is of one process alone. Log in with one of `gpuward key create`.")
+    await _close_all(request, await sessions_of(request))
     response = json_response(_view(request, principal, session=True))
     own = _cookie_name(request)
     _clear_cookies(request, response, but=own)
@@ -107,14 +109,20 @@ def _too_many(why: str, wait_s: int) -> ApiError:
 
 async def logout(request: web.Request) -> web.Response:
     """`DELETE /session`. One that is over already stays so: the cookie goes all the same."""
-    principal, token = await session_of(request)
-    if principal is not None:
+    sessions = await sessions_of(request)
+    if sessions:
         refuse_other_origins(request)
-        with acting(f"key:{principal.name}", request[REQUEST_ID]):
-            await close_session(request.app[CONTEXT].database, token)
+    await _close_all(request, sessions)
     response = web.Response(status=204)
     _clear_cookies(request, response)
     return response
+
+
+async def _close_all(request: web.Request, sessions: Iterable[tuple[Principal, str]]) -> None:
+    """Ends every session that the request carries, since the browser is to forget the cookies of all."""
+    for principal, token in sessions:
+        with acting(f"key:{principal.name}", request[REQUEST_ID]):
+            await close_session(request.app[CONTEXT].database, token)
 
 
 def _cookie_name(request: web.Request) -> str:

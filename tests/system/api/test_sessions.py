@@ -219,7 +219,9 @@ async def test_behind_tls_the_cookie_is_of_this_host_alone(db: Database) -> None
         assert (kept["secure"], kept["httponly"], kept["samesite"], kept["path"]) == (True, True, "Strict", "/")
         assert (kept["domain"], old["max-age"]) == ("", "0"), "one cookie is left"
         secure = f"{SECURE_SESSION_COOKIE}={kept.value}"
-        for cookie, role in ((secure, "viewer"), (f"{plain}; {secure}", "viewer"), (plain, "admin")):
+        await over(api, plain)
+        other = await login(api)
+        for cookie, role in ((secure, "viewer"), (f"{other}; {secure}", "viewer"), (other, "admin")):
             status, me, _ = await ask(api, "GET", "/api/v1/me", Cookie=cookie, **https)
             assert (status, me["role"]) == (200, role), cookie
         status, _, headers = await ask(api, "DELETE", SESSION, Cookie=secure, Origin=own(api), **https)
@@ -235,6 +237,25 @@ async def test_logging_out_of_what_is_over(api: ServedApi) -> None:
     assert (status, "Set-Cookie" in headers) == (204, False)
     status, _, _ = await ask(api, "DELETE", SESSION, Cookie=await login(api), Origin="https://evil.example")
     assert status == 403
+
+
+async def test_every_session_that_a_browser_forgets_is_over(api: ServedApi) -> None:
+    """Also one beside a cookie that counts first and is over, and one that a new login replaces."""
+    plain = await login(api)
+    both = f"{SECURE_SESSION_COOKIE}=stale; {plain}"
+    assert (await ask(api, "DELETE", SESSION, Cookie=both, Origin=own(api)))[0] == 204
+    await over(api, plain)
+    plain = await login(api)
+    body = {"key": api.keys["viewer"]}
+    assert (await ask(api, "POST", SESSION, body=body, Cookie=plain, Origin=own(api)))[0] == 200
+    await over(api, plain)
+
+
+async def over(api: ServedApi, cookie: str) -> None:
+    """Waits until the session counts no longer: the keys in memory follow the database."""
+    async with asyncio.timeout(10):
+        while (await ask(api, "GET", "/api/v1/me", Cookie=cookie))[0] != 401:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/me", "/v1/models"])
