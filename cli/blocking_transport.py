@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, Answer, Api, NoAnswerError
+from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, NO_HEADERS, Answer, Api, NoAnswerError
 from cli.connection import Connection
 from cli.errors import UsageError
 
@@ -51,11 +51,18 @@ class BlockingTransport:
         """Closes the connection."""
         self._connection.close()
 
-    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        query: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
         """See `Transport`."""
         deadline = time.monotonic() + ANSWER_S
         try:
-            response = self._ask(method, target, query, body, deadline)
+            response = self._ask(method, target, query, body, deadline, headers)
             return Answer(response.status, _fields(response), self._read(response, deadline))
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             self.close()
@@ -87,7 +94,13 @@ class BlockingTransport:
             self.close()
 
     def _ask(
-        self, method: str, target: str, query: Mapping[str, str], body: bytes | None, deadline: float
+        self,
+        method: str,
+        target: str,
+        query: Mapping[str, str],
+        body: bytes | None,
+        deadline: float,
+        more_headers: Mapping[str, str] = NO_HEADERS,
     ) -> http.client.HTTPResponse:
         connection = self._connection
         if connection.sock is not None and (time.monotonic() - self._used_at > _REUSED_S or _has_news(connection.sock)):
@@ -97,7 +110,7 @@ class BlockingTransport:
             connection.connect()
         self._socket = connection.sock  # which the connection forgets where the server ends it after the answer
         self._let_take(deadline)
-        headers = dict(self._headers)
+        headers = {**self._headers, **more_headers}
         if body is not None:
             headers["Content-Type"] = "application/json"
         path = quote(self._prefix, safe=_UNSAFE_IN_PATHS) + target

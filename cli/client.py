@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from cli.api import Json
@@ -15,6 +16,7 @@ CHUNK_BYTES: Final = 64 * 1024
 _MAX_PAGES: Final = 10_000
 _MAX_PAGE: Final = 1000  # objects; the API refuses to send more at once
 _LOCATION: Final = "location"
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
 
 
@@ -33,8 +35,15 @@ class NoAnswerError(Exception):
 class Transport(Protocol):
     """Carries requests to one server. Every method raises `NoAnswerError`."""
 
-    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
-        """One request and its answer. Redirects are not followed. `target`: a path."""
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        query: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
+        """One request and its answer. Redirects are not followed. `target`: a path; `headers`: more than the usual."""
 
     def stream(self, target: str, query: Mapping[str, str], body: bytes | None = None) -> AsyncIterator[Answer | bytes]:
         """A refusal; or the chunks of a body as they arrive, without a deadline. With a body the request is a POST."""
@@ -89,9 +98,10 @@ class Api:
         """Changes fields of an object."""
         return await self._call("PATCH", path, body=body)
 
-    async def delete(self, path: str, **query: str | int | None) -> Json:
-        """Deletes an object."""
-        return await self._call("DELETE", path, query=query)
+    async def delete(self, path: str, *, generation: int | None = None, **query: str | int | None) -> Json:
+        """Deletes an object. With a `generation` the API refuses where the object has another one."""
+        headers = NO_HEADERS if generation is None else {"If-Match": str(generation)}
+        return (await self._exchange("DELETE", path, query=query, headers=headers))[0]
 
     async def stream(self, path: str, *, body: Json | None = None, **query: str | int | None) -> AsyncIterator[bytes]:
         """The chunks of a body as they arrive. There is no deadline, since a log may be silent for hours.
@@ -113,11 +123,17 @@ class Api:
         return (await self._exchange(method, path, query=query, body=body))[0]
 
     async def _exchange(
-        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int | None] | None = None,
+        body: Json | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[Json, Mapping[str, str]]:
         content = None if body is None else json.dumps(body).encode()
         try:
-            answer = await self.transport.exchange(method, path, _query(query or {}), content)
+            answer = await self.transport.exchange(method, path, _query(query or {}), content, headers)
         except NoAnswerError as error:
             raise _unreachable(self.url, error) from error
         if answer.status >= 300:  # noqa: PLR2004 - only 2xx is an answer

@@ -7,7 +7,7 @@ from typing import Final
 
 import aiohttp
 
-from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, Answer, Api, NoAnswerError
+from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, NO_HEADERS, Answer, Api, NoAnswerError
 from cli.connection import Connection
 
 _STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -21,12 +21,19 @@ class LoopTransport:
         self._session = session
         self._url = url
 
-    async def exchange(self, method: str, target: str, query: Mapping[str, str], body: bytes | None) -> Answer:
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        query: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> Answer:
         """See `Transport`."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        sent = {**headers, **({"Content-Type": "application/json"} if body is not None else {})}
         try:
             async with self._session.request(
-                method, self._url + target, params=query, data=body, headers=headers, allow_redirects=False
+                method, self._url + target, params=query, data=body, headers=sent, allow_redirects=False
             ) as response:
                 return await _answer(response)
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -7,10 +7,12 @@ import typer
 
 from cli.api import path_of
 from cli.confirm import confirm_deletion
-from cli.errors import CliError, UsageError
+from cli.errors import UsageError
 from cli.kinds import DEPLOYMENTS
 from cli.selection import selected
 from cli.selectors import Selector
+from cli.several import Refusals
+from cli.shown import Shown, delete_shown
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
@@ -44,8 +46,8 @@ def check_prune(selector: Selector | None, *, prune: bool) -> None:
         raise UsageError("--prune needs a selector that demands a label, such as -l app=x")
 
 
-async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector) -> list[tuple[str, str]]:
-    """Names and uids of the deployments with the labels that no manifest has.
+async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector) -> list[Shown]:
+    """The deployments with the labels that no manifest has.
 
     Raises:
         UsageError: there is no deployment in the manifests, so that all would go.
@@ -54,23 +56,19 @@ async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector
     if not kept:
         raise UsageError("--prune: the files have no deployment; to delete all, run: gpuward delete -l LABELS")
     raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
-    return [(str(r["name"]), str(r["uid"])) for r in raws if r["name"] not in kept and r.get("deleted_at") is None]
+    return [Shown.of(DEPLOYMENTS, r) for r in raws if r["name"] not in kept and r.get("deleted_at") is None]
 
 
-def confirm_prune(found: Sequence[tuple[str, str]], *, yes: bool) -> None:
+def confirm_prune(found: Sequence[Shown], *, yes: bool) -> None:
     """Shows what goes, and returns once that is agreed to. See `confirm_deletion`."""
-    confirm_deletion([f"deployment/{name}" for name, _ in found], yes=yes)
+    confirm_deletion([f"deployment/{one.name}" for one in found], yes=yes)
 
 
-async def prune_each(api: "Api", found: Sequence[tuple[str, str]]) -> None:
-    """Deletes these, but no other one that has a name of theirs meanwhile.
+async def prune_each(api: "Api", found: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
+    """Deletes these as they were shown: what is gone is left out, and what has changed meanwhile is refused."""
 
-    Raises:
-        CliError: one is refused; the rest stays.
-    """
-    for name, uid in found:
-        raw = await api.find(path_of(DEPLOYMENTS.plural, name))
-        if raw is None or raw["uid"] != uid:
-            raise CliError(f"deployment {name!r} was changed meanwhile; run the command again")
-        await api.delete(path_of(DEPLOYMENTS.plural, name))
-        print(block(f"deployment/{name} pruned"), flush=True)
+    async def prune(one: Shown) -> None:
+        if await delete_shown(api, one, selector):
+            print(block(f"deployment/{one.name} pruned"), flush=True)
+
+    await refusals.each(found, prune)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from cli.completion.offers import CONTEXTS, GPUS, Wanted
 
 T = TypeVar("T")
-_MOST: Final = 2000  # names of one list; its first ones
+_MOST: Final = 1000  # names of one list, its first ones: one page, as long as the API lets it be
 _SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # a shell obeys none of them, and terminals neither
 
 

@@ -16,7 +16,7 @@ FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0
 SILENCE_S: Final = 30.0  # a stream that lives sends a comment every ten seconds
 _MOST_BYTES: Final = 512 * 1024 * 1024
-_FOR_GOOD: Final = ("unauthorized", "forbidden", "invalid", "not_found")  # codes that another try does not mend
+_FOR_GOOD: Final = ("unauthenticated", "forbidden", "invalid", "not_found")  # codes that another try does not mend
 _END: Final = b"\n\n"
 _DATA: Final = b"data: "
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from cli.terminal.signals import ENDING, end
+
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # alternate screen, no cursor, no wrapped lines, empty
 _END: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME: Final = "\x1b[H"
 _TO_END_OF_LINE: Final = "\x1b[K"
 _TO_END: Final = "\x1b[J"
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def fit_for_screens() -> bool:
@@ -35,8 +36,8 @@ class Screen:
         self._left: Sequence[str] = ()
 
     def __enter__(self) -> Self:
-        for number in _ENDING:
-            self._handlers[number] = signal.signal(number, _end)
+        for number in ENDING:
+            self._handlers[number] = signal.signal(number, end)
         self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
         try:
             self._begin()
@@ -92,10 +93,6 @@ class Screen:
         os.kill(os.getpid(), number)
         signal.signal(number, self._suspend)
         self._begin()
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _write(text: str) -> None:

@@ -11,6 +11,7 @@ from cli.manifests import manifest_as_json, read_manifests
 from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.runner import TimeoutOption, WaitOption, run
 from cli.selection import SelectorOption
+from cli.several import Refusals
 from cli.wait import ProgressLog, Target, until_running
 from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
@@ -55,9 +56,15 @@ def apply(
         pruned = [] if selector is None else await to_prune(api, manifests, selector)
         confirm_prune(pruned, yes=yes)
         targets = await _apply(api, manifests)
-        await prune_each(api, pruned)
-        if wait:
+        refusals = Refusals()
+        await prune_each(api, pruned, selector, refusals)
+
+        async def until_all_run(targets: list[Target]) -> None:
             await until_running(api, targets, timeout_s, ProgressLog())
+
+        if wait:
+            await refusals.each([targets], until_all_run)
+        refusals.tell()
 
     run(ctx, work, waits=wait)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ from cli.runner import TimeoutOption, WaitOption, run
 from cli.selection import SelectorOption, must_have_labels, selected
 from cli.selectors import Selector
 from cli.several import Refusals
+from cli.shown import Shown, delete_shown
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
@@ -24,7 +25,13 @@ app = typer.Typer()
 _DEFAULT_TIMEOUT_S: Final = 600.0
 _LEAST_WAIT_S: Final = 1.0  # enough to see that an object is gone
 _DELETABLE: Final = (DEPLOYMENTS, POLICIES, WORKERS)
-_Target = tuple[Kind, str]
+
+
+class _Target(NamedTuple):
+    """An object that the words name."""
+
+    kind: Kind
+    name: str
 
 
 @app.command()
@@ -52,17 +59,23 @@ def delete(
 
     async def work(api: "Api") -> None:
         targets = await _targets(api, words or [], selector)
-        if confirm_dead and any(kind is not WORKERS for kind, _ in targets):
+        if confirm_dead and any(target.kind is not WORKERS for target in targets):
             raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
         if selector is not None:
-            confirm_deletion([f"{kind.singular}/{name}" for kind, name in targets], yes=yes)
+            confirm_deletion([f"{target.kind.singular}/{target.name}" for target in targets], yes=yes)
         refusals, deleted = Refusals(), list[tuple[Kind, str, str]]()
+        confirmed = "true" if confirm_dead else None
 
-        async def one(target: _Target) -> None:
-            kind, name = target
-            path = path_of(kind.plural, name)
-            uid = (await api.get(path))["uid"] if wait else ""
-            await api.delete(path, confirm_dead="true" if confirm_dead else None)
+        async def one(target: _Target | Shown) -> None:
+            kind, name = target.kind, target.name
+            if isinstance(target, Shown):
+                uid = target.uid
+                if not await delete_shown(api, target, selector, confirm_dead=confirmed):
+                    return
+            else:
+                path = path_of(kind.plural, name)
+                uid = (await api.get(path))["uid"] if wait else ""
+                await api.delete(path, confirm_dead=confirmed)
             deleted.append((kind, name, uid))
             if not wait:
                 gone = kind is POLICIES  # a policy has no processes that must end first
@@ -76,7 +89,7 @@ def delete(
     run(ctx, work, waits=wait)
 
 
-async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) -> list[_Target]:
+async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
     """The objects to delete.
 
     Raises:
@@ -94,7 +107,7 @@ async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) 
     kind = kind_named(words[0], _DELETABLE) if words else DEPLOYMENTS
     must_have_labels(kind)
     raws = [raw for raw in await api.items(path_of(kind.plural)) if raw.get("deleted_at") is None]
-    found = [(kind, str(raw["name"])) for raw in await selected(api, kind, raws, selector)]
+    found = [Shown.of(kind, raw) for raw in await selected(api, kind, raws, selector)]
     if not found:
         raise NotFoundError(f"no {kind.singular} has the labels {selector.text}; list them: gpuward get {kind.plural}")
     return found
@@ -109,12 +122,12 @@ def targets_of(words: Sequence[str]) -> list[_Target]:
     named = any(words[0].lower() in kind.words for kind in KINDS) and len(words) > 1
     if named:
         kind = kind_named(words[0], _DELETABLE)
-        return list(dict.fromkeys((kind, bare_name(kind, word)) for word in words[1:]))
+        return list(dict.fromkeys(_Target(kind, bare_name(kind, word)) for word in words[1:]))
     targets = []
     for word in words:
         prefix, slash, _ = word.partition("/")
         kind = kind_named(prefix, _DELETABLE) if slash else DEPLOYMENTS
-        targets.append((kind, bare_name(kind, word)))
+        targets.append(_Target(kind, bare_name(kind, word)))
     return list(dict.fromkeys(targets))
 
 

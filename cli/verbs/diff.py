@@ -39,7 +39,7 @@ def diff(
         try:
             check_prune(selector, prune=prune)
             read = read_manifests(files)
-            pruned = [] if selector is None else [name for name, _ in await to_prune(api, read, selector)]
+            pruned = [] if selector is None else [one.name for one in await to_prune(api, read, selector)]
             raw = await api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,6 +11,7 @@ from cli.api import Json, path_of
 from cli.chat import Chat
 from cli.errors import CliError, UsageError
 from cli.runner import TimeoutOption, run
+from cli.terminal.signals import ended_by_signals
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from schemas.printing import block
 
@@ -56,12 +57,13 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     async def delete(api: "Api") -> None:
         await _delete(api, called, made_uid)
 
-    try:
-        run(ctx, start, waits=True)
-        run(ctx, talk)
-    finally:
-        if remove and made_uid:
-            run(ctx, delete)
+    with ended_by_signals() if remove else nullcontext():
+        try:
+            run(ctx, start, waits=True)
+            run(ctx, talk)
+        finally:
+            if remove and made_uid:
+                run(ctx, delete)
 
 
 def name_of(model: str) -> str:
@@ -107,9 +109,9 @@ async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
         raise UsageError("\n".join(["this cannot be deployed:", *(f"  {one}" for one in error.problems)])) from None
     raw = await api.find(path_of("deployments", name))
     if raw is None or raw.get("deleted_at") is not None:  # what is deleted leaves its name free at once
-        raw, _ = await api.apply(path_of("deployments", name), spec_as_json(manifest))
-        print(f"deployment/{name} created", file=sys.stderr)
-        return raw, True
+        raw, outcome = await api.apply(path_of("deployments", name), spec_as_json(manifest))
+        print(block(f"deployment/{name} {outcome}"), file=sys.stderr)
+        return raw, outcome == "created"  # else another call made it since
     if raw["spec"].get("model") != wanted["model"]:
         raise CliError(f"deployment {name!r} exists, with the model {raw['spec'].get('model')}; write another --name")
     print(f"deployment/{name} exists, and is used as it is", file=sys.stderr)

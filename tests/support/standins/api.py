@@ -17,6 +17,7 @@ KEY = "gpw_test"
 Json = dict[str, Any]
 Handler = Callable[[web.Request], Any]
 _START_S = 10.0
+_MOST_ITEMS = 1000  # of one page
 
 
 def now_text(age_s: float = 0.0) -> str:
@@ -117,6 +118,7 @@ class ApiDouble:
         self.watch: Json | None = None  # the policy in its answer
         self.watches: list[asyncio.Queue[Json | None]] = []  # of open ones; None ends one
         self.watch_asked: list[dict[str, str]] = []
+        self.before: Callable[[str, str], None] = lambda _method, _path: None  # runs before each request is answered
         self.refuse: Handler | None = None  # answers every request, where set
 
     def add(self, *things: Json) -> None:
@@ -156,11 +158,14 @@ class ApiDouble:
         body = await request.json() if request.can_read_body else None
         self.asked.append((request.method, request.path, dict(request.query), body))
         if request.headers.get("Authorization") != f"Bearer {self.key}":
-            return refusal(401, "unauthorized", "the key is missing or unknown")
+            return refusal(401, "unauthenticated", "the key is missing or unknown")
+        self.before(request.method, request.path)
         response: web.StreamResponse = await (self.refuse or handler)(request)
         return response
 
     async def _list(self, request: web.Request) -> web.Response:
+        if not 1 <= int(request.query.get("limit", "100")) <= _MOST_ITEMS:
+            return refusal(400, "invalid", f"limit: must be from 1 to {_MOST_ITEMS}")
         items = list(self.objects[request.match_info["kind"]].values())
         if "deployment" in request.query:
             items = [i for i in items if i["spec"]["deployment"] == request.query["deployment"]]
@@ -194,6 +199,9 @@ class ApiDouble:
         pool: dict[str, Any] = self.secrets if kind == "secrets" else self.objects.get(kind, {})
         if name not in pool:
             return self._unknown(request)
+        expected = request.headers.get("If-Match")
+        if expected is not None and expected != str(pool[name].get("generation")):
+            return refusal(412, "generation_conflict", f"{name} has another generation")
         if kind != "deployments":
             del pool[name]
         else:
@@ -210,7 +218,7 @@ class ApiDouble:
     def _write(self, name: str, spec: Json) -> str:
         before = self.objects["deployments"].get(name)
         outcome = "unchanged"
-        if before is None:
+        if before is None or before["deleted_at"] is not None:
             outcome = "created"
             self.add(deployment(name, "pending", spec=spec))
         elif before["spec"] != {"engine": "simulated", "replicas": 1, **spec}:

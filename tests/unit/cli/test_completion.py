@@ -99,6 +99,12 @@ def test_contexts_are_offered_and_the_one_of_the_line_is_asked(cluster, tmp_path
     assert in_bash("gpuward stop ", tmp_path) == []
 
 
+def test_names_are_asked_for_in_a_page_that_the_api_sends(cluster, tmp_path):
+    cluster.asked.clear()
+    assert in_bash("gpuward stop ", tmp_path, GPUWARD_URL=cluster.url, GPUWARD_API_KEY=KEY) == ["chat", "code"]
+    assert [query["limit"] for _, _, query, _ in cluster.asked] == ["1000"]
+
+
 def test_what_is_not_a_name_is_left_to_typer(tmp_path):
     assert in_bash("gpuward sto", tmp_path) == ["stop"]
     assert "--follow" in in_bash("gpuward logs --fo", tmp_path)

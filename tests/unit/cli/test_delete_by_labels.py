@@ -67,3 +67,41 @@ def test_a_gpu_is_cordoned_by_the_names_that_are_printed(gpuward, api, verb, nam
     asked = [path for method, path, _, _ in api.asked if method == "POST"]
     assert asked == ([f"/api/v1/gpus/{uuid}/{verb}"] if uuid else [])
     assert done.exit_code == (0 if uuid else 3), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (lambda held: held["a"].update(generation=2), 1, "deployment 'a' was changed meanwhile"),
+        (lambda held: held.update(a=deployment("a", spec={"labels": {"app": "x"}})), 1, "was changed meanwhile"),
+        (lambda held: held.pop("a"), 0, "deployment/a is gone already"),
+        (lambda held: held["a"].update(deleted_at=now_text()), 0, "deployment/a is gone already"),
+    ],
+)
+def test_only_what_was_shown_is_deleted(gpuward, labelled, monkeypatch, change, code, message):
+    def ask(*_names, **_how) -> None:
+        change(labelled.objects["deployments"])  # while the question stands
+
+    monkeypatch.setattr("cli.verbs.delete.confirm_deletion", ask)
+    done = gpuward("delete", "-l", "app=x")
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert deleted(labelled) == ["/api/v1/deployments/b"]
+
+
+def test_what_changes_at_the_last_moment_is_not_deleted(gpuward, labelled):
+    """The API compares the generation, too."""
+
+    def late(method: str, _path: str) -> None:
+        if method == "DELETE":
+            labelled.objects["deployments"]["a"]["generation"] = 7
+
+    labelled.before = late
+    done = gpuward("delete", "-l", "app=x", "--yes")
+    assert (done.exit_code, "'a' was changed meanwhile" in done.stderr) == (1, True)
+    assert labelled.objects["deployments"]["a"]["deleted_at"] is None
+
+
+def test_a_worker_is_deleted_by_its_labels(gpuward, api):
+    api.add(worker("w1", labels={"zone": "a"}), worker("w2"))
+    assert gpuward("delete", "worker", "-l", "zone=a", "--yes").exit_code == 0
+    assert deleted(api) == ["/api/v1/workers/w1"]

@@ -112,6 +112,16 @@ def test_it_goes_on_after_a_restart_and_says_so(api):
     assert "the database is unavailable" in told
 
 
+def test_it_ends_where_its_key_is_revoked(api):
+    api.add(deployment("chat"))
+    with following(api, "get", "deployments", "-w", "-o", "name") as called:
+        assert line(called) == ["deployment/chat"]
+        api.key = "another"
+        api.tell("", None)
+        assert called.wait(20) == 1
+        assert "valid key" in called.communicate()[1]
+
+
 async def refusal_later(api):
     """A refusal of one request."""
     api.refuse = None

@@ -103,3 +103,43 @@ def test_diff_shows_what_would_go(gpuward, api):
     shown = json.loads(gpuward("diff", *PRUNE[1:], "-o", "json", stdin=KEPT).stdout)
     assert shown["pruned"] == ["b"]
     assert written(api) == []
+
+
+def changed_when_read(api, change) -> None:
+    """Changes deployment `b` once it has been shown, before it is read again."""
+
+    def script(kind: str, name: str) -> None:
+        if (kind, name) == ("deployments", "b"):
+            change(api.objects[kind])
+
+    api.script = script
+
+
+def test_one_that_lost_the_label_meanwhile_stays(gpuward, api):
+    changed_when_read(api, lambda held: held["b"].update(generation=2, spec={**held["b"]["spec"], "labels": {}}))
+    done = gpuward(*PRUNE, "--yes", stdin=KEPT)
+    assert (done.exit_code, "run the command again" in done.stderr) == (1, True)
+    assert written(api) == ["apply a"]
+
+
+def test_one_that_changes_between_the_last_look_and_the_deletion_stays(gpuward, api):
+    def late(method: str, _path: str) -> None:
+        if method == "DELETE":
+            api.objects["deployments"]["b"]["generation"] = 2
+
+    api.before = late
+    done = gpuward(*PRUNE, "--yes", stdin=KEPT)
+    assert (done.exit_code, "run the command again" in done.stderr) == (1, True)
+    assert api.objects["deployments"]["b"]["deleted_at"] is None
+
+
+@pytest.mark.parametrize("change", [lambda held: held.pop("b", None), lambda held: held["b"].update(deleted_at="2026")])
+def test_one_that_is_gone_is_left_out_and_the_others_go_and_are_waited_for(gpuward, api, change):
+    api.add(deployment("c", spec={"labels": {"app": "x"}}))
+    changed_when_read(api, change)
+    done = gpuward(*PRUNE, "--yes", "--wait", stdin=KEPT)
+    assert done.exit_code == 0, done.stderr
+    assert "deployment/b is gone already" in done.stderr
+    assert "deployment/c pruned" in done.stdout
+    assert written(api) == ["apply a", "DELETE c"]
+    assert ("GET", "/api/v1/deployments/a") in [(method, path) for method, path, _, _ in api.asked]

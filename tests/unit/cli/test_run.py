@@ -207,3 +207,34 @@ def test_rm_deletes_no_other_deployment_of_the_name(gpuward, runs):
     assert [one for one in runs.asked if one[0] == "DELETE"] == []
     assert other["deleted_at"] is None
     assert "was deleted already, not by this call" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_rm_deletes_where_a_signal_ends_the_call(runs, number):
+    words = ("--url", runs.url, "--api-key", KEY, "run", MODEL, "endless", "--name", "q", "--rm")
+    code = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); from cli.main import main; main()"
+    called = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert called.stdout is not None
+        assert called.stdout.read(1)  # the answer has begun
+        called.send_signal(number)
+        said = called.communicate(timeout=30)[1]
+    finally:
+        called.kill()
+        called.communicate()
+    assert called.returncode == 128 + number
+    assert runs.objects["deployments"]["q"]["deleted_at"], said
+
+
+def test_rm_leaves_one_that_another_call_has_made_meanwhile(gpuward, api):
+    def late(method: str, _path: str) -> None:
+        if method == "PUT":
+            api.add(deployment("q", observed_generation=2, spec={"model": MODEL}))
+
+    api.before = late
+    done = gpuward("run", MODEL, "hello", "--name", "q", "--rm", "--timeout", "20s")
+    assert done.exit_code == 0, done.stderr
+    assert api.objects["deployments"]["q"]["deleted_at"] is None
+    assert "created" not in done.stderr
