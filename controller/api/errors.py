@@ -166,12 +166,13 @@ def _from_aiohttp(error: web.HTTPException) -> ApiError:
 _WAITING_HELPS: Final = frozenset({429, 503})
 
 
-def error_response(error: ApiError) -> web.Response:
-    """The response. Where waiting helps, it has a `Retry-After`."""
+def error_response(error: ApiError, *, request_id: str) -> web.Response:
+    """The response. Where waiting helps, it has a `Retry-After`. The error stays as it is: requests may share it."""
     headers = dict(error.headers)
     if error.status in _WAITING_HELPS:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
-    body = _json({"error": error_form(error)})
+    form = error_form(error)
+    body = _json({"error": form | {"details": {**form["details"], "request_id": request_id}}})
     return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
 
 

@@ -97,8 +97,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         known = known or ApiError(
             _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
         )
-        known.details.setdefault("request_id", request[REQUEST_ID])
-        return error_response(known)
+        return error_response(known, request_id=request[REQUEST_ID])
 
 
 def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | None) -> int | None:

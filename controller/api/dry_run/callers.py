@@ -2,24 +2,29 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
+from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
+from controller.api.key_share import KeyShare
 from controller.api.spec_privileges import judge_for
 from controller.domain.placement import Need
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
 
+MAX_MANIFESTS: Final = 1_000
+MAX_MANIFESTS_OF_VIEWERS: Final = 20  # the event loop parses them
 MAX_INSTANCES: Final = 10_000
 MAX_INSTANCES_OF_VIEWERS: Final = 1_000
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
 ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
-MAX_VIEWERS_AT_ONCE: Final = 1  # a plan computes in a thread beside the event loop
-VIEWERS_AT_ONCE: Final = web.AppKey("VIEWERS_AT_ONCE", asyncio.Semaphore)
+MAX_OF_VIEWER_AT_ONCE: Final = 2  # one computes, and one waits: a page asks anew before the one it left has ended
+MAX_OF_VIEWERS_AT_ONCE: Final = 16
+VIEWERS_AT_ONCE: Final = web.AppKey("VIEWERS_AT_ONCE", KeyShare)
 Analyse: TypeAlias = Callable[[DeploymentSpec], Awaitable[Need]]
 
 
@@ -31,7 +36,9 @@ class DryRunCaller:
         judge: raises for what it may not write.
         analyse: works out an unknown need; None: only needs that are known are told.
         analysing: held while needs are worked out.
-        computing: held during the whole dry run.
+        computing: held during the whole dry run; raises ApiError 429 or 503 where too many are under way.
+        passes: where it computes.
+        manifests: the most of one dry run.
         instances: the most that one dry run places.
         knows_secrets: whether it may learn which secrets exist.
     """
@@ -39,16 +46,39 @@ class DryRunCaller:
     judge: Judge
     analyse: Analyse | None
     analysing: AbstractAsyncContextManager[Any]
-    computing: AbstractAsyncContextManager[Any]
+    computing: AbstractContextManager[None]
+    passes: Passes
+    manifests: int
     instances: int
     knows_secrets: bool
 
 
+def viewers_at_once() -> KeyShare:
+    """Counts the plans of viewers that are under way."""
+    return KeyShare("plans", "too_many_plans", of_key=MAX_OF_VIEWER_AT_ONCE, total=MAX_OF_VIEWERS_AT_ONCE)
+
+
 def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     """The caller of this request."""
-    judge, app = judge_for(request), request.app
-    if request[PRINCIPAL].role == "viewer":
-        at_once = app[VIEWERS_AT_ONCE]
-        return DryRunCaller(judge, None, nullcontext(), at_once, MAX_INSTANCES_OF_VIEWERS, knows_secrets=False)
-    analyse, at_once = app[CONTEXT].analyse, app[ANALYSES_AT_ONCE]
-    return DryRunCaller(judge, analyse, at_once, nullcontext(), MAX_INSTANCES, knows_secrets=True)
+    judge, app, principal = judge_for(request), request.app, request[PRINCIPAL]
+    if principal.role == "viewer":
+        return DryRunCaller(
+            judge,
+            analyse=None,
+            analysing=nullcontext(),
+            computing=app[VIEWERS_AT_ONCE].admitted(principal.key_id),
+            passes=app[PASSES_OF_VIEWERS],
+            manifests=MAX_MANIFESTS_OF_VIEWERS,
+            instances=MAX_INSTANCES_OF_VIEWERS,
+            knows_secrets=False,
+        )
+    return DryRunCaller(
+        judge,
+        analyse=app[CONTEXT].analyse,
+        analysing=app[ANALYSES_AT_ONCE],
+        computing=nullcontext(),
+        passes=app[PASSES],
+        manifests=MAX_MANIFESTS,
+        instances=MAX_INSTANCES,
+        knows_secrets=True,
+    )

@@ -5,8 +5,8 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.dry_run.callers import caller_of_dry_run
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.passes import PASSES
 from controller.api.errors import ApiError
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -15,6 +15,7 @@ from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
+from controller.scheduling.explain.wording import with_note
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from controller.store.placement.explain_reads import Standing, standing_of
@@ -32,7 +33,8 @@ async def get(request: web.Request) -> web.Response:
         if standing.phase not in _PENDING_PHASES:
             raise ApiError(409, "not_waiting", f"instance {standing.instance} is {standing.phase}, not pending")
         holders = await read_holders(moment.connection, moment.seen.holdings)
-    explained = await request.app[PASSES].run(explain_instance, moment.seen.inventory, standing, holders.staying)
+    passes = caller_of_dry_run(request).passes
+    explained = await passes.run(explain_instance, moment.seen.inventory, standing, holders.staying)
     return json_response(explained)
 
 
@@ -51,7 +53,7 @@ def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
     advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
-    return decision.explain.model_copy(update={"advice": advice, "note": note})
+    return with_note(decision.explain.model_copy(update={"advice": advice}), note)
 
 
 ROUTES: Final = (

@@ -1,6 +1,7 @@
 """Threads for passes in memory, such as plans: few, so that they hold up neither the loop nor one another's neighbours.
 
-The threads that all else shares stay free: `GET /attention` does not wait for plans.
+The threads that all else shares stay free: `GET /attention` does not wait for plans. Viewers have a thread of their
+own: a pass that its asker has left goes on, and would hold up the plans of operators.
 """
 
 import asyncio
@@ -13,16 +14,18 @@ from aiohttp import web
 from controller.api.errors import unavailable
 
 AT_ONCE: Final = 2  # more would only share the interpreter
+OF_VIEWERS_AT_ONCE: Final = 1
 MOST_WAITING: Final = 32
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Passes:
-    """Runs passes, `AT_ONCE` of them at a time."""
+    """Runs passes, `at_once` of them at a time."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="dry-run")
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="dry-run")
+        self._most_asked = at_once + MOST_WAITING
         self._asked = 0
 
     async def run(self, one_pass: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
@@ -31,7 +34,7 @@ class Passes:
         Raises:
             ApiError: 503, too many wait.
         """
-        if self._asked >= AT_ONCE + MOST_WAITING:
+        if self._asked >= self._most_asked:
             raise unavailable("overloaded", "too many plans are being computed; try again in a moment")
         self._asked += 1
         try:
@@ -46,12 +49,14 @@ class Passes:
 
 
 PASSES: Final = web.AppKey("PASSES", Passes)
+PASSES_OF_VIEWERS: Final = web.AppKey("PASSES_OF_VIEWERS", Passes)
 
 
 async def passes_context(app: web.Application) -> AsyncIterator[None]:
     """Holds the threads, and ends them with the app."""
-    passes = app[PASSES] = Passes()
+    passes, of_viewers = app[PASSES], app[PASSES_OF_VIEWERS] = Passes(), Passes(OF_VIEWERS_AT_ONCE)
     try:
         yield
     finally:
         passes.close()
+        of_viewers.close()

@@ -14,7 +14,6 @@ from controller.api.dry_run.documents import check_documents, read_documents
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of
-from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
@@ -35,12 +34,15 @@ MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for ever
 async def post(request: web.Request) -> web.Response:
     """`POST /plan`."""
     body, caller = await read_model(request, PlanBody), caller_of_dry_run(request)
-    async with caller.computing:
+    with caller.computing:
         return json_response(await _plan(request.app, body, caller))
 
 
 async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
     context = app[CONTEXT]
+    if len(body.manifests) > caller.manifests:
+        fix = f"must be at most {caller.manifests} with a key of the role viewer, got {len(body.manifests)}"
+        raise invalid([FieldProblem("manifests", f"{fix}; plan fewer at a time, or use a key of the role operator")])
     documents = read_documents(body.manifests)
     deployments = documents.deployments
     if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
@@ -65,7 +67,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
         absences = await read_absences(connection) if body.candidates else None
     present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
-    items, candidates = await app[PASSES].run(
+    items, candidates = await caller.passes.run(
         _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )
     changes = {effect.name: effect.change for effect in effects}

@@ -23,6 +23,7 @@ from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.admission.future_capacity import FutureCapacity
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of
 from controller.scheduling.explain.unplaced import explain_unplaced
+from controller.scheduling.explain.wording import with_note
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
 from schemas.api.explain import Explain, NearestMiss
@@ -245,6 +246,4 @@ def _freeing(admission: AdmissionDecision) -> AdmissionDecision:
 
 
 def _with_note(decision: Unplaced, reason: Reason | None, note: str) -> Unplaced:
-    explain = decision.explain
-    changed = explain.model_copy(update={"message": f"{explain.message}; {note}", "note": note})
-    return replace(decision, explain=changed, reason=reason)
+    return replace(decision, explain=with_note(decision.explain, note), reason=reason)

@@ -52,6 +52,13 @@ def one_line(explain: Explain) -> str:
     return line
 
 
+def with_note(explain: Explain, note: str) -> Explain:
+    """The explanation with a note about the queue, which ends its headline too."""
+    if not note:
+        return explain
+    return explain.model_copy(update={"message": f"{explain.message}; {note}", "note": note})
+
+
 def short(code: str) -> str:
     """A reason code in a few words."""
     return _SHORT.get(code, code.replace("_", " "))

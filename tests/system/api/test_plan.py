@@ -153,6 +153,11 @@ async def test_advice_on_what_would_make_it_fit(api: ServedApi, db: Database) ->
     found = await api.get("/api/v1/instances/b-1/explain", role="viewer")
     assert (found["rejected"], found["advice"]) == ({"need_gt_capacity": 1}, ["fits with gpu_memory <= 40GiB on 1 GPU"])
     async with db.transaction() as connection:
+        noted = found | {"note": "2nd in the queue", "advice": []}
+        await connection.execute("update instances set explain = $1", noted)
+    again = await api.get("/api/v1/instances/b-1/explain")
+    assert (again["note"], again["message"]) == ("2nd in the queue", f"{found['message']}; 2nd in the queue")
+    async with db.transaction() as connection:
         await connection.execute("update instances set phase = 'failed'")
     status, answer = await api.call("GET", "/api/v1/instances/b-1/explain")
     assert (status, answer["error"]["code"]) == (409, "not_waiting")

@@ -1,11 +1,20 @@
 """Plans with a viewer's key: what is known, within bounds of its own, and nothing that a viewer may not read."""
 
 import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from controller.api.dry_run.callers import MAX_INSTANCES_OF_VIEWERS, VIEWERS_AT_ONCE
+from controller.api.dry_run import plan
+from controller.api.dry_run.callers import (
+    MAX_INSTANCES_OF_VIEWERS,
+    MAX_MANIFESTS_OF_VIEWERS,
+    MAX_OF_VIEWER_AT_ONCE,
+    VIEWERS_AT_ONCE,
+)
+from controller.api.dry_run.passes import AT_ONCE
 from controller.domain.placement import Need
 from controller.store.core.database import Database
 from support.api_calls import PLAN, deployment
@@ -15,8 +24,15 @@ from support.leading.served_api import ServedApi
 MODEL = {"engine": "transformers", "model": "path:/models/tiny"}
 
 
-async def planned(api: ServedApi, *manifests: dict[str, Any], role: str = "viewer", **more: Any) -> tuple[int, Any]:
-    return await api.call("POST", PLAN, role=role, json={"manifests": list(manifests), **more})
+async def planned(
+    api: ServedApi,
+    *manifests: dict[str, Any],
+    role: str = "viewer",
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> tuple[int, Any]:
+    body = {"manifests": list(manifests), **more}
+    return await api.call("POST", PLAN, role=role, headers=headers or {}, json=body)
 
 
 async def test_a_viewer_sees_what_an_operator_sees(api: ServedApi, db: Database) -> None:
@@ -76,8 +92,73 @@ async def test_the_plans_of_viewers_have_bounds_of_their_own(api: ServedApi) -> 
     (problem,) = answer["error"]["details"]["problems"]
     assert f"must be at most {MAX_INSTANCES_OF_VIEWERS} instances" in problem["message"]
     assert (await planned(api, many, {**many, "name": "b"}, role="operator"))[0] == 200
-    async with api.app[VIEWERS_AT_ONCE]:
-        waiting = asyncio.create_task(planned(api, deployment("c")))
-        assert (await planned(api, deployment("c"), role="operator"))[0] == 200, "operators do not wait for viewers"
-        assert not waiting.done()
-    assert (await waiting)[0] == 200
+
+
+async def test_a_viewer_plans_few_manifests_at_a_time(api: ServedApi) -> None:
+    many = [deployment(f"d{n}", replicas=0) for n in range(MAX_MANIFESTS_OF_VIEWERS + 1)]
+    assert (await planned(api, *many[1:]))[0] == 200
+    status, answer = await planned(api, *many)
+    assert (status, answer["error"]["code"]) == (400, "invalid")
+    (problem,) = answer["error"]["details"]["problems"]
+    assert problem["path"] == "manifests"
+    assert f"at most {MAX_MANIFESTS_OF_VIEWERS} with a key of the role viewer, got {len(many)}" in problem["message"]
+    assert "use a key of the role operator" in problem["message"]
+    assert (await planned(api, *many, role="operator"))[0] == 200
+
+
+class Gate:
+    """Holds every pass for a deployment called `slow` until it is opened."""
+
+    def __init__(self, passed: Callable[..., Any]) -> None:
+        self._passed = passed
+        self.held, self._go = threading.Semaphore(0), threading.Event()
+
+    def __call__(self, present: Any, effects: Any, **named: Any) -> Any:
+        if any(effect.name == "slow" for effect in effects):
+            self.held.release()
+            assert self._go.wait(60)
+        return self._passed(present, effects, **named)
+
+    def open(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(plan.plan_items)
+    monkeypatch.setattr(plan, "plan_items", gate)
+    yield gate
+    gate.open()  # a thread that waits would outlive the test
+
+
+async def under_way(api: ServedApi, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(api.app[VIEWERS_AT_ONCE]) != count:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+
+
+async def test_viewers_that_hang_up_do_not_hold_up_operators(api: ServedApi, gate: Gate) -> None:
+    """A pass that began goes on in its thread when its asker has left."""
+    for number in range(AT_ONCE):
+        left = asyncio.create_task(planned(api, deployment("slow")))
+        await asyncio.to_thread(gate.held.acquire, timeout=1.0 if number else 30.0)
+        left.cancel()
+        await asyncio.wait([left])
+        await under_way(api, 0)
+    async with asyncio.timeout(20):
+        assert (await planned(api, deployment("a"), role="operator"))[0] == 200
+    assert not gate.held.acquire(blocking=False), "one pass of viewers at a time"
+
+
+async def test_one_key_does_not_take_the_turns_of_other_viewers(api: ServedApi, gate: Gate) -> None:
+    _, other = await api.call("POST", "/api/v1/keys", json={"role": "viewer"})
+    mine = [asyncio.create_task(planned(api, deployment("slow"))) for _ in range(MAX_OF_VIEWER_AT_ONCE)]
+    await under_way(api, MAX_OF_VIEWER_AT_ONCE)
+    status, answer = await planned(api, deployment("a"))
+    assert (status, answer["error"]["code"]) == (429, "too_many_plans")
+    header = {"Authorization": f"Bearer {other['key']}"}
+    theirs = asyncio.create_task(planned(api, deployment("a"), headers=header))
+    await under_way(api, MAX_OF_VIEWER_AT_ONCE + 1)
+    gate.open()
+    assert [status for status, _ in await asyncio.gather(*mine, theirs)] == [200] * (MAX_OF_VIEWER_AT_ONCE + 1)
+    await under_way(api, 0)

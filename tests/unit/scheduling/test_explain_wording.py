@@ -1,6 +1,6 @@
 """The one line that says why an instance is pending."""
 
-from controller.scheduling.explain.wording import one_line
+from controller.scheduling.explain.wording import one_line, with_note
 from schemas.api.explain import Explain, NearestMiss
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")
@@ -30,3 +30,10 @@ def test_unknown_names_and_unknown_codes() -> None:
 
 def test_no_worker() -> None:
     assert one_line(Explain(workers=0)) == "0/0 fit: no worker has joined yet"
+
+
+def test_a_note_ends_the_headline_and_no_note_changes_nothing() -> None:
+    explain = Explain(workers=1, message="0/1 fit: 1 VRAM")
+    noted = with_note(explain, "reserved for a-1")
+    assert (noted.message, noted.note) == ("0/1 fit: 1 VRAM; reserved for a-1", "reserved for a-1")
+    assert with_note(explain, "") == explain
