@@ -16,7 +16,7 @@ class SingleFlight(Generic[T]):
     would stand beside it.
 
     Args:
-        make: one run.
+        make: one run. It must not leave a thread behind: a time limit belongs around its reads alone.
     """
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:

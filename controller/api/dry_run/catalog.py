@@ -1,7 +1,8 @@
 """`GET /catalog`: well-known models, and where the scheduler would place each now. Writes nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -25,23 +26,30 @@ from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, Catalog
 from schemas.api.needs import LayoutView
 
 KEPT_S: Final = 3.0  # an answer; all that ask meanwhile get it
-LIMIT_S: Final = 20.0
+READ_LIMIT_S: Final = 20.0
 
 
 class Catalog:
     """The latest answer, and what makes the next one."""
 
-    def __init__(self, app: web.Application) -> None:
-        self._shared = SingleFlight(partial(_look, app))
+    def __init__(self, look: Callable[[], Awaitable[bytes]], *, clock: Callable[[], float] = monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._shared = SingleFlight(self._looked)
         self._answer = b""
-        self._made_at = -KEPT_S
+        self._as_of = -math.inf
 
     async def get(self) -> bytes:
-        """An answer that is at most `KEPT_S` old."""
-        if monotonic() - self._made_at >= KEPT_S:
-            self._answer = await self._shared.get()
-            self._made_at = monotonic()
-        return self._answer
+        """An answer that was at most `KEPT_S` old when it was asked for."""
+        if self._clock() - self._as_of < KEPT_S:
+            return self._answer
+        return await self._shared.get()
+
+    async def _looked(self) -> bytes:
+        began = self._clock()
+        answer = await self._look()
+        self._answer, self._as_of = answer, began
+        return answer
 
     async def close(self) -> None:
         """Ends what runs."""
@@ -53,7 +61,7 @@ CATALOG: Final = web.AppKey("CATALOG", Catalog)
 
 async def catalog_context(app: web.Application) -> AsyncIterator[None]:
     """Holds the catalog, and ends it with the app."""
-    catalog = app[CATALOG] = Catalog(app)
+    catalog = app[CATALOG] = Catalog(partial(_look, app))
     try:
         yield
     finally:
@@ -66,10 +74,9 @@ async def get(request: web.Request) -> web.Response:
 
 
 async def _look(app: web.Application) -> bytes:
-    async with asyncio.timeout(LIMIT_S):
-        async with app[KEPT_INVENTORY].moment() as moment:
-            at = await read_moment(moment.connection)
-        found = await app[PASSES].run(judged, moment.seen.inventory, at)
+    async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
+        at = await read_moment(moment.connection)
+    found = await app[PASSES].run(judged, moment.seen.inventory, at)  # without a limit, which would not end its thread
     return found.model_dump_json().encode()
 
 

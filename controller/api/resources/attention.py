@@ -16,7 +16,7 @@ from controller.store.views.attention import read_attention
 from schemas.api.attention import AttentionList
 
 MAX_ENTRIES: Final = 200
-LIMIT_S: Final = 25.0
+READ_LIMIT_S: Final = 25.0
 ATTENTION: Final = web.AppKey("ATTENTION", SingleFlight[bytes])
 
 
@@ -37,11 +37,11 @@ async def get(request: web.Request) -> web.Response:
 async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
     context = app[CONTEXT]
     leading, _ = context.leadership()
-    async with asyncio.timeout(LIMIT_S):
-        async with context.database.snapshot() as connection:
-            violations = await ledger.violations(connection)
-            facts = await read_attention(connection, leading=leading, violations=violations)
-        entries = await asyncio.to_thread(find_attention, facts)  # thousands of instances may be in trouble
+    async with asyncio.timeout(READ_LIMIT_S), context.database.snapshot() as connection:
+        violations = await ledger.violations(connection)
+        facts = await read_attention(connection, leading=leading, violations=violations)
+    # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
+    entries = await asyncio.to_thread(find_attention, facts)
     more = max(0, len(entries) - MAX_ENTRIES)
     return AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more).model_dump_json().encode()
 

@@ -1,12 +1,14 @@
 """`GET /attention` over rows: four troubles at once are four entries, and each goes when it is mended."""
 
 import asyncio
+import time
 import uuid
 from typing import Any
 
 import pytest
 
 from controller.api import ledger_verdict
+from controller.api.errors import ApiError
 from controller.api.ledger_verdict import LedgerVerdict
 from controller.api.resources import attention
 from controller.decide.attention import find_attention
@@ -211,3 +213,29 @@ async def test_those_that_ask_at_once_share_a_look(api: ServedApi, monkeypatch: 
 
 async def test_an_inference_key_may_not_read_it(api: ServedApi) -> None:
     assert (await api.call("GET", PATH, role="inference"))[0] == 403
+
+
+async def test_those_that_share_a_failure_each_get_their_own_request_id(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = ApiError(409, "broken", "it cannot be told")
+
+    async def fail(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(0.2)
+        raise shared
+
+    monkeypatch.setattr(attention, "read_attention", fail)
+    ids = [f"mine-{n}" for n in range(10)]
+    answers = await asyncio.gather(*(api.call("GET", PATH, headers={"X-Request-ID": one}) for one in ids))
+    assert [body["error"]["details"]["request_id"] for _, body in answers] == ids
+    assert shared.details == {}
+
+
+async def test_the_limit_does_not_leave_a_thread_behind(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(facts: Any) -> Any:
+        time.sleep(2.0)
+        return find_attention(facts)
+
+    monkeypatch.setattr(attention, "READ_LIMIT_S", 1.5)
+    monkeypatch.setattr(attention, "find_attention", slow)
+    assert (await api.call("GET", PATH))[0] == 200

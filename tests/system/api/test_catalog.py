@@ -1,10 +1,12 @@
 """The catalog: well-known models, what they need, and where the scheduler would place each now."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
+from controller.api.dry_run import catalog as catalog_route
 from controller.api.dry_run.catalog import KEPT_S
 from controller.store.core.database import Database
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
@@ -80,3 +82,30 @@ async def test_all_that_ask_at_once_share_one_look(api: ServedApi, role: str) ->
 async def test_it_takes_no_parameters_and_no_key_for_inference(api: ServedApi) -> None:
     assert (await api.call("GET", CATALOG + "?model=x"))[0] == 400
     assert (await api.call("GET", CATALOG, role="inference"))[0] == 403
+
+
+async def test_the_limit_does_not_leave_a_thread_behind(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = catalog_route.judged
+
+    def slow(inventory: Any, at: Any) -> Any:
+        time.sleep(2.0)
+        return judged(inventory, at)
+
+    monkeypatch.setattr(catalog_route, "READ_LIMIT_S", 1.5)
+    monkeypatch.setattr(catalog_route, "judged", slow)
+    assert await catalog(api)
+
+
+async def test_an_answer_ages_from_when_its_look_began() -> None:
+    now, looks = 100.0, 0
+
+    async def look() -> bytes:
+        nonlocal now, looks
+        now, looks = now + KEPT_S / 2, looks + 1
+        return str(looks).encode()
+
+    kept = catalog_route.Catalog(look, clock=lambda: now)
+    assert [await kept.get(), await kept.get()] == [b"1", b"1"]
+    now += KEPT_S / 2
+    assert await kept.get() == b"2", "what it saw is as old as an answer may be"
+    await kept.close()
