@@ -61,6 +61,7 @@ def viewers_at_once() -> KeyShare:
 def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     """The caller of this request."""
     judge, app, principal = judge_for(request), request.app, request[PRINCIPAL]
+    analyses = app[ANALYSES_AT_ONCE]
     if principal.role == "viewer":
         return DryRunCaller(
             judge,
@@ -75,7 +76,7 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     return DryRunCaller(
         judge,
         analyse=app[CONTEXT].analyse,
-        analysing=app[ANALYSES_AT_ONCE],
+        analysing=analyses,
         computing=nullcontext(),
         passes=app[PASSES],
         manifests=MAX_MANIFESTS,
