@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.api.dry_run.kept_inventory import KEPT_S, KeptInventory
+from controller.api.dry_run.kept_inventory import KeptInventory
 from controller.domain.placement import Ask, Layout, Placed
 from controller.leader.inventory_cache import InventoryCache
 from controller.scheduling.search.place import place
@@ -70,8 +70,7 @@ class History:
 
     def __init__(self, db: Database, uid: str) -> None:
         self._db, self._uid = db, uid
-        self._now = 0.0
-        self._kept = KeptInventory(db, clock=lambda: self._now)
+        self._kept = KeptInventory(db)
         self._open = AsyncExitStack()
 
     async def take(self, step: Step) -> None:
@@ -97,7 +96,7 @@ class History:
     async def _read(self, what: str) -> None:
         match what:
             case "rest":
-                self._now += KEPT_S + 1
+                self._kept.let_go()
             case "leave":
                 await self._leave()
             case _:

@@ -5,10 +5,9 @@ change. Refreshes go one after the other, in the order of their snapshots: a row
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -35,12 +34,11 @@ class Moment:
 class KeptInventory:
     """Lives as long as the API."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
         self._lock = asyncio.Lock()
         self._cache: InventoryCache | None = None
-        self._used_at = 0.0
+        self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def moment(self) -> AsyncIterator[Moment]:
@@ -51,20 +49,27 @@ class KeptInventory:
                 seen = await self._refreshed(connection)
             yield Moment(connection, seen)
 
-    def forget(self) -> None:
-        """Reads everything anew at the next moment, as where rows were taken away by hand."""
+    def let_go(self) -> None:
+        """Frees its memory, as a timer does where it is idle: the next moment reads everything anew."""
         self._cache = None
+        if self._idle is not None:
+            self._idle.cancel()
 
     async def _refreshed(self, connection: "PoolConnectionProxy[Any]") -> InventoryCache:
         cache = self._cache
         restored = cache is not None and await read_horizon(connection) < int(cache.horizon)
-        if cache is None or restored or self._clock() - self._used_at > KEPT_S:
+        if cache is None or restored:
             cache = InventoryCache()
         changes = await read_changes(connection, cache.horizon)  # a client that leaves here has changed nothing
-        self._cache = None  # until all is taken over: half of it would be wrong
+        self.let_go()  # until all is taken over: half of it would be wrong
         cache.take(changes)
-        self._cache, self._used_at = cache, self._clock()
-        return cache.copy()
+        copying = asyncio.ensure_future(asyncio.to_thread(cache.copy))
+        try:
+            return await asyncio.shield(copying)
+        finally:
+            await asyncio.wait({copying})  # where a client leaves too: the cache must not change under its copy
+            self._cache = cache
+            self._idle = asyncio.get_running_loop().call_later(KEPT_S, self.let_go)
 
 
 KEPT_INVENTORY: Final = web.AppKey("KEPT_INVENTORY", KeptInventory)

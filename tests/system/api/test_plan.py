@@ -1,16 +1,20 @@
 """Plan: the checks and the placement of an apply, without a write."""
 
+import asyncio
+import threading
 import time
 from typing import Any
 
 import pytest
 
+from controller.api.dry_run import kept_inventory
 from controller.api.dry_run import manifests as manifests_module
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.rehearsal import Present
 from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
+from controller.leader.inventory_cache import InventoryCache
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.api_calls import deployment, plan, plan_problems
@@ -322,3 +326,29 @@ async def test_fields_say_what_changes_and_what_is_replaced(api: ServedApi, db: 
         "PUT", "/api/v1/deployments/chat", json={"engine": "simulated"}, headers={"If-Match": '"7"'}
     )
     assert (status, error["error"]["code"]) == (412, "generation_conflict")
+
+
+async def test_an_idle_inventory_is_let_go(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_inventory, "KEPT_S", 0.2)
+    await plan(api, deployment("a"))
+    kept = api.app[kept_inventory.KEPT_INVENTORY]
+    async with asyncio.timeout(20):
+        while kept._cache is not None:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+    assert (await plan(api, deployment("a")))["items"]
+
+
+async def test_the_inventory_is_copied_beside_the_loop(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    copying, go, copy = threading.Event(), threading.Event(), InventoryCache.copy
+
+    def slow(cache: InventoryCache) -> InventoryCache:
+        copying.set()
+        assert go.wait(10), "the loop answers others meanwhile"
+        return copy(cache)
+
+    monkeypatch.setattr(InventoryCache, "copy", slow)
+    planning = asyncio.create_task(plan(api, deployment("a")))
+    assert await asyncio.to_thread(copying.wait, 10)
+    assert (await api.call("GET", "/api/v1/me"))[0] == 200
+    go.set()
+    assert (await planning)["items"]
