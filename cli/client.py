@@ -16,6 +16,7 @@ CHUNK_BYTES: Final = 64 * 1024
 _MAX_PAGES: Final = 10_000
 _MAX_PAGE: Final = 1000  # objects; the API refuses to send more at once
 _LOCATION: Final = "location"
+_NO_ROUTE: Final = "unknown path"  # begins the message of the API; an object that does not exist has another one
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
 
@@ -75,7 +76,10 @@ class Api:
         for _ in range(_MAX_PAGES):
             left = None if limit is None else min(limit - len(found), _MAX_PAGE)
             page = await self._call("GET", path, query={**query, "limit": left, "cursor": cursor})
-            found.extend(page.get("items", []))
+            items = page.get("items", [])
+            if not isinstance(items, list):
+                raise _not_gpuward(self.url, "answers")
+            found.extend(items)
             cursor = page.get("next")
             if not cursor or (limit is not None and len(found) >= limit):
                 return found[:limit]
@@ -109,12 +113,16 @@ class Api:
         With a `body` the request is a POST.
         """
         content = None if body is None else json.dumps(body).encode()
+        begun = False
         try:
             async for part in self.transport.stream(path, _query(query), content):
                 if isinstance(part, Answer):
                     raise _refusal(self.url, part)
+                begun = True
                 yield part
         except NoAnswerError as error:
+            if begun:
+                raise UnreachableError(f"the connection to {self.url} has ended") from error
             raise _unreachable(self.url, error) from error
 
     async def _call(
@@ -151,8 +159,12 @@ def _object(url: str, content: bytes) -> Json:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise CliError(f"{url} answers, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
+        raise _not_gpuward(url, "answers")
     return answer
+
+
+def _not_gpuward(url: str, does: str) -> CliError:
+    return CliError(f"{url} {does}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
 
 
 def _unreachable(url: str, why: NoAnswerError) -> UnreachableError:
@@ -169,14 +181,21 @@ def _refusal(url: str, answer: Answer) -> CliError:
         return CliError(f"{url} redirects to {where}; set GPUWARD_URL (--url) to that address")
     error = _error_of(answer.content)
     if error is None:
-        return CliError(f"{url} answers {status}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
+        return _not_gpuward(url, f"answers {status}")
     code, said, details = error
     message = "\n".join([said, *_details(details)])
     if status == 401:  # noqa: PLR2004 - unauthorized
         return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
+    if _is_without_route(status, said):
+        return RefusedError(f"{url}: this controller is older than this gpuward; upgrade the controller", code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, code)
     return RefusedError(message, code)
+
+
+def _is_without_route(status: int, said: str) -> bool:
+    """Whether the API lacks the path or its method, which a newer one has: all that this client asks for exists."""
+    return status == 405 or (status == 404 and said.startswith(_NO_ROUTE))  # noqa: PLR2004 - the two of routes
 
 
 def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:

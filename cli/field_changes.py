@@ -3,6 +3,8 @@
 import json
 from typing import TYPE_CHECKING, Any
 
+from schemas.printing import one_line, safe_json
+
 if TYPE_CHECKING:  # slow to import
     from schemas.api.plan import FieldChange, PlanView
 
@@ -18,10 +20,25 @@ def change_line(change: "FieldChange", replaced: int = 0) -> str:
     effect = "in place" if change.effect == "in_place" else "replaces"
     if change.effect == "replaces" and replaced:
         effect = f"replaces {replaced} instance{'' if replaced == 1 else 's'}"
-    return f"  {change.field}: {_value(change.old)} -> {_value(change.new)} ({effect})"
+    return f"  {one_line(change.field)}: {_value(change.old)} -> {_value(change.new)} ({effect})"
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "(not set)"
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return (
+        value
+        if isinstance(value, str) and _reads_as_itself(value)
+        else safe_json(json.dumps(value, ensure_ascii=False))
+    )
+
+
+def _reads_as_itself(text: str) -> bool:
+    """Whether a text needs no quotes: one with spaces could be taken for more of the line, and `null` for no text."""
+    if not text or not text.isprintable() or " " in text or text[0] in '"[{':
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False

@@ -8,6 +8,7 @@ from typing import Final
 from cli.formatting import hours, or_dash, short_gpu, span
 from schemas.api.history import IdleCost, IdleFigures, IdleReport
 
+LEAVING: Final = ("UNKNOWN", "USED")  # columns that a narrow terminal can do without
 _TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
 _CSV: Final = (
     "deployment", "uid", "deleted", "policy", "min_gpu_utilization", "claimed_gpu_hours", "used_gpu_hours",
@@ -34,11 +35,11 @@ def cost_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
     if report.total_cost is None:
         return [], []
     last = None if report.replayed else -1
-    titles = ["DEPLOYMENT", *(f"{title} {report.currency}" for title in ("CLAIMED", "USED", "WASTED", "UNKNOWN"))]
+    titles = [f"COST IN {report.currency}", "CLAIMED", "USED", "WASTED", "UNKNOWN", "WOULD FREE"]
     rows = [[name, *_amounts(item.cost)][:last] for name, item in zip(_names(report), report.items, strict=True)]
     if rows:
         rows.append(["TOTAL", *_amounts(report.total_cost)][:last])
-    return [*titles, f"WOULD FREE {report.currency}"][:last], rows
+    return titles[:last], rows
 
 
 def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:

@@ -5,10 +5,13 @@ from importlib import import_module
 from typing import Any
 
 from typer import Context, Typer
+from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from cli.verb_table import VERBS, Verb
+
+_GLOBAL = {"--url": "URL", "--api-key": "KEY", "--context": "NAME"}  # options before the verb, and what follows each
 
 
 def commands_of(app: Typer) -> Mapping[str, Any]:
@@ -59,6 +62,19 @@ class Verbs(TyperGroup):
             if any(args[0].lower() in kind.words for kind in KINDS):
                 ctx.fail(f"No such command '{args[0]}'. List these objects by: gpuward get {args[0].lower()}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As any group. A global option after the verb: the error says where it belongs."""
+        try:
+            return super().invoke(ctx)
+        except NoSuchOption as error:
+            of_all = error.option_name in _GLOBAL
+            if of_all and error.ctx is not None:
+                _, _, verb = error.ctx.command_path.partition(" ")
+                word = f"{error.option_name} {_GLOBAL[error.option_name]}"
+                error.possibilities = None
+                error.message += f"; write it before the verb: gpuward {word} {verb}"
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the names and the short help."""

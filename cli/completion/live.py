@@ -22,8 +22,9 @@ def live_names(wanted: Wanted, options: Mapping[str, str], incomplete: str, envi
     Raises:
         CliError: no controller answers, or it refuses.
     """
-    names = [wanted.before + name for one in wanted.lists for name in _names(one, wanted.worker, options, environ)]
-    return sorted({one for one in names if one.startswith(incomplete) and _SAFE.fullmatch(one)})
+    names = [name for one in wanted.lists for name in _names(one, wanted.worker, options, environ)]
+    found = {wanted.before + name for name in names if _SAFE.fullmatch(name)}
+    return sorted(one for one in found if one.startswith(incomplete))
 
 
 def _names(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

@@ -29,6 +29,7 @@ class Verb(NamedTuple):
         kinds: words for kinds, one of which may stand before the names.
         flags: its options that take no value.
         values: its options of which the value is a name, and the lists of those names.
+        pairs: its options that take two values.
     """
 
     names: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Verb(NamedTuple):
     kinds: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset({"--help", "-h"})
     values: Mapping[str, tuple[str, ...]] = {}
+    pairs: frozenset[str] = frozenset()
 
 
 class Wanted(NamedTuple):
@@ -80,7 +82,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "rollout pause": _DEPLOYMENT,
     "rollout resume": _DEPLOYMENT,
     "rollout undo": _DEPLOYMENT,
-    "rollout history": _DEPLOYMENT,
+    "rollout history": Verb(("deployments",), pairs=frozenset({"--diff"})),
     "cordon": _WORKERS,
     "uncordon": _WORKERS,
     "drain": Verb(("workers",), _MANY),
@@ -115,6 +117,9 @@ def offered(words: Sequence[str], incomplete: str) -> Line:
     options, rest = _without_options(words)
     if rest is None:
         return Line(options, Wanted(lists=GLOBAL[words[-1]]) if GLOBAL.get(words[-1]) else None)
+    name, equals, _ = incomplete.partition("=")
+    if not rest and equals and GLOBAL.get(name):
+        return Line(options, Wanted(lists=GLOBAL[name], before=f"{name}="))
     for length in (2, 1):
         verb = VERBS.get(" ".join(rest[:length]))
         if verb is not None and len(rest) >= length and not incomplete.startswith("-"):
@@ -141,15 +146,15 @@ def _without_options(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str
 
 def _of_verb(verb: Verb, words: Sequence[str], incomplete: str) -> Wanted | None:
     given: list[str] = []
-    option = ""  # of which the next word is the value
+    option, left = "", 0  # of which the next words are the values, and how many of them
     for word in words:
-        if option:
-            option = ""
+        if left:
+            left -= 1
         elif word.startswith("-") and word not in verb.flags and "=" not in word:
-            option = word
+            option, left = word, 2 if word in verb.pairs else 1
         elif not word.startswith("-"):
             given.append(word)
-    if option:
+    if left:
         return _of_value(verb.values.get(option, ()), given, incomplete)
     kind = _kind_of(given[0]) if given and verb.kinds else None
     lists = (kind,) if kind else verb.names

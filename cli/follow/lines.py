@@ -16,7 +16,7 @@ _GAP = "  "
 
 
 class Lines:
-    """Prints changes. Columns are as wide as those of the first objects."""
+    """Prints changes. Columns are as wide as what was printed so far needs; they grow, and never shrink."""
 
     def __init__(self, kind: Kind, output: Output) -> None:
         self._kind = kind
@@ -59,8 +59,11 @@ class Lines:
                 shown.append([row[0], "gone", *[DASH] * (len(row) - 2)])
             elif row != before:
                 shown.append([printable(cell) for cell in row])
-        if not self._widths:
-            self._widths = [max(cells(row[n]) for row in (titles, *shown)) for n in range(len(titles))]
+        before_widths, first = self._widths or [0] * len(titles), not self._widths
+        self._widths = [
+            max(width, *(cells(row[n]) for row in (titles, *shown))) for n, width in enumerate(before_widths)
+        ]
+        if first:
             print(self._line(titles))
         for row in shown:
             print(self._line(row))

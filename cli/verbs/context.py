@@ -70,7 +70,7 @@ def use_context(
 
 
 @context.command("list")
-def list_contexts(output: OutputOption = Format.TABLE) -> None:
+def list_contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List contexts, without their keys."""
     with _complaining():
         found = _contexts()
@@ -79,6 +79,11 @@ def list_contexts(output: OutputOption = Format.TABLE) -> None:
             print_data({"items": rows}, output)
         else:
             print_table(table_of(_ROWS, rows, datetime.now().astimezone()), empty="no contexts found")
+            flag = (ctx.find_object(dict) or {}).get("context")
+            named = named_context(flag, os.environ)
+            if named is not None:
+                word = f"GPUWARD_CONTEXT={named}" if flag is None else f"--context {named}"
+                print(printable(f"{word} goes before the one in use"))
 
 
 @context.command()

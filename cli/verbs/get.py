@@ -106,18 +106,20 @@ def ps(
     """
 
     async def work(api: "Api") -> None:
-        found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=deployment)
-        if deployment is not None and not found:
-            await read_object(api, DEPLOYMENTS, deployment)  # raises if the deployment itself does not exist
+        of = deployment
+        found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=of)
+        if of is not None and not found:
+            of = str((await read_object(api, DEPLOYMENTS, of))["name"])  # raises if the deployment does not exist
+            found = [] if watch or of == deployment else await api.items(path_of(INSTANCES.plural), deployment=of)
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            await follow(api, INSTANCES, output, selector=selector, deployment=deployment, with_notes=True)
+            await follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
         print_objects(INSTANCES, await selected(api, INSTANCES, found, selector), output)
         if not output.for_programs:
             raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
-            views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if deployment in (None, raw["name"])]
+            views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
                 print(block(line))
 

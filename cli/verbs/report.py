@@ -6,7 +6,7 @@ import typer
 
 from cli.api import parse, path_of
 from cli.errors import UsageError
-from cli.idle_report import as_csv, cost_table, policies_table, report_table, summary
+from cli.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
 from cli.output import Format, print_data, print_table
 from cli.runner import parse_seconds, run
 from cli.table import Table
@@ -62,10 +62,10 @@ def idle(
         if output is ReportFormat.CSV:
             print(block(as_csv(report)), end="")
             return
-        print_table(Table(*report_table(report)), empty="no GPU was claimed in this time")
+        print_table(Table(*report_table(report), LEAVING), empty="no GPU was claimed in this time")
         if report.items and report.currency:
             print()
-            print_table(Table(*cost_table(report)), empty="")
+            print_table(Table(*cost_table(report), LEAVING), empty="")
         if report.policies:
             print()
             print_table(Table(*policies_table(report)), empty="")

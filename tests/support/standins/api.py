@@ -117,6 +117,7 @@ class ApiDouble:
         self.series: dict[str, list[float | None]] = {}  # by GPU: the values of /utilization
         self.watch: Json | None = None  # the policy in its answer
         self.watches: list[asyncio.Queue[Json | None]] = []  # of open ones; None ends one
+        self._cuttable: list[asyncio.WriteTransport] = []  # of watches
         self.watch_asked: list[dict[str, str]] = []
         self.before: Callable[[str, str], None] = lambda _method, _path: None  # runs before each request is answered
         self.refuse: Handler | None = None  # answers every request, where set
@@ -318,6 +319,11 @@ class ApiDouble:
         for queue in list(self.watches):
             self._loop.call_soon_threadsafe(queue.put_nowait, event)
 
+    def cut(self) -> None:
+        """Breaks every watch off, as a controller that is killed does."""
+        for transport in list(self._cuttable):
+            self._loop.call_soon_threadsafe(transport.abort)
+
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -326,6 +332,8 @@ class ApiDouble:
         event: Json | None = {"type": "snapshot", "object": {k: list(self.objects[k].values()) for k in kinds}}
         self.watch_asked.append(dict(request.query))
         self.watches.append(queue)
+        if request.transport is not None:
+            self._cuttable.append(request.transport)
         try:
             while event is not None:
                 await response.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n: still here\n\n".encode())

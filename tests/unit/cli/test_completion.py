@@ -74,6 +74,7 @@ def in_bash(line: str, home: Path, **env: str) -> list[str]:
         ("events --for ", "deployment/ instance/ worker/ gpu/ policy/"),
         ("events --for worker/", "worker/w1 worker/w2"),
         ("rollout undo ", "chat code"),
+        ("rollout history --diff 1 2 ", "chat code"),
     ],
 )
 def test_live_names_are_offered(cluster, tmp_path, line, found):
@@ -92,6 +93,7 @@ def contexts(home: Path, url: str) -> None:
 def test_contexts_are_offered_and_the_one_of_the_line_is_asked(cluster, tmp_path):
     contexts(tmp_path, cluster.url)
     assert in_bash("gpuward --context ", tmp_path) == ["prod", "test"]
+    assert in_bash("gpuward --context=p", tmp_path) == ["prod"]
     assert in_bash("gpuward context use p", tmp_path) == ["prod"]
     assert in_bash("gpuward --context prod stop ", tmp_path) == ["chat", "code"]
     assert in_bash("gpuward --context=prod stop ", tmp_path) == ["chat", "code"]
@@ -150,6 +152,7 @@ def test_the_table_has_the_flags_and_the_options_of_the_verb(name):
     options = [one for one in command(name).params if one.opts[0].startswith("-")]
     flags = {word for one in options if one.is_flag for word in (*one.opts, *one.secondary_opts)} | {"--help", "-h"}
     assert VERBS[name].flags == flags
+    assert VERBS[name].pairs == {word for one in options if one.nargs == 2 for word in one.opts}
     assert set(VERBS[name].values) <= {word for one in options if not one.is_flag for word in one.opts}
 
 

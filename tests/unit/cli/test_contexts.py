@@ -293,3 +293,14 @@ def test_every_call_takes_the_context_of_the_flag_and_of_the_variable(gpuward, a
         assert gpuward("--context", "b", *verb, GPUWARD_URL="http://127.0.0.1:1").exit_code == 0
         assert gpuward(*verb, GPUWARD_URL="http://127.0.0.1:1", GPUWARD_CONTEXT="b").exit_code == 0
     assert gpuward("--context", "b", "context", "show").stdout.splitlines()[0] == "Name:    b"
+
+
+def test_the_list_says_what_goes_before_the_one_in_use(gpuward, file):
+    kept(file)
+    assert gpuward("context", "list", GPUWARD_CONTEXT="mine").stdout.splitlines()[-1] == (
+        "GPUWARD_CONTEXT=mine goes before the one in use"
+    )
+    flagged = gpuward("--context", "other", "context", "list", GPUWARD_CONTEXT="mine").stdout
+    assert flagged.splitlines()[-1] == "--context other goes before the one in use"
+    assert "goes before" not in gpuward("context", "list").stdout
+    assert json.loads(gpuward("context", "list", "-o", "json", GPUWARD_CONTEXT="mine").stdout)["items"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.field_changes import change_lines
+from cli.field_changes import change_line, change_lines
 from schemas.api.plan import FieldChange, PlanView
 
 
@@ -49,3 +49,25 @@ def test_diff_exits_with_2_or_more_on_errors(gpuward, manifest):
     result = gpuward("diff", "-f", "-", stdin=manifest)
     assert result.exit_code >= 2
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("20GiB", "20GiB"),
+        ("hf:a/b@main", "hf:a/b@main"),
+        ("null", '"null"'),
+        ("100", '"100"'),
+        ("true", '"true"'),
+        ("(not set)", '"(not set)"'),
+        ("a -> b (in place)", '"a -> b (in place)"'),
+        ("a\n  priority: 1 -> 2 (in place)", '"a\\n  priority: 1 -> 2 (in place)"'),
+        ("a\x1b[2J", '"a\\u001b[2J"'),
+        ("a\u202eb", '"a\\u202eb"'),
+        ('"x"', '"\\"x\\""'),
+        ([" a\n"], '[" a\\n"]'),
+    ],
+)
+def test_no_value_reads_as_another_one_or_forges_a_line(value, shown) -> None:
+    change = FieldChange(field="env.A", old=None, new=value, effect="in_place")
+    assert change_line(change) == f"  env.A: (not set) -> {shown} (in place)"

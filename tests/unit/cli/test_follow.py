@@ -139,6 +139,34 @@ def test_labels_names_and_a_deployment_narrow_it(api):
             assert line(called) == ["instance/chat-1"]
 
 
+@pytest.mark.parametrize("words", [("ps", "ch"), ("ps", "ch", "-w")])
+def test_the_beginning_of_a_name_is_followed_by_the_whole_name(api, words):
+    chat, code = deployment("chat"), deployment("code")
+    api.add(chat, code, instance(chat), instance(code))
+    with following(api, *words, "-o", "name") as called:
+        assert line(called) == ["instance/chat-1"]
+
+
+def test_columns_grow_with_longer_values(api):
+    api.add(deployment("a"))
+    with following(api, "get", "deployments", "-w") as called:
+        called.stdout.readline()
+        called.stdout.readline()
+        api.tell("changed", deployment("a-much-longer-name-than-before"))
+        wide = called.stdout.readline()
+        api.tell("changed", deployment("b"))
+        narrow = called.stdout.readline()
+    assert wide.index("running") == narrow.index("running")
+
+
+def test_a_connection_that_breaks_is_said_to_have_ended(api):
+    api.add(deployment("chat"))
+    with following(api, "get", "deployments", "-w", "-o", "name") as called:
+        assert line(called) == ["deployment/chat"]
+        api.cut()
+        assert called.stderr.readline() == f"gpuward: the connection to {api.url} has ended; trying again\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -7,6 +7,9 @@ import json
 import pytest
 import yaml
 
+from cli.idle_report import LEAVING, cost_table
+from cli.table import Table, table_lines
+from schemas.api.history import IdleReport
 from support.standins.api import deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -185,9 +188,9 @@ PRICED = {
 def test_report_idle_in_money(gpuward, api):
     api.canned["idle"] = PRICED
     text = gpuward("report", "idle", *REPLAY).stdout
-    hours, money = text.split("DEPLOYMENT")[1:3]
+    hours, money = text.split("COST IN")
     assert "EUR" not in hours
-    assert line_of(money, "WOULD FREE").split()[:3] == ["CLAIMED", "EUR", "USED"]
+    assert line_of(money, "WOULD FREE").split()[:3] == ["EUR", "CLAIMED", "USED"]
     assert line_of(money, "hello (10000000)").split()[-5:] == ["250.00", "62.50", "125.00", "25.00", "100.00"]
     assert line_of(money, "hello (20000000)").split()[-5:] == ["-"] * 5, "unknown, and not 0"
     assert line_of(money, "TOTAL").split() == ["TOTAL", "250.00", "62.50", "125.00", "25.00", "100.00"]
@@ -206,3 +209,13 @@ def test_report_idle_in_money_for_programs(gpuward, api):
     rows = list(csv.DictReader(io.StringIO(gpuward("report", "idle", "-o", "csv").stdout)))
     assert (rows[0]["currency"], rows[0]["claimed_cost"]) == ("", "")
     assert "EUR" not in gpuward("report", "idle").stdout
+
+
+def test_the_money_of_report_idle_fits_80_columns():
+    amounts = dict.fromkeys(("claimed", "used", "wasted", "unknown", "would_free"), "1234567.89")
+    items = [{**one, "deployment": "a-model-of-ours", "cost": amounts} for one in REPORT["items"]]
+    report = IdleReport.model_validate({**REPORT, "items": items, "currency": "EUR", "total_cost": amounts})
+    lines = table_lines(Table(*cost_table(report), LEAVING), 80)
+    assert max(map(len, lines)) <= 80
+    assert "\n".join(lines).count("EUR") == 1
+    assert lines[0].split()[-4:] == ["CLAIMED", "WASTED", "WOULD", "FREE"]
