@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SMALL = {"gpus": 1, "gpu_memory": "20GiB"}
 SAID_WITHIN_MS = 3000.0
 LIVE_WITHIN_MS = 5000.0
+SILENT_MS = 30_000  # of the page's clock: more than it waits for a sign of life
 AWAY_S = 20.0
 STARTS_S = 2.0  # about; a longer start makes the absence longer
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
@@ -95,6 +97,22 @@ async def test_a_lost_connection_is_said_and_comes_back(browser: Browser, held: 
             await expect(replica).to_have_count(1)
         await told_once(story, held, "object=deployment/stays")
         await told_once(events, held)
+
+
+async def test_a_controller_that_hangs_is_said_without_its_farewell(browser: Browser, held: Cluster) -> None:
+    """It holds its connections open and answers nothing: the page waits for no close frame."""
+    key, _ = await key_of(held, "admin", "bob")
+    async with seat(browser, held.url, key) as taken:
+        await taken.page.clock.install()
+        page = await taken.live("/ui/deployments")
+        await expect(page.get_by_role("main").get_by_role("link", name="stays", exact=True)).to_be_visible()
+        held.signal("controller", signal.SIGSTOP)
+        try:
+            await page.clock.run_for(SILENT_MS)
+            await expect(page.locator("[data-part=live]")).to_have_text(LOST, timeout=SAID_WITHIN_MS)
+        finally:
+            held.signal("controller", signal.SIGCONT)
+        await expect(page.locator("[data-part=live]")).to_have_text("live", timeout=2 * LONGEST_WAIT_S * 1000)
 
 
 async def told_once(page: Page, cluster: Cluster, of: str = "") -> None:

@@ -90,7 +90,7 @@ export class LiveSocket {
     const socket = new WebSocket(this.url);
     this.socket = socket;
     this.timer = undefined;
-    const giveUp = setTimeout(() => socket.close(), TRY_MS);
+    const giveUp = setTimeout(() => this.drop(socket), TRY_MS);
     socket.onopen = () => {
       clearTimeout(giveUp);
       this.state.value = { state: "live" };
@@ -110,18 +110,31 @@ export class LiveSocket {
     };
     socket.onclose = (event) => {
       clearTimeout(giveUp);
-      clearTimeout(this.silence);
-      if (this.closed || this.socket !== socket) return;
-      if (event.code === SESSION_OVER) {
-        this.close();
-        this.onSessionOver();
-        return;
-      }
-      const state = this.state.value;
-      const since = state.state === "away" ? state.since : Date.now();
-      if (state.state !== "away") this.state.value = { state: "away", since };
-      this.timer = setTimeout(() => this.connect(), waitAfter(Date.now() - since));
+      this.lose(socket, event.code);
     };
+  }
+
+  /** Gives up a connection at once: `close` waits a minute for an answer of a peer that hangs, and tells only then. */
+  private drop(socket: WebSocket): void {
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    this.lose(socket);
+    socket.close();
+  }
+
+  /** Says that the connection is lost, and tries again after a while. */
+  private lose(socket: WebSocket, code?: number): void {
+    if (this.closed || this.socket !== socket) return;
+    clearTimeout(this.silence);
+    this.socket = null;
+    if (code === SESSION_OVER) {
+      this.close();
+      this.onSessionOver();
+      return;
+    }
+    const state = this.state.value;
+    const since = state.state === "away" ? state.since : Date.now();
+    if (state.state !== "away") this.state.value = { state: "away", since };
+    this.timer = setTimeout(() => this.connect(), waitAfter(Date.now() - since));
   }
 
   /** Tries at once where the network or the reader has come back: a hidden page's timers may be a minute late. */
@@ -137,7 +150,7 @@ export class LiveSocket {
     this.silence = setTimeout(() => {
       this.tell({ op: "ping", id: PING_ID });
       const awaited = [...this.subscriptions.values()].some((one) => one.awaited);
-      this.silence = setTimeout(() => this.socket?.close(), awaited ? FIRST_ANSWER_MS : ANSWER_MS);
+      this.silence = setTimeout(() => this.socket && this.drop(this.socket), awaited ? FIRST_ANSWER_MS : ANSWER_MS);
     }, QUIET_MS);
   }
 }
