@@ -79,6 +79,12 @@ export function changeText({ field, before, after }: Change): string {
 
 function short(value: unknown): string {
   if (value == null) return "–";
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const text = typeof value === "string" ? sizeText(value) : JSON.stringify(value);
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
+}
+
+/** A size as the API's comparisons write it: `2048MiB` is `2GiB`. Other text stays. */
+function sizeText(value: string): string {
+  const mib = Number(/^(\d+)MiB$/.exec(value)?.[1] ?? 0);
+  return mib && mib % 1024 === 0 ? `${mib / 1024}GiB` : value;
 }

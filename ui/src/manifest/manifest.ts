@@ -27,6 +27,8 @@ export async function manifestOf(deployment: Deployment, name = deployment.name)
 }
 
 const DRAFT = "gpuward.draft";
+const PROPOSED = "gpuward.draft.proposed";
+const SET_ASIDE = "gpuward.draft.aside";
 
 /** Keeps a manifest for the page Apply, which this tab opens next. */
 export function keepDraft(text: string): void {
@@ -36,4 +38,22 @@ export function keepDraft(text: string): void {
 /** The manifest that was kept for the page Apply; empty: none was. It stays until another one is kept. */
 export function keptDraft(): string {
   return sessionStorage.getItem(DRAFT) ?? "";
+}
+
+/** Puts a proposal into the page Apply. What the user has written there is set aside. */
+export function proposeDraft(text: string): void {
+  const stood = keptDraft();
+  if (stood && stood !== text && stood !== sessionStorage.getItem(PROPOSED)) sessionStorage.setItem(SET_ASIDE, stood);
+  sessionStorage.setItem(PROPOSED, text);
+  keepDraft(text);
+}
+
+/** The user's draft that a proposal has set aside; empty: none was. */
+export function draftAside(): string {
+  return sessionStorage.getItem(SET_ASIDE) ?? "";
+}
+
+/** Forgets the draft that was set aside, once the user has it back. */
+export function forgetAside(): void {
+  sessionStorage.removeItem(SET_ASIDE);
 }

@@ -6,7 +6,7 @@ import { ApiError, request } from "../../api/request";
 import type { Plan } from "../../api/types";
 import { gpus, useMap } from "../../live/gpus";
 import { GpuMap } from "../../map/map";
-import { keepDraft, keptDraft } from "../../manifest/manifest";
+import { draftAside, forgetAside, keepDraft, keptDraft } from "../../manifest/manifest";
 import { Act } from "../../parts/act";
 import { Empty, Panel } from "../../parts/panel";
 import { useTitle } from "../../parts/title";
@@ -41,13 +41,14 @@ export function Apply() {
   useMap();
   const { route } = useLocation();
   const text = useSignal(keptDraft() || EXAMPLE);
+  const aside = useSignal(draftAside());
   const planned = useSignal<Planned>({ state: "none" });
   const round = useSignal(0);
   const parsed = useMemo(() => parseText(text.value), [text.value]);
   const wanted = round.value;
 
   useEffect(() => {
-    keepDraft(text.value);
+    if (text.value !== EXAMPLE) keepDraft(text.value);
     if (parsed.problems.length || !parsed.manifests.length) {
       planned.value = { state: "refused", text: text.value, problems: parsed.problems, message: "" };
       return;
@@ -86,7 +87,23 @@ export function Apply() {
         <h1>Apply</h1>
       </div>
       <div class="halves">
-        <Panel title="Manifest">
+        <Panel
+          title="Manifest"
+          actions={
+            aside.value && (
+              <button
+                type="button"
+                onClick={() => {
+                  text.value = aside.value;
+                  aside.value = "";
+                  forgetAside();
+                }}
+              >
+                Back to your draft
+              </button>
+            )
+          }
+        >
           <Editor text={text.value} problems={problems} onInput={(value) => (text.value = value)} />
         </Panel>
         <Panel title="Plan" part="plan">

@@ -5,7 +5,7 @@ import { all, request } from "../../api/request";
 import type { Plan } from "../../api/types";
 import { gib } from "../../format/numbers";
 import { deployments, instances, known, workers } from "../../live/cluster";
-import { keepDraft } from "../../manifest/manifest";
+import { proposeDraft } from "../../manifest/manifest";
 import { Empty, Panel, Skeleton } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
@@ -39,7 +39,7 @@ export function Catalog() {
       <div class="page-head">
         <h1>Catalog</h1>
         {may("operate") && (
-          <a class="button primary" href="/ui/apply" onClick={() => keepDraft(manifestFor("hf:Qwen/Qwen3-0.6B"))}>
+          <a class="button primary" href="/ui/apply" onClick={() => proposeDraft(manifestFor("hf:Qwen/Qwen3-0.6B"))}>
             Deploy another model
           </a>
         )}
@@ -86,7 +86,7 @@ const COLUMNS: readonly Column<Entry>[] = [
     title: "Plan",
     cell: (one) =>
       may("operate") && (
-        <a class="button" href="/ui/apply" onClick={() => keepDraft(manifestFor(one.model))}>
+        <a class="button" href="/ui/apply" onClick={() => proposeDraft(manifestFor(one.model))}>
           Plan
         </a>
       ),

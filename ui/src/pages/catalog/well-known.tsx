@@ -2,7 +2,7 @@ import { useResource } from "../../api/load";
 import type { CatalogModel, CatalogView } from "../../api/types";
 import { count, gib, plural } from "../../format/numbers";
 import { fullTime } from "../../format/times";
-import { keepDraft } from "../../manifest/manifest";
+import { proposeDraft } from "../../manifest/manifest";
 import { Content, Panel } from "../../parts/panel";
 import { type Column, Table } from "../../parts/table";
 import { may } from "../../session/session";
@@ -45,8 +45,8 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
   {
     key: "parameters",
     title: "Parameters",
-    cell: (one) => billions(one.parameters),
-    value: (one) => one.parameters,
+    cell: (one) => billions(parametersOf(one)),
+    value: parametersOf,
     numeric: true,
     rank: 3,
   },
@@ -93,7 +93,7 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
           class="button"
           href="/ui/apply"
           aria-label={`Plan ${one.model}`}
-          onClick={() => keepDraft(manifestFor(one.model))}
+          onClick={() => proposeDraft(manifestFor(one.model))}
         >
           Plan
         </a>
@@ -116,4 +116,10 @@ function contextText(one: CatalogModel | undefined): string {
 
 function billions(parameters: number | null): string {
   return parameters === null ? "–" : `${(parameters / 1e9).toFixed(1)} B`;
+}
+
+/** Null where weights are packed: the API counts elements as stored, and one of 4 bytes holds eight of 4 bits. */
+function parametersOf({ parameters, weight_bytes }: CatalogModel): number | null {
+  const size = parameters ? weight_bytes / parameters : 0;
+  return size > 2.1 && size < 3.9 ? null : parameters; // packed ones beside those of 2 bytes
 }

@@ -4,7 +4,7 @@ import { useEffect } from "preact/hooks";
 import { asApiError } from "../../api/load";
 import type { ApiError } from "../../api/request";
 import type { Deployment } from "../../api/types";
-import { keepDraft, manifestOf } from "../../manifest/manifest";
+import { manifestOf, proposeDraft } from "../../manifest/manifest";
 import { Copy } from "../../parts/copy";
 import { Failure, Panel, Skeleton } from "../../parts/panel";
 import { may } from "../../session/session";
@@ -27,7 +27,7 @@ export function Spec({ deployment }: { deployment: Deployment }) {
     return () => void (over = true);
   }, [deployment.uid, deployment.generation]);
   const duplicate = async (): Promise<void> => {
-    keepDraft(await manifestOf(deployment, `${deployment.name.slice(0, 58)}-copy`));
+    proposeDraft(await manifestOf(deployment, `${deployment.name.slice(0, 58)}-copy`));
     route("/ui/apply");
   };
   return (

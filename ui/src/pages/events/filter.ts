@@ -48,3 +48,8 @@ export function isWanted(event: Event, { reason, kind, name }: EventFilter): boo
   const ofKind = event.subjects.filter((one) => one.kind.toLowerCase() === kind);
   return name.trim() ? ofKind.some((one) => one.name === name.trim() || one.uid === name.trim()) : ofKind.length > 0;
 }
+
+/** The periods to choose from, with the one of the address where it is another. */
+export function withGiven(periods: readonly string[], given: string): readonly string[] {
+  return !given || periods.includes(given) ? periods : [given, ...periods];
+}

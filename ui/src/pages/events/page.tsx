@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import type { Event } from "../../api/types";
 import { Panel } from "../../parts/panel";
 import { useTitle } from "../../parts/title";
-import { addressOf, type EventFilter, filterOf, isWanted, KINDS, parametersOf, PERIODS } from "./filter";
+import { addressOf, type EventFilter, filterOf, isWanted, KINDS, parametersOf, PERIODS, withGiven } from "./filter";
 import { FollowedEvents } from "./followed";
 
 const PAGE = 200;
@@ -74,7 +74,7 @@ function Filters({ filter, onChange }: { filter: EventFilter; onChange: (changed
         Time
         <select value={filter.after} onChange={(event) => onChange({ after: event.currentTarget.value })}>
           <option value="">all</option>
-          {PERIODS.map((period) => (
+          {withGiven(PERIODS, filter.after).map((period) => (
             <option key={period} value={period}>
               last {period}
             </option>

@@ -147,6 +147,7 @@ export function Hours() {
           <label class="inline">
             Period{" "}
             <select value={since.value} onChange={(event) => (since.value = event.currentTarget.value)}>
+              {!PERIODS.some(([value]) => value === since.value) && <option value={since.value}>{since.value}</option>}
               {PERIODS.map(([value, title]) => (
                 <option key={value} value={value}>
                   {title}

@@ -3,7 +3,7 @@ import { useLocation } from "preact-iso";
 import { asApiError } from "../../api/load";
 import { deployments } from "../../live/cluster";
 import { advised, linked } from "../../manifest/advice";
-import { keepDraft, manifestOf } from "../../manifest/manifest";
+import { manifestOf, proposeDraft } from "../../manifest/manifest";
 import { may } from "../../session/session";
 
 /** What would make an instance fit, as the scheduler has tried it. A changed spec opens as a plan; nothing is applied. */
@@ -43,7 +43,7 @@ function Line({ line, deployment }: { line: string; deployment: string }) {
   if (!may("operate")) return <>{line}</>;
   const open = async (): Promise<void> => {
     try {
-      keepDraft(await manifestOf({ ...found, spec: what.spec }));
+      proposeDraft(await manifestOf({ ...found, spec: what.spec }));
       route("/ui/apply");
     } catch (error) {
       failed.value = asApiError(error).message;

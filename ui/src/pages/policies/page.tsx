@@ -5,7 +5,7 @@ import type { Page, Policy } from "../../api/types";
 import { count, hours, plural } from "../../format/numbers";
 import { span } from "../../format/times";
 import { deployments } from "../../live/cluster";
-import { keepDraft } from "../../manifest/manifest";
+import { proposeDraft } from "../../manifest/manifest";
 import { Act } from "../../parts/act";
 import { Content, Empty, Panel } from "../../parts/panel";
 import { Badge, Phase } from "../../parts/phase";
@@ -102,7 +102,7 @@ export function Policies() {
       <div class="page-head">
         <h1>Policies</h1>
         {may("operate") && (
-          <a class="button primary" href="/ui/apply" onClick={() => keepDraft(EXAMPLE)}>
+          <a class="button primary" href="/ui/apply" onClick={() => proposeDraft(EXAMPLE)}>
             Apply a policy
           </a>
         )}
