@@ -77,7 +77,7 @@ async def test_the_etag_of_one_deployment_stays_its_generation(api: ServedApi) -
 async def test_errors_have_no_etag(api: ServedApi) -> None:
     status, headers, _ = await get(api, f"{LIST}/missing", If_None_Match="*")
     assert (status, "ETag" in headers) == (404, False)
-    long = "&".join(f"x{n}=1" for n in range(100))
+    long = "&".join(f"{'x' * 60}{n}=1" for n in range(8))
     status, headers, body = await get(api, f"{LIST}?{long}", Accept_Encoding="gzip")
     assert (status, headers["Content-Encoding"], "ETag" in headers) == (400, "gzip", False)
     assert json.loads(gzip.decompress(body))["error"]["code"] == "invalid"
