@@ -50,7 +50,7 @@ class AgentSettings(BaseSettings):
 
     Attributes:
         controller_url: the controller's address, such as http://10.0.0.1:8080.
-        join_token: one-time token; needed at the first start only.
+        join_token: needed at the first start only.
         join_token_file: a file with the token; read when the token is needed.
         name: the worker's name. None: the journal's, else the host's name.
         simulate: file of simulated hosts; the agent simulates the host with its name.

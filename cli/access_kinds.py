@@ -30,9 +30,10 @@ def _key_expires(key: "KeyView", now: datetime) -> str:
 def _token_state(view: "TokenView", now: datetime) -> str:
     if view.revoked_at is not None:
         return "revoked"
-    if view.used_at is not None:
+    if view.max_uses == 1 and view.uses:
         return f"used by {view.used_by}" if view.used_by else "used"
-    return "expired" if view.expires_at <= now else "open"
+    state = "used up" if view.uses >= view.max_uses else "expired" if view.expires_at <= now else "open"
+    return state if view.max_uses == 1 else f"{state}, {view.uses} of {view.max_uses} hosts joined"
 
 
 KEYS: Final = Kind(

@@ -13,13 +13,13 @@ from cli.list_output import ListOutputOption, Output
 from cli.output import Format
 from cli.runner import delete, parse_seconds, run
 from cli.verbs.get import print_objects
-from schemas.api.access import Role
+from schemas.api.access import MAX_TOKEN_USES, Role
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
-join_token = typer.Typer(no_args_is_help=True, help="Manage the one-time tokens with which agents join.")
+join_token = typer.Typer(no_args_is_help=True, help="Manage the tokens with which agents join.")
 key = typer.Typer(no_args_is_help=True, help="Manage API keys.")
 secret = typer.Typer(no_args_is_help=True, help="Manage secrets for `env: {NAME: {secret: ...}}` in manifests.")
 app.add_typer(join_token, name="join-token")
@@ -66,11 +66,15 @@ def create_token(
             help="Time until the token expires.",
         ),
     ] = _DEFAULT_EXPIRY_S,
+    uses: Annotated[
+        int, typer.Option("--uses", min=1, max=MAX_TOKEN_USES, metavar="N", help="Number of agents that may join.")
+    ] = 1,
 ) -> None:
-    """Create a token and print it. It is shown only once, and joins one agent."""
+    """Create a token and print it. It is shown only once, and joins one agent or as many as `--uses` says."""
 
     async def work(api: "Api") -> None:
-        print((await api.post(path_of(TOKENS.plural), {"expires_s": expires_s}))["token"])
+        body = {"expires_s": expires_s} | ({"uses": uses} if uses > 1 else {})  # older controllers know no uses
+        print((await api.post(path_of(TOKENS.plural), body))["token"])
 
     run(ctx, work)
 

@@ -1,4 +1,4 @@
-"""`POST /api/v1/join`: exchanges a one-time token for a worker's credential. Repeated failures must wait."""
+"""`POST /api/v1/join`: exchanges a token for a worker's credential. Repeated failures must wait."""
 
 import asyncio
 import hashlib

@@ -1,11 +1,12 @@
 """API keys and join tokens as the API returns them. The secret value is returned once, at creation."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.base import View
 
 Role = Literal["admin", "operator", "viewer", "inference"]
+MAX_TOKEN_USES: Final = 1000
 
 
 class KeyView(View):
@@ -31,13 +32,22 @@ class KeyCreated(KeyView):
 
 
 class TokenView(View):
-    """A join token, without its value."""
+    """A join token, without its value.
+
+    Attributes:
+        used_at: when a host last joined with it.
+        used_by: name of that host.
+        uses: hosts that have joined with it.
+        max_uses: hosts that may.
+    """
 
     id: str
     created_at: datetime
     expires_at: datetime
     used_at: datetime | None = None
     used_by: str | None = None
+    uses: int = 0
+    max_uses: int = 1
     revoked_at: datetime | None = None
 
 

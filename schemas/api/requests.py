@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.api.access import Role
+from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.base import Strict
 from schemas.fields import Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
@@ -163,6 +163,7 @@ class TokenBody(Strict):
     """`POST /tokens`."""
 
     expires_s: Seconds = 3600.0
+    uses: Annotated[int, Field(ge=1, le=MAX_TOKEN_USES)] = 1
 
     @field_validator("expires_s")
     @classmethod

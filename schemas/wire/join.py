@@ -1,4 +1,4 @@
-"""The join: a one-time token for a per-worker credential, over HTTP."""
+"""The join: a token for a per-worker credential, over HTTP."""
 
 from typing import Annotated, Final
 

@@ -90,6 +90,33 @@ async def test_a_join_token_is_valid_once(migrated: Database) -> None:
     assert listed.used_by == joined[0].worker
 
 
+async def test_a_join_token_joins_as_many_hosts_as_it_says(migrated: Database) -> None:
+    token = (await create_token(migrated, uses=3)).token
+    answers = await asyncio.gather(*(redeem(migrated, token, f"w{n}") for n in range(6)), return_exceptions=True)
+    assert sum(isinstance(answer, TokenRefusedError) for answer in answers) == 3
+    assert len(await rows(migrated, "select 1 from workers")) == 3
+    with pytest.raises(TokenRefusedError):
+        await redeem(migrated, token, "late")
+    (listed,) = await list_tokens(migrated)
+    assert (listed.uses, listed.max_uses) == (3, 3)
+
+
+async def test_a_taken_name_uses_up_nothing(migrated: Database) -> None:
+    token = (await create_token(migrated, uses=2)).token
+    await redeem(migrated, token, "a")
+    with pytest.raises(WorkerNameTakenError):
+        await redeem(migrated, token, "a")
+    assert (await redeem(migrated, token, "b")).worker == "b"
+
+
+async def test_what_an_older_controller_has_redeemed_is_used_up(migrated: Database) -> None:
+    """It knows no number of uses and writes only when and by which host."""
+    token = (await create_token(migrated)).token
+    await rows(migrated, "update join_tokens set used_at = now(), used_by = 'w'")
+    with pytest.raises(TokenRefusedError):
+        await redeem(migrated, token, "other")
+
+
 async def test_expired_revoked_and_unknown_tokens_are_refused_alike(migrated: Database) -> None:
     expired = await create_token(migrated, ttl_s=-1)
     revoked = await create_token(migrated)

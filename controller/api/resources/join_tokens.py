@@ -17,7 +17,8 @@ from schemas.api.requests import TokenBody
 async def post(request: web.Request) -> web.Response:
     """`POST /tokens`."""
     body = await read_model(request, TokenBody, optional=True)
-    return json_response(await create_token(request.app[CONTEXT].database, ttl_s=body.expires_s), status=201)
+    token = await create_token(request.app[CONTEXT].database, ttl_s=body.expires_s, uses=body.uses)
+    return json_response(token, status=201)
 
 
 async def get_all(request: web.Request) -> web.Response:

@@ -67,6 +67,8 @@ class TokenRow(SQLModel, table=True):
     used_at: datetime | None = _nullable(_TIME)
     used_by: str | None = _nullable(Text)
     revoked_at: datetime | None = _nullable(_TIME)
+    uses: int = _default(Integer)
+    max_uses: int = _required(Integer)
 
 
 class SecretRow(SQLModel, table=True):

@@ -1,4 +1,4 @@
-"""Join tokens: one-time and expiring, exchanged for a worker's own credential."""
+"""Join tokens: expiring, exchanged once or a stated number of times for a worker's own credential."""
 
 import secrets
 import uuid
@@ -24,16 +24,22 @@ TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
 
 
-async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S) -> TokenCreated:
-    """Creates a token that is valid once, for `ttl_s` seconds of the database's clock."""
+async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S, uses: int = 1) -> TokenCreated:
+    """Creates a token that joins `uses` hosts within `ttl_s` seconds of the database's clock."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     async with database.session() as session:
         now = (await session.execute(select(func.now()))).scalar_one()
         row = TokenRow(
-            id=uuid.uuid4(), hash=hash_secret(token), created_at=now, expires_at=now + timedelta(seconds=ttl_s)
+            id=uuid.uuid4(),
+            hash=hash_secret(token),
+            created_at=now,
+            expires_at=now + timedelta(seconds=ttl_s),
+            uses=0,
+            max_uses=uses,
         )
         session.add(row)
-        message = f"a join token was created, valid for {ttl_s:g} s"
+        hosts = "" if uses == 1 else f" and {uses} hosts"
+        message = f"a join token was created, valid for {ttl_s:g} s{hosts}"
         await write_event_in_session(session, NewEvent("token_created", message, (f"token:{row.id}",)))
     return TokenCreated(token=token, **_view(row).model_dump())
 
@@ -63,10 +69,10 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
 
 
 async def redeem(database: Database, token: str, name: str) -> JoinResponse:
-    """Exchanges a token for the credential of a new worker; works once, also under concurrent attempts.
+    """Exchanges a token for the credential of a new worker; works as often as it may, also under concurrent attempts.
 
     Raises:
-        TokenRefusedError: the token is unknown, used, revoked or expired.
+        TokenRefusedError: the token is unknown, used up, revoked or expired.
         WorkerNameTakenError: a live worker has that name; the token stays valid.
     """
     credential = "gpc_" + secrets.token_urlsafe(32)
@@ -74,15 +80,16 @@ async def redeem(database: Database, token: str, name: str) -> JoinResponse:
     try:
         async with database.transaction() as connection:
             used = await connection.fetchval(
-                """update join_tokens set used_at = now(), used_by = $2
-                    where hash = $1 and used_at is null and revoked_at is null and expires_at > now()
+                """update join_tokens set used_at = now(), used_by = $2, uses = uses + 1
+                    where hash = $1 and uses < max_uses and (used_at is null or max_uses > 1)
+                      and revoked_at is null and expires_at > now()
                 returning id""",
                 hash_secret(token),
                 name,
             )
             if used is None:
                 raise TokenRefusedError(
-                    "the join token is unknown, used, revoked or expired; make one with `gpuward join-token create`"
+                    "the join token is unknown, used up, revoked or expired; make one with `gpuward join-token create`"
                 )
             await connection.execute(
                 "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, $4)",
@@ -110,5 +117,7 @@ def _view(row: TokenRow) -> TokenView:
         expires_at=row.expires_at,
         used_at=row.used_at,
         used_by=row.used_by,
+        uses=row.uses,
+        max_uses=row.max_uses,
         revoked_at=row.revoked_at,
     )

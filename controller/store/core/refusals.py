@@ -92,7 +92,7 @@ class LastAdminKeyError(RefusedError):
 
 
 class TokenRefusedError(RefusedError):
-    """A join token that is unknown, used, revoked or expired; the answer does not say which."""
+    """A join token that is unknown, used up, revoked or expired; the answer does not say which."""
 
     code = "token_refused"
 
