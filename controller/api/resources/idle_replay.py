@@ -10,6 +10,7 @@ from controller.domain.history import Minutes, Track
 from controller.store.core.database import Database
 from controller.store.telemetry.claim_history import read_minutes, read_pasts
 from controller.store.telemetry.idle_report import days
+from controller.store.telemetry.minute_columns import MinutesRead
 from schemas.manifest.policy import UtilizationPolicy
 
 
@@ -44,10 +45,10 @@ async def would_free(
 
 
 def _look(
-    replays: Mapping[str, Replay], minutes: Mapping[tuple[str, Track], Minutes], begin: float, end: float
+    replays: Mapping[str, Replay], minutes: Mapping[tuple[str, Track], MinutesRead], begin: float, end: float
 ) -> None:
     of_instances: defaultdict[str, dict[Track, Minutes]] = defaultdict(dict)
     for (instance, track), found in minutes.items():
-        of_instances[instance][track] = found
+        of_instances[instance][track] = found.columns().peaks()
     for instance, found_of in of_instances.items():
         replays[instance].look(found_of, begin, end)

@@ -11,7 +11,7 @@ left out before, by columns.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class Replay:
     def __init__(self, claims: Sequence[PastClaim], policy: UtilizationPolicy) -> None:
         self._policy = policy.model_copy(update={"ignore_requests": True})
         self._chains = _chains(claims)
+        self._epochs = [_epochs(chain) for chain in self._chains]
         self._idle_at: list[float | None] = [None] * len(self._chains)
 
     def tracks(self, begin: float, end: float) -> set[Track]:
@@ -68,14 +69,13 @@ class Replay:
 
     def _undecided(self, begin: float, end: float) -> list[tuple[int, list[PastClaim]]]:
         """Epochs that held GPUs then, in order, each with the number of its chain."""
-        found = []
-        for n, chain in enumerate(self._chains):
-            if self._idle_at[n] is None:
-                for number in sorted({claim.epoch for claim in chain}):
-                    epoch = [claim for claim in chain if claim.epoch == number]
-                    if min(claim.ended for claim in epoch) >= begin and min(claim.began for claim in epoch) <= end:
-                        found.append((n, epoch))
-        return found
+        return [
+            (n, epoch.claims)
+            for n, epochs in enumerate(self._epochs)
+            if self._idle_at[n] is None
+            for epoch in epochs
+            if epoch.ended >= begin and epoch.began <= end
+        ]
 
 
 def reach_s(policy: UtilizationPolicy) -> float:
@@ -97,6 +97,25 @@ def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
     return chains
 
 
+class _Epoch(NamedTuple):
+    """Claims of one epoch in one chain. `began`: the first one's begin. `ended`: the first one's end."""
+
+    claims: list[PastClaim]
+    began: float
+    ended: float
+
+
+def _epochs(chain: Sequence[PastClaim]) -> list[_Epoch]:
+    """In order."""
+    by_number: dict[int, list[PastClaim]] = defaultdict(list)
+    for claim in chain:
+        by_number[claim.epoch].append(claim)
+    return [
+        _Epoch(claims, min(claim.began for claim in claims), min(claim.ended for claim in claims))
+        for _, claims in sorted(by_number.items())
+    ]
+
+
 def _first_idle(
     claims: Sequence[PastClaim], minutes: Mapping[Track, Minutes], policy: UtilizationPolicy, begin: float, end: float
 ) -> float | None:
@@ -107,7 +126,7 @@ def _first_idle(
     ended = min(claim.ended for claim in claims)
     tracks = [minutes.get(claim.track, NO_MINUTES).between(started, ended) for claim in claims]
     not_before = max(begin, started + policy.grace_period + policy.time_window)
-    times = np.unique(np.concatenate([track.at for track in tracks]))
+    times = tracks[0].at if len(tracks) == 1 else np.unique(np.concatenate([track.at for track in tracks]))
     times = times[(times >= not_before) & (times <= end)]
     if policy.gpus == "all":
         for track in tracks:

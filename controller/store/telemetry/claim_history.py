@@ -7,14 +7,13 @@ at a time.
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
-import numpy as np
-
-from controller.domain.history import MINUTE_S, Minutes, PastClaim, Track
+from controller.domain.history import PastClaim, Track
 from controller.store.core.database import Reader
-from controller.store.telemetry.idle_report import PLAN_BY_NUMBER, SPANS
+from controller.store.telemetry.idle_report import SPANS
+from controller.store.telemetry.minute_columns import MinutesRead, read_columns
 
 _AT_ONCE: Final = 256
 _EPOCH: Final = "extract(epoch from {0})::float8"
@@ -30,14 +29,6 @@ _CLAIMS: Final = f"""
       left join workers w on w.id = s.worker_id
       left join devices g on g.uuid = s.device
      where s.instance_id = any($3)"""  # noqa: S608 - as above
-# The columns of each track, in one arbitrary order.
-_MINUTES: Final = """
-    select device, instance_id, string_agg(timestamptz_send(minute), '') as minute,
-           string_agg(float4send(max), '') as high, string_agg(float4send(covered_s), '') as covered
-      from sample_minutes
-     where device = any($1) and instance_id = any($2) and minute >= $3 and minute < $4
-     group by device, instance_id"""
-_PG_EPOCH_S: Final = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ async def read_pasts(
 
 async def read_minutes(
     connection: Reader, tracks: Collection[tuple[str, Track]], begin: datetime, end: datetime
-) -> dict[tuple[str, Track], Minutes]:
+) -> dict[tuple[str, Track], MinutesRead]:
     """The minutes of tracks, each with the instance that it belongs to, where there are any.
 
     Args:
@@ -90,18 +81,6 @@ async def read_minutes(
         begin: of the first minute, inclusive.
         end: of the last one's beginning, exclusive.
     """
-    await connection.fetch(PLAN_BY_NUMBER)
-    devices = sorted({track.device for _, track in tracks})
-    owners = sorted({instance if track.own else "" for instance, track in tracks})
-    columns = {}
-    for row in await connection.fetch(_MINUTES, devices, owners, begin, end):
-        columns[row["device"], row["instance_id"]] = _minutes(row["minute"], row["high"], row["covered"])
     held = {one: (one[1].device, one[0] if one[1].own else "") for one in tracks}
-    return {one: columns[key] for one, key in held.items() if key in columns}
-
-
-def _minutes(minute: bytes, high: bytes, covered: bytes) -> Minutes:
-    at = np.frombuffer(minute, ">i8") / 1e6 + (_PG_EPOCH_S + MINUTE_S)
-    order = np.argsort(at, kind="stable")
-    high_values, covered_values = (np.frombuffer(column, ">f4").astype(np.float32)[order] for column in (high, covered))
-    return Minutes(at[order], high_values, covered_values)
+    found = await read_columns(connection, set(held.values()), begin, end)
+    return {one: found[key] for one, key in held.items() if key in found}

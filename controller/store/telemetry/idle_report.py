@@ -5,15 +5,20 @@ the instance's own processes, an exclusive one those of the GPU. A minute counts
 and at most with the seconds that were claimed.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from itertools import groupby, islice
+from typing import Any, Final
 
 from controller.domain.idle_stretches import WastedMinute
+from controller.domain.minute_sums import MinuteSums
 from controller.store.core.database import Reader
+from controller.store.telemetry.minute_columns import Key, MinutesRead, read_columns
 
+_MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 # Ended and live claims, cut to $1 .. $2.
 SPANS: Final = """
@@ -48,51 +53,16 @@ _SECONDS: Final = """least(m.covered_s, extract(epoch from
                   least(s.ended, m.minute + interval '1 min') - greatest(s.began, m.minute))::float8)"""
 _MINIMUMS: Final = "left join unnest($3::uuid[], $4::int[]) as l (uid, minimum) on l.uid = s.deployment_uid"
 _WASTED: Final = "m.max < coalesce(l.minimum, $5)"
-_IS_WHOLE: Final = "(s.began = $1 and s.ended = $2)"  # it lasts for the whole time
-# Of claims that do not last for the whole time: whole minutes, and the first and last one apart, since reckoning with
-# each minute's times takes five times as long. Of the others: the first and last minute alone.
-_COVERED: Final = f"""
-    select s.deployment_uid, coalesce(max(g.model), '') as model, sum(s.share * k.known_s) as known_s,
-           sum(s.share * k.used_s) as used_s, sum(s.share * k.wasted_s) as wasted_s
+# The claims of some time, cut to it, in microseconds since 1970.
+_CLAIMS: Final = f"""
+    select s.deployment_uid, coalesce(g.model, '') as model, s.device,
+           case when s.exclusive then '' else s.instance_id end as owner, s.share,
+           (extract(epoch from s.began) * 1000000)::int8 as began_us,
+           (extract(epoch from s.ended) * 1000000)::int8 as ended_us
       from ({SPANS}) s
-      {_MINIMUMS}
       left join devices g on g.uuid = s.device
-     cross join lateral (
-           select sum(m.seconds) as known_s, sum(m.seconds * m.mean / 100) as used_s,
-                  coalesce(sum(m.seconds) filter (where {_WASTED}), 0) as wasted_s
-             from (select m.covered_s::float8 as seconds, m.mean, m.max from {_OF_CLAIM}
-                      and m.minute >= s.began and m.minute <= s.ended - interval '1 min' and not {_IS_WHOLE}
-                   union all
-                   select {_SECONDS}, m.mean, m.max from {_OF_CLAIM}
-                      and m.minute > s.began - interval '1 min' and m.minute < s.began
-                   union all
-                   select {_SECONDS}, m.mean, m.max from {_OF_CLAIM}
-                      and m.minute >= s.began and m.minute > s.ended - interval '1 min' and m.minute < s.ended) m
-       ) as k
-     where k.known_s is not null
-       and not ({_IS_WHOLE} and date_trunc('minute', $1) = $1 and date_trunc('minute', $2) = $2)
-     group by s.deployment_uid, s.device"""  # noqa: S608 - constants, no input
-_WHOLE_DEVICES: Final = f"select distinct device from ({SPANS}) s where {_IS_WHOLE}"  # noqa: S608 - constants
-# Their whole minutes: summed in the order in which they lie, which takes a quarter of the time of reading claim by
-# claim. $6: all minimums, ascending, so that `bucket` is the number of those that a minute is not below.
-_WHOLE: Final = f"""
-    select s.deployment_uid, coalesce(max(g.model), '') as model, sum(s.share * m.known_s) as known_s,
-           sum(s.share * m.used_s) as used_s,
-           coalesce(sum(s.share * m.known_s)
-                    filter (where m.bucket < array_position($6, coalesce(l.minimum, $5)::float8)), 0) as wasted_s
-      from ({SPANS}) s
-      {_MINIMUMS}
-      left join devices g on g.uuid = s.device
-      join (select device, instance_id, width_bucket(max::float8, $6::float8[]) as bucket,
-                   sum(covered_s::float8) as known_s, sum(covered_s::float8 * mean / 100) as used_s
-              from sample_minutes
-             where device = any($7) and minute >= $1 and minute <= $2::timestamptz - interval '1 min'
-             group by 1, 2, 3) m
-        on m.device = s.device and m.instance_id = case when s.exclusive then '' else s.instance_id end
-     where {_IS_WHOLE}
-     group by s.deployment_uid, s.device"""  # noqa: S608 - constants, no input
-# A plan for any number of GPUs would read claim by claim.
-PLAN_BY_NUMBER: Final = "set local plan_cache_mode = force_custom_plan"
+     order by s.device, s.instance_id, s.began"""  # noqa: S608 - constants, no input
+_GPUS_AT_ONCE: Final = 256  # of a day: 370,000 minutes, or 6 MiB
 _WASTED_MINUTES: Final = f"""
     select k.minute, count(distinct s.device) as gpus, sum(s.share * k.seconds) as gpu_s
       from ({SPANS}) s
@@ -211,18 +181,33 @@ async def add_usage(
         minimums: percent below which a minute is wasted, by deployment's uid.
         default: the same, for all other deployments.
     """
-    await connection.fetch(PLAN_BY_NUMBER)
-    given = (begin, end, list(minimums), list(minimums.values()), default)
-    found = await connection.fetch(_COVERED, *given)
-    devices = [row["device"] for row in await connection.fetch(_WHOLE_DEVICES, begin, end)]
-    if devices:
-        ascending = sorted({float(minimum) for minimum in (*minimums.values(), default)})
-        found += await connection.fetch(_WHOLE, *given, ascending, devices)
-    for row in found:
-        spent = sums.spent[str(row["deployment_uid"])].by_model[row["model"]]
-        spent.known_s += row["known_s"]
-        spent.used_s += row["used_s"]
-        spent.wasted_s += row["wasted_s"]
+    claims = await connection.fetch(_CLAIMS, begin, end)
+    by_gpu = (list(of_gpu) for _, of_gpu in groupby(claims, key=lambda claim: claim["device"]))
+    while some := [claim for of_gpu in islice(by_gpu, _GPUS_AT_ONCE) for claim in of_gpu]:
+        keys = {(claim["device"], claim["owner"]) for claim in some}
+        minutes = await read_columns(connection, keys, begin - _MINUTE, end)
+        # Some hundred thousand minutes: too long for the event loop.
+        await asyncio.to_thread(_add_claims, sums, some, minutes, minimums, default)
+
+
+def _add_claims(
+    sums: Sums,
+    claims: Sequence[Mapping[str, Any]],
+    minutes: Mapping[Key, MinutesRead],
+    minimums: Mapping[str, int],
+    default: int,
+) -> None:
+    kept = {key: MinuteSums(read.columns()) for key, read in minutes.items()}
+    for claim in claims:
+        of_gpu = kept.get((claim["device"], claim["owner"]))
+        if of_gpu is not None:
+            uid, share = str(claim["deployment_uid"]), claim["share"] or 0.0
+            found = of_gpu.of_claim(claim["began_us"], claim["ended_us"], minimums.get(uid, default))
+            if found.known:
+                spent = sums.spent[uid].by_model[claim["model"]]
+                spent.known_s += share * found.known
+                spent.used_s += share * found.used
+                spent.wasted_s += share * found.wasted
 
 
 async def had_claims_as(connection: Reader, uid: str, name: str, since: datetime) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, Final
 from controller.store.telemetry.coverage import READ, covered_since
 
 # `partitions.py` creates and drops the partitions.
-WRITABLE_SINCE: Final = """
+OLDEST_PARTITION: Final = """
     select min((regexp_match(pg_get_expr(c.relpartbound, c.oid), $$FROM \\('([^']+)'\\)$$))[1]::timestamptz)
-      from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'sample_minutes'::regclass"""
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = '{0}'::regclass"""
+WRITABLE_SINCE: Final = OLDEST_PARTITION.format("sample_minutes")
 PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction of samples is never split
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"

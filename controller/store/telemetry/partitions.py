@@ -56,6 +56,8 @@ class _Kind:
 
 _SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
 _MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
+_HOURS: Final = _Kind("minute_hours", _DAY_S, "%Y%m%d")  # as many as of the minutes that they are made of
+_FORGET_PACKED: Final = "delete from packed_hours where hour >= to_timestamp($1) and hour < to_timestamp($2)"
 
 
 async def make_partitions(connection: Any, retention: SampleRetention) -> None:
@@ -70,6 +72,9 @@ async def make_partitions(connection: Any, retention: SampleRetention) -> None:
             if kind.name(start_s) not in existing:
                 await connection.execute(_create(kind, start_s))
             start_s += kind.span_s
+    packed = {_HOURS.start_s(name) for name in await _names(connection, _HOURS)}
+    for start_s in sorted({_MINUTES.start_s(name) for name in await _names(connection, _MINUTES)} - packed):
+        await connection.execute(_create(_HOURS, start_s))
 
 
 async def find_old_partitions(connection: Any, retention: SampleRetention) -> list[str]:
@@ -77,20 +82,26 @@ async def find_old_partitions(connection: Any, retention: SampleRetention) -> li
     now_s, samples_s, minutes_s = await _now_and_retention(connection, retention)
     return [
         name
-        for kind, kept_s in ((_SAMPLES, samples_s), (_MINUTES, minutes_s))
+        for kind, kept_s in ((_SAMPLES, samples_s), (_MINUTES, minutes_s), (_HOURS, minutes_s))
         for name in await _names(connection, kind)
         if kind.start_s(name) + kind.span_s <= now_s - kept_s
     ]
 
 
 async def drop_partition(connection: Any, name: str) -> None:
-    """Drops one partition. In its own transaction: it waits only briefly for readers, since others wait behind it.
+    """Drops one partition, minutes together with their packed hours. In its own transaction.
+
+    It waits only briefly for readers, since others wait behind it.
 
     Raises:
         asyncpg.LockNotAvailableError: readers took longer; it can be dropped later.
     """
     await connection.execute("set local lock_timeout = '500ms'")
     await connection.execute(f'drop table if exists "{name}"')
+    if name.startswith(f"{_MINUTES.table}_"):
+        start_s = _MINUTES.start_s(name)
+        await connection.execute(f'drop table if exists "{_HOURS.name(start_s)}"')
+        await connection.execute(_FORGET_PACKED, start_s, start_s + _HOURS.span_s)
 
 
 async def samples_range(connection: Any) -> PartitionRange | None:
