@@ -34,7 +34,7 @@ class Minutes(NamedTuple):
 
 
 class MinuteColumns(NamedTuple):
-    """The minutes of a track, oldest first, as they are stored. `minute`: minutes since 1970; `mean`, `high` in percent."""
+    """The minutes of a track, oldest first, as they are stored. `minute`: since 1970; `mean`, `high` in percent."""
 
     minute: NDArray[np.int64]
     mean: Values
