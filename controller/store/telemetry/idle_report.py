@@ -43,7 +43,8 @@ _CLAIMED: Final = f"""
       from ({SPANS}) s
       left join deployments p on p.uid = s.deployment_uid
       left join devices g on g.uuid = s.device
-     group by 1, 2"""  # noqa: S608 - constants, no input
+     group by 1, 2
+     order by 1, 2"""  # noqa: S608 - constants, no input
 # The minutes `m` of samples of a claim `s` in the period, and their seconds in it.
 _OF_CLAIM: Final = """
            sample_minutes m
