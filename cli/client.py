@@ -94,9 +94,9 @@ class Api:
         answer, headers = await self._exchange("PUT", path, body=body)
         return answer, headers.get(OUTCOME_HEADER, "applied")
 
-    async def post(self, path: str, body: Json | None = None) -> Json:
+    async def post(self, path: str, body: Json | None = None, **query: str | int | None) -> Json:
         """Posts a body, or requests an action without one."""
-        return await self._call("POST", path, body=body)
+        return await self._call("POST", path, query=query, body=body)
 
     async def patch(self, path: str, body: Json) -> Json:
         """Changes fields of an object."""

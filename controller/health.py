@@ -8,6 +8,7 @@ from controller.api.context import Check
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
+from controller.store.core.audit_results import read_audit_result
 from controller.store.core.database import Database
 from controller.store.core.migrate import head_revision, read_revision
 
@@ -46,7 +47,7 @@ class LoopLag:
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, change feed, a known leader, and the file for clients.
+    """The checks behind /readyz: database, migrations, ledger, change feed, a known leader, the file for clients.
 
     Anything may ask, without a key. So the database is asked once at a time, and what it said is kept for a moment.
     """
@@ -81,7 +82,12 @@ class Readiness:
         }
 
     async def _ask_database(self) -> dict[str, Check]:
-        questions = {"database": self._answers(), "migrations": self._migrated(), "leader": self._leader_known()}
+        questions = {
+            "database": self._answers(),
+            "migrations": self._migrated(),
+            "ledger": self._whole(),
+            "leader": self._leader_known(),
+        }
         return dict(zip(questions, await asyncio.gather(*map(_checked, questions.values())), strict=True))
 
     async def _answers(self) -> str:
@@ -94,6 +100,15 @@ class Readiness:
         if found != head_revision():
             raise OSError(f"the schema is at {found}, this version needs {head_revision()}")
         return str(found)
+
+    async def _whole(self) -> str:
+        """What the last audit found, also that of another controller."""
+        async with self._database.connection() as connection:
+            result = await read_audit_result(connection)
+        if result.broken:
+            found = ", ".join(f"{name} ({count})" for name, count in result.broken.items())
+            raise OSError(f"invariants are broken: {found}; run `gpuward audit`")
+        return "not audited yet" if result.age_s is None else f"audited {result.age_s:.0f} s ago"
 
     def _listens(self) -> Check:
         age = self._feed.last_probe_age_s

@@ -91,9 +91,9 @@ class Health:
 
         return StreamedAnswer(connection, partial(answer, head, fields), failed=failed, stall_s=_STALL_S)
 
-    async def _alive(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
+    async def _alive(self, _head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's answer, unless a process is worse."""
-        (status, body), states = await asyncio.gather(self._asked(head), self._states())
+        (status, body), states = await asyncio.gather(self._asked(HEALTH), self._states())
         lag_s = max(state["lag_s"] for state in states.values() if state is not None)
         silent = None in states.values()
         if body is None or silent or lag_s > MAX_LOOP_LAG_S:
@@ -105,7 +105,7 @@ class Health:
         """All checks of the controller, and one of the gateway."""
         status, found, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            (status, found), states = await asyncio.gather(self._asked(head), self._states())
+            (status, found), states = await asyncio.gather(self._asked(head.target), self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {"controller": {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
         problem = _problem(states)
@@ -162,10 +162,10 @@ class Health:
         states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 
-    async def _asked(self, head: RequestHead) -> tuple[int, dict[str, Any] | None]:
+    async def _asked(self, target: bytes) -> tuple[int, dict[str, Any] | None]:
         """The controller's status and its answer as JSON; None where it gives none."""
         try:
-            got, body = await fetch(self._controller, head.path, [], _LIMIT_S)
+            got, body = await fetch(self._controller, target, [], _LIMIT_S)
             found = orjson.loads(body)
         except (FetchError, orjson.JSONDecodeError):
             return 503, None

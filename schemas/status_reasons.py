@@ -261,7 +261,12 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
         "The controller fails repeatedly to process the object.", "Read the message and the log of the controller."
     ),
     "invariant_violated": ReasonText(
-        "The ledger breaks an invariant.", "Run `gpuward audit` and report what it prints."
+        "The ledger breaks an invariant.",
+        "Run `gpuward audit` and report what it prints. `gpuward audit --repair` mends what can be mended for certain.",
+    ),
+    "ledger_repaired": ReasonText(
+        "An administrator mended the ledger with `gpuward audit --repair`.",
+        "Read the evidence. If violations are left, do what the repair says.",
     ),
 }
 

@@ -11,6 +11,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
 from controller.store.access.usage import roll_up_usage
 from controller.store.core.audit import audit
+from controller.store.core.audit_results import write_audit_result
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.telemetry.retention import prune
@@ -55,6 +56,9 @@ class Housekeeping:
         """One audit, and one batch of deletions."""
         async with self._database.snapshot() as connection:
             result = await audit(connection)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await write_audit_result(connection, result)
         found = {f"{v.invariant}: {v.message}": v for v in result.violations}
         for text, violation in list(found.items())[:_MAX_REPORTED]:
             log.error("invariant violated", invariant=violation.invariant, evidence=violation.evidence)

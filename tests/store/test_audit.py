@@ -13,7 +13,25 @@ _GUARDS = (
     "alter table claims disable trigger user",
     "alter table revisions drop constraint revisions_deployment_uid_fkey",
     "alter table instances drop constraint instances_deployment_uid_revision_fkey",
+    "alter table intents drop constraint intents_deployment_uid_fkey",
+    "alter table webhook_deliveries drop constraint webhook_deliveries_action_id_fkey",
 )
+# Rows of a deployment `d`, and of an action on one that is long gone.
+INTENT = "insert into intents (deployment_uid, source, min_replicas, max_replicas) select uid, {} from deployments"
+RELOCATION = """
+    insert into relocations (deployment_uid, instance_id, epoch, workers, gpus, state, started_at, ended_at, copy_id)
+    select uid, x.instance_id, 1, array['v'], '{{}}', x.state, x.started_at::timestamptz, x.ended_at::timestamptz,
+           x.copy_id
+      from deployments, (values ({})) as x (instance_id, state, started_at, ended_at, copy_id)"""
+ACTION = """
+    insert into policy_actions (at, policy, policy_generation, action, dry_run, deployment_uid, deployment, instances,
+                                gpus, evidence)
+    select now() - interval '1 hour', 'p', 1, x.action, x.dry_run, gen_random_uuid(), 'old', '{{}}', 1, '{{}}'
+      from (values ({})) as x (action, dry_run)"""
+WEBHOOK = """
+    insert into webhook_deliveries (id, action_id, url, secret, payload, delivered, not_before)
+    select gen_random_uuid(), (select max(id) from policy_actions), 'http://receiver', 's', '{{}}', x.delivered,
+           x.not_before from (values ({})) as x (delivered, not_before)"""
 _PLACED = {"scheduled", "starting", "running", "unhealthy"}
 
 
@@ -114,6 +132,20 @@ async def test_phases_that_hold_claims_are_the_designs(db: Database, phase: Inst
         ("no_silent_waiting", ["update instances set phase_since = now() - interval '1 hour' where id = 'c'"]),
         ("phases_are_known", ["update instances set phase = 'sleeping' where id = 'c'"]),
         ("one_lease", ["delete from lease"]),
+        ("no_orphans", ["insert into intents values (gen_random_uuid(), 'user', 0)"]),
+        ("intents_have_one_number", [INTENT.format("'user', 1, 1")]),
+        ("intents_have_one_number", [INTENT.format("'autoscaler', 1, 2")]),
+        ("relocations_end_once", [RELOCATION.format("'a', 'moved', now(), null, null")]),
+        ("relocations_end_once", [RELOCATION.format("'a', 'waiting', null, now(), null")]),
+        ("relocations_end_once", [RELOCATION.format("'a', 'moving', null, null, null")]),
+        ("relocations_move_what_exists", [RELOCATION.format("'x', 'moving', now() - interval '1 hour', null, null")]),
+        ("relocations_stay_in_their_deployment", [RELOCATION.format("'a', 'moving', now(), null, 'a'")]),
+        ("only_limits_stay_open", [ACTION.format("'notify', false")]),
+        ("only_limits_stay_open", [ACTION.format("'stop', true")]),
+        ("actions_end_with_their_deployment", [ACTION.format("'stop', false")]),
+        ("webhooks_end_once", [ACTION.format("'notify', false"), WEBHOOK.format("true, now()")]),
+        ("webhooks_have_an_action", [WEBHOOK.format("false, now()")]),
+        ("webhooks_are_due", [ACTION.format("'notify', false"), WEBHOOK.format("false, now() + interval '3 days'")]),
     ],
 )  # fmt: skip
 async def test_the_audit_reports_violations(db: Database, invariant: str, queries: list[str]) -> None:

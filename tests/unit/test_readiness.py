@@ -32,7 +32,7 @@ async def test_many_askers_cost_one_question() -> None:
     answers = await asyncio.gather(*(readiness() for _ in range(200)))
     assert asked == 1
     assert {name: check.ok for name, check in answers[-1].items()} == {
-        "database": False, "migrations": False, "leader": True, "listener": True, "client_env": True
+        "database": False, "migrations": False, "ledger": False, "leader": True, "listener": True, "client_env": True
     }  # fmt: skip
     await asyncio.sleep(0.6)
     await readiness()

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT, Check
 from controller.api.responses import json_response
-from controller.api.route import Access, Route
+from controller.api.route import Access, Query, Route
 from schemas.base import View
 
 MAX_LOOP_LAG_S: Final = 5.0
@@ -44,13 +44,14 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """`GET /readyz`."""
+    """`GET /readyz`. Checks that `exclude` names, separated by commas, count for nothing; their results are shown."""
+    excluded = set(request.query.get("exclude", "").split(","))
     try:
         async with asyncio.timeout(_CHECKS_LIMIT_S):
             checks = dict(await request.app[CONTEXT].readiness())
     except TimeoutError:
         checks = {"checks": Check(ok=False, message=f"no result within {_CHECKS_LIMIT_S:g} s")}
-    ready = all(check.ok for check in checks.values())
+    ready = all(check.ok for name, check in checks.items() if name not in excluded)
     view = ReadyView(
         ready=ready, checks={name: CheckView(ok=check.ok, message=check.message) for name, check in checks.items()}
     )
@@ -59,5 +60,8 @@ async def readyz(request: web.Request) -> web.Response:
 
 ROUTES: Final = (
     Route("GET", "/healthz", healthz, Access.OPEN, "Whether this process is alive", "health", HealthView),
-    Route("GET", "/readyz", readyz, Access.OPEN, "Whether this process can do its work", "health", ReadyView),
-)
+    Route(
+        "GET", "/readyz", readyz, Access.OPEN, "Whether this process can do its work", "health", ReadyView,
+        query=(Query("exclude", "names of checks that do not count, separated by commas, such as `ledger`"),),
+    ),
+)  # fmt: skip

@@ -121,3 +121,73 @@ select i.id as instance, i.phase
 
 -- one_lease: there is exactly one lease row
 select count(*) as rows from lease having count(*) <> 1;
+
+-- no_orphans: each claim, process, command, verdict, intent and relocation belongs to a row that exists
+select 'claim' as kind, c.device || '/' || c.instance_id || '/' || c.epoch as id, c.instance_id as missing
+  from claims c where not exists (select 1 from instances i where i.id = c.instance_id)
+ union all
+select 'process', p.instance_id || '/' || p.epoch || '/' || p.rank, p.instance_id
+  from processes p where not exists (select 1 from instances i where i.id = p.instance_id)
+ union all
+select 'command', m.id::text, m.instance_id
+  from commands m where not exists (select 1 from instances i where i.id = m.instance_id)
+ union all
+select 'verdict', v.instance_id, v.instance_id
+  from policy_verdicts v where not exists (select 1 from instances i where i.id = v.instance_id)
+ union all
+select 'intent', n.deployment_uid || '/' || n.source, n.deployment_uid::text
+  from intents n where not exists (select 1 from deployments d where d.uid = n.deployment_uid)
+ union all
+select 'relocation', r.id::text, r.deployment_uid::text
+  from relocations r where not exists (select 1 from deployments d where d.uid = r.deployment_uid);
+
+-- intents_have_one_number: the autoscaler's floor is its cap, and other intents have no floor
+select n.deployment_uid::text as deployment_uid, n.source, n.min_replicas, n.max_replicas
+  from intents n
+ where case n.source when 'autoscaler' then n.min_replicas <> n.max_replicas else n.min_replicas <> 0 end;
+
+-- relocations_end_once: a relocation has an end if it is over, and a begin if it is in progress
+select r.id as relocation, r.instance_id as instance, r.state, r.started_at, r.ended_at
+  from relocations r
+ where (r.state in ('waiting', 'moving')) <> (r.ended_at is null)
+    or (r.state = 'moving' and r.started_at is null);
+
+-- relocations_move_what_exists: a relocation in progress moves an instance that exists
+select r.id as relocation, r.instance_id as instance, r.epoch, r.started_at
+  from relocations r join deployments d on d.uid = r.deployment_uid and d.deleted_at is null
+ where r.state = 'moving' and r.started_at < now() - interval '5 min'
+   and not exists (select 1 from instances i where i.id = r.instance_id);
+
+-- relocations_stay_in_their_deployment: an instance and its replacement are two instances of one deployment
+select r.id as relocation, r.instance_id as instance, r.copy_id as replacement, i.deployment_uid::text as deployment_uid
+  from relocations r join instances i on i.id in (r.instance_id, r.copy_id)
+ where r.state in ('waiting', 'moving') and (i.deployment_uid <> r.deployment_uid or r.copy_id = r.instance_id);
+
+-- only_limits_stay_open: a policy action that limits nothing, a notification or a dry run, has ended at once
+select a.id as action, a.policy, a.deployment, a.action as kind, a.dry_run, a.at
+  from policy_actions a
+ where a.ended_at is null and (a.action = 'notify' or a.dry_run);
+
+-- actions_end_with_their_deployment: a policy action ends within five minutes of its deployment's end
+select a.id as action, a.policy, a.deployment, a.deployment_uid::text as deployment_uid, a.at
+  from policy_actions a
+ where a.ended_at is null and a.at < now() - interval '5 min'
+   and not exists (select 1 from deployments d where d.uid = a.deployment_uid)
+   and not exists (select 1 from events e
+                    where e.objects @> array['deployment:' || a.deployment_uid] and e.at > now() - interval '5 min')
+   and exists (select 1 from lease where acquired_at < now() - interval '5 min');
+
+-- webhooks_end_once: a message that was delivered is finished
+select w.id::text as webhook, w.url, w.attempts, w.finished_at
+  from webhook_deliveries w
+ where w.delivered and w.finished_at is null;
+
+-- webhooks_have_an_action: a message that is still to be delivered tells of a policy action that exists
+select w.id::text as webhook, w.url, w.action_id as action, w.attempts
+  from webhook_deliveries w
+ where w.finished_at is null and not exists (select 1 from policy_actions a where a.id = w.action_id);
+
+-- webhooks_are_due: a message that is still to be delivered has its next attempt within a day
+select w.id::text as webhook, w.url, w.attempts, w.not_before
+  from webhook_deliveries w
+ where w.finished_at is null and w.not_before > now() + interval '1 day';

@@ -146,7 +146,7 @@ class ApiDouble:
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
         app.router.add_get(api + "/watch", self._watch)
         app.router.add_get(api + "/utilization", self._utilization)
-        for path in ("/plan", "/defrag", "/audit", "/pending", "/reports/idle"):
+        for path in ("/plan", "/defrag", "/audit", "/audit/repair", "/pending", "/reports/idle"):
             app.router.add_route("*", api + path, self._canned)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get(api + "/{kind}", self._list)

@@ -29,6 +29,8 @@ async def test_readiness_requires_every_check(api: ServedApi, monkeypatch: Any) 
     status, body = await api.call("GET", "/readyz")
     assert status == 503
     assert body["checks"]["listener"] == {"ok": False, "message": "last seen alive 12.0 s ago"}
+    excluding = await api.get("/readyz?exclude=ledger,listener")
+    assert (excluding["ready"], excluding["checks"]["listener"]["ok"]) == (True, False)
     monkeypatch.setattr(health, "_CHECKS_LIMIT_S", 0.05)
 
     async def hang() -> Mapping[str, Check]:

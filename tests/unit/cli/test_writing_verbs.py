@@ -211,6 +211,27 @@ def test_audit_exits_with_1_at_a_violation(gpuward, api):
     assert "over-claimed" in result.stdout
 
 
+def test_audit_repair_shows_what_it_changed_and_what_is_left(gpuward, api):
+    change = {"invariant": "a", "object": "gpu:GPU-1", "before": {"claims": 0}, "after": {"claims": 1}}
+    left = {"invariant": "b", "message": "broken: b", "evidence": {}, "way_out": "restore a backup"}
+    mended = {"ok": True, "dry_run": False, "found": [], "changes": 1, "mended": [change], "left": []}
+    api.canned["repair"] = mended
+    result = gpuward("audit", "--repair")
+    assert result.exit_code == 0
+    assert "claims=0" in result.stdout
+    assert result.stdout.endswith("1 changes made\n")
+    api.canned["repair"] = mended | {"ok": False, "dry_run": True, "left": [left]}
+    result = gpuward("audit", "--repair", "--dry-run")
+    assert result.exit_code == 1
+    assert "1 changes would be made" in result.stdout
+    assert "restore a backup" in result.stdout
+    assert [(method, path, query) for method, path, query, _ in api.asked] == [
+        ("POST", "/api/v1/audit/repair", {}),
+        ("POST", "/api/v1/audit/repair", {"dry_run": "true"}),
+    ]
+    assert gpuward("audit", "--dry-run").exit_code == 2
+
+
 def test_apply_wait_on_a_stopped_deployment_exits_with_1_and_the_fix(gpuward, api):
     limit = {"source": "user", "max_replicas": 0, "created_at": now_text()}
     api.add(deployment("hello", "stopped", spec=SPEC, intents=[limit]))

@@ -68,17 +68,32 @@ async def test_one_answer_for_all(
 ) -> None:  # fmt: skip
     asked: list[str] = []
     of, answer = health(others, asked, monkeypatch), Answer()
-    head: Any = SimpleNamespace(path=b"/readyz", fields=[])
+    head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz", fields=[])
     await of._ready(head, [], answer)  # type: ignore[arg-type]  # stands in for a streamed answer
     assert (answer.status, answer.body["checks"]["gateway"]["message"]) == (ready, why)
     await of._alive(head, [], answer)  # type: ignore[arg-type]  # as above
     assert (answer.status, answer.body.get("status")) == (alive, word)
 
 
+async def test_the_controller_gets_the_whole_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets: list[bytes] = []
+    of, answer = health({}, [], monkeypatch), Answer()
+    fetched = module.fetch
+
+    async def fetch(controller: Any, target: bytes, *rest: Any) -> Any:
+        targets.append(target)
+        return await fetched(controller, target, *rest)
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz?exclude=ledger", fields=[])
+    await of._ready(head, [], answer)  # type: ignore[arg-type]  # stands in for a streamed answer
+    assert targets == [b"/readyz?exclude=ledger"]
+
+
 async def test_many_questions_at_once_ask_the_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     of = health({0: FINE}, asked, monkeypatch)
-    head: Any = SimpleNamespace(path=b"/readyz", fields=[])
+    head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz", fields=[])
     answers = [Answer() for _ in range(50)]
     await asyncio.gather(*(of._ready(head, [], answer) for answer in answers))  # type: ignore[arg-type]  # as above
     assert {answer.status for answer in answers} == {200}
