@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0024"
-down_revision = "0023"
+revision = "0025"
+down_revision = "0024"
 
 
 def upgrade() -> None:
