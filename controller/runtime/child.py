@@ -94,6 +94,7 @@ async def run_child(
     deadline_s: float,
     memory_bytes: int,
     on_start: Callable[[Callable[[], None]], None] = lambda _kill: None,
+    on_working: Callable[[], None] = lambda: None,
 ) -> Any:
     """Call `target` with `payload` in a fresh process and return its result.
 
@@ -106,6 +107,7 @@ async def run_child(
         deadline_s: seconds, including the start of the process.
         memory_bytes: address space (RLIMIT_AS); an interpreter alone takes about 32 MiB.
         on_start: gets a function that kills the child's group at once. A cancel of this call does so a little later.
+        on_working: called once the child has loaded the target and calls it, which a busy machine delays by seconds.
 
     Raises:
         ValueError: `target` is not of the form "module:function", or the payload is too large or not JSON.
@@ -120,7 +122,13 @@ async def run_child(
     pipes: ChildPipes | None = None
     try:
         on_start(partial(_kill, process))
-        pipes = ChildPipes(process, request, max_answer_bytes=MAX_FRAME_BYTES, stderr_tail_bytes=_STDERR_TAIL_BYTES)
+        pipes = ChildPipes(
+            process,
+            request,
+            max_answer_bytes=MAX_FRAME_BYTES,
+            stderr_tail_bytes=_STDERR_TAIL_BYTES,
+            on_first=on_working,
+        )
         async with asyncio.timeout(deadline_s):
             answer = await pipes.answer()
         exited = await _has_exited(process)

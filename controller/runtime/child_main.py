@@ -4,7 +4,8 @@ An interpreter without `site` starts this file (see child.py), so it imports no 
 the standard library's json takes a tenth of the import time of a faster one.
 
 Usage: child_main.py EXPECTED_PARENT_PID MEMORY_BYTES MAX_RESULT_BYTES
-Reads {"target", "payload", "path"} from stdin until its end; writes {"ok": ...} or {"error": {...}} to stdout.
+Reads {"target", "payload", "path"} from stdin until its end. Writes a line break to stdout once the target is loaded and
+begins to work, then {"ok": ...} or {"error": {...}}.
 """
 
 import ctypes
@@ -69,11 +70,13 @@ def _take_channels() -> tuple[int, int]:
     return request, answer
 
 
-def _compute(request: dict[str, object]) -> bytes:
+def _compute(request: dict[str, object], answer_fd: int) -> bytes:
     """Call the target and return the answer frame."""
     try:
         module, _, function = str(request["target"]).partition(":")
-        result = getattr(importlib.import_module(module), function)(request["payload"])
+        call = getattr(importlib.import_module(module), function)
+        os.write(answer_fd, b"\n")
+        result = call(request["payload"])
         return json.dumps({"ok": result}, allow_nan=False).encode()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception of the target is its answer
         # A target's exception may have an attribute `retryable`. Without one, connection errors and timeouts are
@@ -98,7 +101,7 @@ def main(argv: list[str]) -> None:
         request = json.loads(pipe.read())
     sys.path[:] = request["path"]
     sys.addaudithook(_refuse_processes)
-    answer = _compute(request)
+    answer = _compute(request, answer_fd)
     if len(answer) > max_result_bytes:
         message = f"the result has {len(answer)} bytes, at most {max_result_bytes} are accepted: return less"
         answer = _error_frame("ResultTooLarge", message, retryable=False)

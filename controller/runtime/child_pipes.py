@@ -7,6 +7,7 @@ differ between event loops. Readiness callbacks on a file descriptor are the sam
 import asyncio
 import os
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
@@ -21,10 +22,17 @@ class ChildPipes:
         request: all of its stdin.
         max_answer_bytes: an answer beyond it is dropped: `answer` returns b"".
         stderr_tail_bytes: how much of stderr's end is kept.
+        on_first: called at the first bytes of its stdout.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], request: bytes, *, max_answer_bytes: int, stderr_tail_bytes: int
+        self,
+        process: subprocess.Popen[bytes],
+        request: bytes,
+        *,
+        max_answer_bytes: int,
+        stderr_tail_bytes: int,
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ValueError("process: must be started with stdin, stdout and stderr as pipes")
@@ -35,6 +43,7 @@ class ChildPipes:
         self._bytes_left = max_answer_bytes
         self._tail = bytearray()
         self._tail_bytes = stderr_tail_bytes
+        self._on_first = on_first
         self._complete: asyncio.Future[bytes] = self._loop.create_future()
         for pipe in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(pipe.fileno(), False)
@@ -76,6 +85,8 @@ class ChildPipes:
         chunk = self._read(self._stdout)
         if chunk is None:
             return
+        if chunk and not self._chunks:
+            self._on_first()
         self._chunks.append(chunk)
         self._bytes_left -= len(chunk)
         if chunk and self._bytes_left >= 0:

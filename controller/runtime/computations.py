@@ -23,6 +23,8 @@ from controller.runtime.tasks import end_tasks
 log = structlog.get_logger(__name__)
 
 LIFO_SLICE_S = 0.75
+# A child that has not begun to work by then counts as slow. On an idle machine it takes a tenth of a second.
+LOAD_LIMIT_S = 15.0
 # Cancels come in bursts, and the next computations in the queue are likely to be cancelled next. In a burst of
 # deletes, starting a new child for each of them at once cost the loop more than all other work.
 REFILL_PAUSE_S = 0.1
@@ -51,8 +53,9 @@ class Computations:
     """Runs computations for owners, each in a child, at most `pool_size` at once.
 
     All slots but one are FIFO. The remaining one is LIFO: it takes the newest fresh computation and gives it a time
-    slice. If the computation needs longer while other fresh ones wait, its child is killed and it is requeued at its
-    place by arrival. So one quick computation behind a hundred slow ones is done within seconds.
+    slice, counted from when its child begins to work: on a busy machine starting one takes longer than a slice. If the
+    computation needs longer while other fresh ones wait, its child is killed and it is requeued at its place by
+    arrival. So one quick computation behind a hundred slow ones is done within seconds.
 
     All methods are called from the loop's thread.
 
@@ -64,6 +67,7 @@ class Computations:
         pool_size: children at once; by default twice the cores that this process may use.
         max_waiting: bound on the queue for slots; beyond it `on_done` gets a RetryableError at once.
         slice_s: the LIFO slot's time slice, in seconds.
+        load_limit_s: how long a child in the LIFO slot may take to begin its work, in seconds.
         refill_pause_s: how long the slots of cancelled computations stay empty, in seconds.
         runner: runs one computation until it is done or cancelled; called as `run_child` is.
         loop_lag_s: the event loop's worst recent lag in seconds, for the log.
@@ -78,6 +82,7 @@ class Computations:
         pool_size: int | None = None,
         max_waiting: int = 100_000,
         slice_s: float = LIFO_SLICE_S,
+        load_limit_s: float = LOAD_LIMIT_S,
         refill_pause_s: float = REFILL_PAUSE_S,
         runner: Runner = run_child,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
@@ -90,6 +95,7 @@ class Computations:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._slice_s = slice_s
+        self._load_limit_s = load_limit_s
         self._refill_pause_s = refill_pause_s
         self._pause: asyncio.TimerHandle | None = None
         self._runner = runner
@@ -214,12 +220,12 @@ class Computations:
                 deadline_s=work.deadline_s,
                 memory_bytes=work.memory_bytes,
                 on_start=partial(setattr, computation, "kill"),
+                on_working=partial(self._begin_slice, computation),
             ),
             name=f"computation-{work.purpose}-{work.input_hash}",
         )
         if slot is SlotKind.LIFO:
-            loop = asyncio.get_running_loop()
-            computation.slice_timer = loop.call_later(self._slice_s, self._end_slice, computation)
+            self._end_slice_in(self._load_limit_s, computation)
         self._slots.running.add(computation)
         self._slots.lifo_next = slot is SlotKind.FIFO
         # A callback, because a task that is cancelled before its first step never runs its own code.
@@ -233,6 +239,16 @@ class Computations:
     def _end_pause(self) -> None:
         self._pause = None
         self._fill()
+
+    def _begin_slice(self, computation: Computation) -> None:
+        """Its child has begun to work."""
+        if computation.slot is SlotKind.LIFO and not computation.slice_over:
+            self._end_slice_in(self._slice_s, computation)
+
+    def _end_slice_in(self, seconds: float, computation: Computation) -> None:
+        if computation.slice_timer is not None:
+            computation.slice_timer.cancel()
+        computation.slice_timer = asyncio.get_running_loop().call_later(seconds, self._end_slice, computation)
 
     def _end_slice(self, computation: Computation) -> None:
         computation.slice_over = True

@@ -141,6 +141,25 @@ async def test_a_result_that_is_not_json_is_an_error() -> None:
     assert caught.value.type == "ValueError"
 
 
+async def test_it_tells_once_when_the_target_begins_to_work(tmp_path: Path) -> None:
+    began: list[bool] = []
+    path = tmp_path / "pid"
+    task = asyncio.create_task(
+        run_child(
+            "runtime.child_targets:announce_and_sleep",
+            str(path),
+            deadline_s=30,
+            memory_bytes=MEMORY,
+            on_working=lambda: began.append(task.done()),
+        )
+    )
+    await appears(path)
+    await until(lambda: began)
+    task.cancel()
+    await asyncio.wait([task])
+    assert began == [False]
+
+
 @pytest.mark.parametrize("target", ["runtime.child_targets:missing", "no_such_module_here:f"])
 async def test_a_missing_target_is_an_error(target: str) -> None:
     with pytest.raises(ChildError):

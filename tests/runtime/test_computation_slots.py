@@ -18,17 +18,29 @@ Make = Callable[..., Computations]
 
 
 class Children:
-    """Simulated children: each takes as long as its payload says, and a while to end."""
+    """Simulated children: each takes `loading_s` to begin, then as long as its payload says, and a while to end."""
 
     def __init__(self) -> None:
         self.started: list[float] = []
         self.kills = 0
+        self.loading_s = 0.0
 
-    async def run(self, _target: str, payload: Any, *, deadline_s: float, memory_bytes: int, **_: Any) -> Any:
+    async def run(
+        self,
+        _target: str,
+        payload: Any,
+        *,
+        deadline_s: float,
+        memory_bytes: int,
+        on_working: Callable[[], None],
+        **_: Any,
+    ) -> Any:
         assert deadline_s > 0
         assert memory_bytes > 0
         self.started.append(payload)
         try:
+            await asyncio.sleep(self.loading_s)
+            on_working()
             await asyncio.sleep(abs(payload))
         except asyncio.CancelledError:
             self.kills += 1
@@ -203,6 +215,34 @@ async def test_a_quick_one_behind_slow_ones_waits_at_most_a_slice(make: Make, wi
     assert len(witness.reported) == 101
     assert witness.most_children == 4
     assert witness.counts == {"started": 101, "completed": 101}
+
+
+async def test_on_a_busy_machine_the_slice_counts_from_when_the_child_works(
+    make: Make, children: Children, witness: Witness
+) -> None:
+    children.loading_s = 4
+    computations = make(2)
+    for n in range(30):
+        computations.start(n, sleeping(f"slow-{n}", 600))
+    computations.start("quick", sleeping("quick", 0.1))
+    await asyncio.sleep(2 * (4 + 1))
+    assert witness.owners == ["quick"]
+
+
+async def test_a_child_that_never_begins_to_work_does_not_keep_the_slot(
+    make: Make, children: Children, witness: Witness
+) -> None:
+    computations = make(2, load_limit_s=3)
+    children.loading_s = 600
+    for n in range(3):
+        computations.start(n, sleeping(f"stuck-{n}", 1))
+    await asyncio.sleep(2.9)
+    assert (children.kills, computations.in_flight) == (0, 2)
+    children.loading_s = 0
+    computations.start("quick", sleeping("quick", 0.1))
+    await asyncio.sleep(0.5)
+    assert children.kills == 1
+    assert witness.owners == ["quick"]
 
 
 async def test_a_slow_one_is_not_killed_while_no_fresh_one_waits(make: Make, children: Children) -> None:
