@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FIRST_STOP_S: Final = 7.0  # for all services but the first: engines need up to five seconds
-LAST_STOP_S: Final = 2.0  # for the first service, which the others need
+LAST_STOP_S: Final = 2.0  # at least, for the first service, which the others need; it gets what they leave, too
 FORCED_STOP_S: Final = 3.0
 _CANCEL_S: Final = 0.4
 _CAUSE_S: Final = 1.0
@@ -81,8 +81,11 @@ class Supervisor:
         """Stops all services within ten seconds, the first one last. Returns the names of the cancelled ones."""
         self._stop_requested.set()
         first, others = self._services[:1], self._services[1:]
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         late = await self._stop(others, FIRST_STOP_S)
-        late += await self._stop(first, LAST_STOP_S)
+        left_s = FIRST_STOP_S - (loop.time() - begun)
+        late += await self._stop(first, LAST_STOP_S + max(left_s, 0.0))
         for service in self._services:
             if service.task.done() and not service.task.cancelled() and service.task.exception() is not None:
                 # The terminal shows only the reason.

@@ -111,6 +111,22 @@ async def test_a_service_that_ignores_the_stop_is_cancelled(monkeypatch: pytest.
     assert log[-1] == "controller down"
 
 
+async def test_the_first_service_gets_the_time_that_the_others_leave(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor_module, "FIRST_STOP_S", 3600)
+    monkeypatch.setattr(supervisor_module, "LAST_STOP_S", 0.05)
+
+    async def ends_slowly(stop: asyncio.Event) -> int:
+        await stop.wait()
+        await asyncio.sleep(0.5)
+        return 0
+
+    supervisor = Supervisor()
+    supervisor.start("controller", ends_slowly)
+    supervisor.start("agent-1", stoppable([], "agent-1"))
+    async with asyncio.timeout(10):
+        assert await supervisor.stop_all() == []
+
+
 async def test_a_second_signal_forces_the_stop(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(supervisor_module, "FIRST_STOP_S", 3600)
     monkeypatch.setattr(supervisor_module, "FORCED_STOP_S", 0.1)
