@@ -20,9 +20,9 @@ CHAT = {"model": "gang", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
     """A controller, and two workers with one GPU each on the same Docker engine."""
-    made = Cluster(data_dir)
+    made = Cluster(data_dir, prepared)
     try:
         await made.start_controller(GPUWARD_RESTART_BACKOFF_S="0.2")
         path = f"{dockerd.folder}/bin:{os.environ['PATH']}"  # where an agent finds the toolkit

@@ -18,9 +18,9 @@ GPUS = {"resources": {"gpus": 1, "gpu_memory": "1GiB"}}
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
     """A controller, a worker with a Docker engine, and one without."""
-    made = Cluster(data_dir)
+    made = Cluster(data_dir, prepared)
     try:
         await made.start_controller()
         await made.start_agent("plain", gpus=1, GPUWARD_AGENT_DOCKER="off")

@@ -15,15 +15,15 @@ MakeFaults = Callable[[str], Faults]
 
 
 @pytest.fixture
-async def cluster(data_dir: Path) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[Cluster]:
     """An empty cluster, not started yet."""
-    made = Cluster(data_dir)
+    made = Cluster(data_dir, prepared)
     yield made
     await made.aclose()
 
 
 @pytest.fixture
-async def make_faults(data_dir: Path) -> AsyncIterator[MakeFaults]:
+async def make_faults(data_dir: Path, prepared: Path) -> AsyncIterator[MakeFaults]:
     """Makes empty clusters by name; several may be under faults at once."""
     made: list[Cluster] = []
     with ExitStack() as stack:
@@ -31,7 +31,7 @@ async def make_faults(data_dir: Path) -> AsyncIterator[MakeFaults]:
         def make(name: str) -> Faults:
             folder = data_dir / name
             folder.mkdir()
-            made.append(Cluster(folder))
+            made.append(Cluster(folder, prepared))
             return Faults(made[-1], stack.enter_context(EngineWatch(folder)))
 
         yield make

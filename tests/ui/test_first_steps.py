@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from support.browser.dashboard import Seat, key_of, seat
-from support.database.postgres import reachable_folder
+from support.database.postgres import quick_folder
 from support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,10 +30,10 @@ SHIFTS = """() => new Promise(done => {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def empty() -> AsyncIterator[Cluster]:
+async def empty(prepared: Path) -> AsyncIterator[Cluster]:
     """A controller that no agent has joined."""
-    with reachable_folder() as folder:
-        cluster = Cluster(folder)
+    with quick_folder() as folder:
+        cluster = Cluster(folder, prepared)
         try:
             await cluster.start_controller()
             yield cluster

@@ -18,7 +18,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Request
 
 from support.browser.dashboard import seat
-from support.database.postgres import reachable_folder
+from support.database.postgres import quick_folder
 from support.processes.cluster import Cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -56,7 +56,7 @@ def installed(folder: Path) -> Path:
 async def wheel(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Cluster, Path]]:
     """A cluster of the installed package, with one deployment, and where the package lies."""
     site = await asyncio.to_thread(installed, tmp_path_factory.mktemp("wheel"))
-    with reachable_folder() as folder:
+    with quick_folder() as folder:
         cluster = Cluster(folder)
         cluster.run_code(source=site)
         try:

@@ -66,6 +66,16 @@ def reachable_folder(parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextmanager
+def quick_folder() -> Iterator[Path]:
+    """Likewise, empty, and in memory where the host lets us."""
+    with _folder_in_memory() as parent:
+        folder = parent / "data"
+        folder.mkdir()
+        folder.chmod(0o711)
+        yield folder
+
+
+@contextmanager
 def _folder_in_memory() -> Iterator[Path]:
     """Likewise, in memory where the host lets us: a test's database is many small files, and disks are slow at them.
 

@@ -14,6 +14,8 @@ import aiohttp
 import psutil
 import yaml
 
+from support.database.prepared import begin_with
+
 READY_S = 60.0
 STOP_S = 20.0
 POLL_S = 0.02
@@ -21,10 +23,16 @@ Json = dict[str, Any]
 
 
 class Cluster:
-    """Starts and kills processes and calls the API. All files lie in one folder; `aclose` ends all processes."""
+    """Starts and kills processes and calls the API. All files lie in one folder; `aclose` ends all processes.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: an empty one.
+        prepared: an embedded database to begin with; None: the controller's first start makes it.
+    """
+
+    def __init__(self, folder: Path, prepared: Path | None = None) -> None:
         self.folder = folder
+        self._prepared = prepared
         self.data_dir = folder / "controller"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = 0
@@ -39,6 +47,7 @@ class Cluster:
         """From now on processes run this module; `source` is the folder of another version's packages."""
         self._module = module
         self._path = tuple(p for p in sys.path if p) if source is None else (str(source),)
+        self._prepared = None if source is not None else self._prepared
 
     def start(self, name: str, *argv: str, **env: str) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")}
@@ -55,6 +64,9 @@ class Cluster:
 
     async def start_controller(self, **env: str) -> None:
         """Starts it, on the port that it had before, and waits until it leads."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and "GPUWARD_DATABASE_URL" not in env and not self.data_dir.exists():
+            begin_with(prepared, self.data_dir)
         self.start("controller", "controller", "--data-dir", str(self.data_dir), "--port", str(self.port), **env)
         await self.until(self._leads, "the controller leads", READY_S)
 

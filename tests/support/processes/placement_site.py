@@ -92,9 +92,9 @@ def gpus_of(where: dict[str, list[int]]) -> list[str]:
 
 
 @asynccontextmanager
-async def site_in(folder: Path) -> AsyncIterator[Site]:
+async def site_in(folder: Path, prepared: Path) -> AsyncIterator[Site]:
     """A site; its controller runs until the end of the context."""
-    cluster = Cluster(folder)
+    cluster = Cluster(folder, prepared)
     try:
         await cluster.start_controller()
         yield Site(cluster)

@@ -24,8 +24,8 @@ SLACK = 3.0  # of waits that promise nothing
 class World:
     """A controller, an agent over a false driver, and an engine on the first GPU."""
 
-    def __init__(self, folder: Path, gpus: int = 2) -> None:
-        self.cluster = Cluster(folder)
+    def __init__(self, folder: Path, prepared: Path, gpus: int = 2) -> None:
+        self.cluster = Cluster(folder, prepared)
         self.driver = FalseDriver(folder, gpus)
 
     async def begin(self) -> None:
@@ -83,8 +83,8 @@ class World:
 
 
 @pytest.fixture
-async def world(data_dir: Path) -> AsyncIterator[World]:
-    made = World(data_dir)
+async def world(data_dir: Path, prepared: Path) -> AsyncIterator[World]:
+    made = World(data_dir, prepared)
     try:
         await made.begin()
         yield made

@@ -1,17 +1,18 @@
 """One controller for all cases; hosts come and go with each."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest_asyncio
 
-from support.database.postgres import reachable_folder
+from support.database.postgres import quick_folder
 from support.processes.placement_site import Site, site_in
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def long_lived() -> AsyncIterator[Site]:
-    with reachable_folder() as folder:
-        async with site_in(folder) as site:
+async def long_lived(prepared: Path) -> AsyncIterator[Site]:
+    with quick_folder() as folder:
+        async with site_in(folder, prepared) as site:
             yield site
 
 
