@@ -49,7 +49,7 @@ run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile
+	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -57,8 +57,9 @@ check: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Real processes wait for one another more than they compute, so three tests run at once on two cores.
 test-cases: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 3 --dist loadgroup --no-loadscope-reorder
 
 # The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the

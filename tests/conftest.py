@@ -13,6 +13,8 @@ from support.database.postgres import PostgresServer, create_database, drop_data
 from support.database.prepared import prepared_database
 
 _CHILDREN_GO_WITHIN_S = 5.0
+# Where tests take long, the longest first: those of `unit` are short and fill what is left at the end of a run.
+_LONG = ("machine", "system", "docs", "property", "reconcilers", "store", "runtime", "contract")
 
 # asyncio makes a loop for a caller that asks for the current one before any was set. Plugins do so before the first
 # test and never close it. With the loop set to None, asyncio makes none.
@@ -59,6 +61,19 @@ def prepared() -> Iterator[Path]:
     """What `Cluster` begins with, so that its first start takes half the time."""
     with prepared_database() as folder:
         yield folder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Has several processes begin with the long tests, so that none waits for the last test of another."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_long_first)
+
+
+def _long_first(item: pytest.Item) -> tuple[int, float]:
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    timeout = item.get_closest_marker("timeout")  # what takes long has a longer one
+    return _LONG.index(room) if room in _LONG else len(_LONG), -float(timeout.args[0]) if timeout else 0.0
 
 
 @pytest.hookimpl(trylast=True)

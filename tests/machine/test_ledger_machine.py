@@ -20,7 +20,8 @@ from machine.rules import LedgerMachine
 from support.database.postgres import PostgresServer
 from support.profiles import TIMEOUT_S, machine_settings
 
-pytestmark = pytest.mark.cases
+# One process runs all, since the last test says what all have met.
+pytestmark = [pytest.mark.cases, pytest.mark.xdist_group("ledger")]
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}
 GOOD = ["good"] * 3

@@ -68,6 +68,7 @@ PREEMPTING = tuple(
     or n == f"{RECONCILER}._explain_batch[3]"
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING)
+STORM = 150
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 AROUND_ANALYSIS = (
     "reconcilers.instances.InstancesReconciler",
@@ -133,6 +134,24 @@ async def test_a_fault_at_every_await(db: Database, admin: "asyncpg.Pool[asyncpg
     await run_lifecycle(handover)
     assert not left
     assert (handover.takeovers if kind.deadly else handover.failures) >= points.strikes > 40
+    assert differences(handover.pictures, expected) == []
+
+
+async def test_a_storm_of_deadlocks_passes(db: Database, admin: "asyncpg.Pool[asyncpg.Record]") -> None:
+    """Of five uses of the database four are chosen as a deadlock's victim, again and again."""
+    expected = await undisturbed(db, admin)
+    points = Failpoints(AWAITS)
+
+    def wants(_: tuple[str, ...]) -> bool:
+        uses.append(None)
+        return len(uses) % 5 != 0 and points.strikes < STORM
+
+    uses: list[None] = []
+    points.wants = wants
+    handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
+    await run_lifecycle(handover)
+    assert points.strikes == STORM
+    assert handover.failures > STORM / 2
     assert differences(handover.pictures, expected) == []
 
 

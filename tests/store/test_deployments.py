@@ -152,6 +152,21 @@ async def test_concurrent_creations_of_one_name_both_succeed(migrated: Database)
     assert (await read(migrated)).spec == newest.spec
 
 
+async def test_of_a_storm_of_applies_the_last_generation_wins(migrated: Database) -> None:
+    """Each changes what processes run with, so each makes a revision, of which history keeps some."""
+    await apply_spec(migrated, "a", spec(args={"memory": "1GiB"}))
+    changes = [spec(args={"memory": f"{n}GiB"}) for n in range(2, 42)]
+    applied = await asyncio.gather(*(apply_spec(migrated, "a", one) for one in changes))
+    assert sorted(one.view.generation for one in applied) == list(range(2, 42))
+    last = max(applied, key=lambda one: one.view.generation).view
+    now = await read(migrated)
+    assert (now.generation, now.spec) == (41, last.spec)
+    (newest,) = await rows(migrated, "select generation, spec from revisions order by generation desc limit 1")
+    assert newest["generation"] == 41
+    assert DeploymentSpec.model_validate(newest["spec"]) == last.spec
+    assert await rows(migrated, "select revision from deployments") == [{"revision": 41}]
+
+
 async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 

@@ -40,6 +40,8 @@ sys.meta_path.insert(0, Guard)
 sys.path.append({site!r})
 """
 
+pytestmark = pytest.mark.xdist_group("packages")  # one process builds them
+
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:

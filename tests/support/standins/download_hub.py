@@ -26,6 +26,7 @@ class DownloadHub:
         breaks_after: bytes of a large file after which the connection is cut, once for each file.
         damaged: files that are sent with a wrong byte.
         down: answers 503 to everything.
+        limited: answers 429 to requests for files.
         store: large files are in a store of another name, which refuses tokens and, if `expired`, everything.
         sent: bytes of large files sent.
         asked: `(path, Range, Authorization)` of every request.
@@ -38,6 +39,7 @@ class DownloadHub:
     breaks_after: int | None = None
     damaged: set[str] = field(default_factory=set)
     down: bool = False
+    limited: bool = False
     store: bool = False
     expired: bool = False
     sent: int = 0
@@ -92,6 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(403, b"") if refused else self._send_content(parts[3], content)
         elif parts[:2] == ["api", "models"]:
             self._tell_of("/".join(parts[2:4]), parts[4:])
+        elif hub.limited:
+            self._answer(429, b"", {"Retry-After": "0"})
         else:
             self._send("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
 

@@ -11,6 +11,7 @@ import pytest
 from agent.process_records import ProcessKey
 from agent.processes import lifecycle
 from agent.processes.folders import InstanceFolders
+from agent.processes.process_group import ProcessGroup
 from schemas.wire import ProbeOrder
 from support.processes.agents import GPU0, AgentUnderTest
 from support.standins.controller import ControllerDouble, simulated_order, start_order
@@ -38,6 +39,37 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_the_drain_time(con
     await controller.stop_order("i-1", drain_s=0.5)
     ended = await controller.state("i-1", "exited")
     assert (ended.reason, ended.exit_code) == ("stopped", -signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("agent")
+async def test_what_no_signal_ends_is_reported_as_alive_until_it_is_gone(
+    controller: ControllerDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the kernel's state D. It may hold its GPUs, and claims go on a reported end alone."""
+    kill, released = ProcessGroup.kill, asyncio.Event()
+
+    async def kill_in_vain(group: ProcessGroup, limit_s: float) -> str:
+        if released.is_set():
+            return await kill(group, limit_s)
+        await asyncio.sleep(0.05)
+        return f"pid {group.pid}"
+
+    monkeypatch.setattr(ProcessGroup, "kill", kill_in_vain)
+    await controller.start_order("i-1", simulated_order("--ignore-sigterm", gpus=(GPU0,)))
+    pid = (await controller.state("i-1", "running")).pid
+    await controller.stop_order("i-1", drain_s=0.1)
+    await controller.until(lambda: "still alive" in _message(controller))
+    assert f"pid {pid}" in _message(controller)
+    await asyncio.sleep(0.3)  # it goes on trying
+    assert [report.state for report in controller.reports if report.instance == "i-1"][-1] == "stopping"
+    released.set()
+    ended = await controller.state("i-1", "exited")
+    assert (ended.reason, ended.exit_code, "still alive" in ended.message) == ("stopped", -signal.SIGKILL, False)
+
+
+def _message(controller: ControllerDouble) -> str:
+    report = controller.latest("i-1")
+    return "" if report is None else report.message
 
 
 @pytest.mark.usefixtures("agent")

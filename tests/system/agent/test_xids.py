@@ -50,6 +50,19 @@ async def test_no_event_of_a_gpu_is_lost_while_others_come_and_go(driver: FalseD
     assert gpu.health == "ok"
 
 
+async def test_a_storm_of_an_applications_events_hides_no_grave_one(driver: FalseDriver, reader: Reader) -> None:
+    await reader.watching(driver)
+    storm = [f"xid {1000 + n} {A} {13 if n % 2 else 31}" for n in range(600)]
+    storm[300] = f"xid 1300 {B} 79"
+    driver.add(*storm)
+    await reader.seen(A, 13, times=300)
+    found = await reader.by_uuid()
+    assert (found[A].health, found[B].health) == ("ok", "unhealthy")
+    assert found[B].health_reason.startswith("xid_79")
+    (child,) = living_readers()
+    assert child.memory_info().rss < 200 * 2**20
+
+
 async def test_an_event_reaches_the_next_child_too(driver: FalseDriver, reader: Reader) -> None:
     await reader.watching(driver)
     driver.xid(A, 48)

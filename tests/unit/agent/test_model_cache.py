@@ -16,6 +16,7 @@ from agent.model_cache.fetch_process import FetchError
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks
 from schemas.wire import ModelFetch
+from support.processes.small_disk import small_disk
 from support.standins.download_hub import COMMIT, DownloadHub, running_download_hub
 
 REPO = "org/model"
@@ -138,6 +139,36 @@ async def test_a_damaged_file_is_refused_and_fetched_anew(host: Host, hub: Downl
     hub.damaged.clear()
     await host.provide()
     assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_hub_that_limits_requests_is_no_refusal(host: Host, hub: DownloadHub) -> None:
+    hub.limited = True
+    with pytest.raises(FetchError, match="429") as caught:
+        await host.provide()
+    assert not caught.value.final
+    hub.limited = False
+    await host.provide()
+    assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+async def test_a_disk_that_becomes_full_ends_the_fetch_and_the_rest_follows_later(
+    tmp_path: Path, hub: DownloadHub
+) -> None:
+    hub.pause_s = 0.01
+    with small_disk(tmp_path / "disk", mib=4) as disk:
+        host = Host(disk.folder, hub)
+        fetching = asyncio.create_task(host.provide())
+        await until(lambda: hub.sent >= 500_000)
+        disk.fill()
+        with pytest.raises(FetchError, match="No space left on device") as caught:
+            await fetching
+        assert not caught.value.final
+        assert not host.snapshot().exists()
+        disk.free()
+        await host.provide()
+        assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+        assert int(hub.files_asked("model.safetensors")[1].removeprefix("bytes=").rstrip("-")) > 0
+        await host.fetches.aclose()
 
 
 async def test_a_gated_model_is_for_tokens_that_may_read_it(host: Host, hub: DownloadHub) -> None:
