@@ -4,8 +4,8 @@ An interpreter without `site` starts this file (see child.py), so it imports no 
 the standard library's json takes a tenth of the import time of a faster one.
 
 Usage: child_main.py EXPECTED_PARENT_PID MEMORY_BYTES MAX_RESULT_BYTES
-Reads {"target", "payload", "path"} from stdin until its end. Writes a line break to stdout once the target is loaded and
-begins to work, then {"ok": ...} or {"error": {...}}.
+Reads {"target", "payload", "path"} from stdin until its end. Writes a line break to stdout once the target is
+loaded and begins to work, then {"ok": ...} or {"error": {...}}.
 """
 
 import ctypes
