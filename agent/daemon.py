@@ -48,6 +48,7 @@ from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
 from http1.client import BoundedConnector
+from http1.service_manager import READY, STOPPING, ServiceManager
 from schemas.log_lines import configure_logs
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
@@ -62,14 +63,24 @@ log = structlog.get_logger()
 
 def main(settings: AgentSettings) -> int:
     """Runs an agent until SIGTERM or SIGINT; returns the exit code."""
+    manager = ServiceManager.claim()
     configure_logs(json=settings.log_format == "json")
 
     async def serve() -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            manager.tell(STOPPING)
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        return await run_agent(settings, stop=stop)
+            loop.add_signal_handler(number, end)
+        watchdog = asyncio.create_task(manager.keep_alive(), name="watchdog")
+        try:
+            return await run_agent(settings, stop=stop, on_started=lambda: manager.tell(READY))
+        finally:
+            watchdog.cancel()
 
     gc.collect()
     gc.freeze()  # what is loaded now stays: a collection that looks at it delays every answer
@@ -83,6 +94,7 @@ async def run_agent(
     *,
     stop: asyncio.Event,
     on_ready: Callable[[], None] | None = None,
+    on_started: Callable[[], None] = lambda: None,
     spoken: Protocols = SPOKEN,
 ) -> int:
     """Runs an agent until `stop` is set. Several may run in one loop. Installs no signal handlers.
@@ -93,13 +105,14 @@ async def run_agent(
         settings: validated settings.
         stop: set it for a clean shutdown; `settings.on_exit` decides whether the engines stop.
         on_ready: called once, at the controller's first welcome.
+        on_started: called once it looks after its engines, with a controller or without.
         spoken: the protocols that it offers to the controller.
 
     Returns:
         0 after a clean shutdown; 1 if the agent cannot run or was refused (the reason is logged).
     """
     try:
-        await _Agent(settings, stop, on_ready, spoken).run()
+        await _Agent(settings, stop, on_ready, on_started, spoken).run()
     except AgentError as error:
         log.error("agent failed", error=str(error))  # noqa: TRY400 - the message says what to do; a trace would hide it
         return 1
@@ -122,11 +135,17 @@ class _Agent:
     """One agent's parts and their lifetimes."""
 
     def __init__(
-        self, settings: AgentSettings, stop: asyncio.Event, on_ready: Callable[[], None] | None, spoken: Protocols
+        self,
+        settings: AgentSettings,
+        stop: asyncio.Event,
+        on_ready: Callable[[], None] | None,
+        on_started: Callable[[], None],
+        spoken: Protocols,
     ) -> None:
         self._settings = settings
         self._stop = stop
         self._on_ready = on_ready
+        self._on_started = on_started
         self._spoken = spoken
 
     async def run(self) -> None:
@@ -213,6 +232,7 @@ class _Agent:
             )
             link = Link(link_context, self._on_ready)
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
+            self._on_started()
             await self._serve(link, sampler, supervisor, proxy)
             log.info("agent stopped", worker=name)
 

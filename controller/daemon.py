@@ -50,6 +50,7 @@ from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
 from http1.origin_middleware import GatewayTrust
 from http1.server_log import ServerLog
+from http1.service_manager import READY, STOPPING, ServiceManager
 from http1.site import BoundedSite, Bounds
 from schemas.log_lines import configure_logs
 from schemas.version import __version__
@@ -72,17 +73,28 @@ class ControllerError(Exception):
 
 def main(settings: ControllerSettings) -> int:
     """Runs a controller until SIGTERM or SIGINT; returns the exit code."""
+    manager = ServiceManager.claim()
     configure_logs(json=settings.log_format == "json", level=settings.log_level)
 
     async def serve() -> int:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            manager.tell(STOPPING)
+            stop.set()
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        return await run_controller(settings, stop=stop, on_ready=serving)
+            loop.add_signal_handler(number, end)
+        watchdog = asyncio.create_task(manager.keep_alive(), name="watchdog")
+        try:
+            return await run_controller(settings, stop=stop, on_ready=serving)
+        finally:
+            watchdog.cancel()
 
     def serving(url: str) -> None:
         tune_gc()
+        manager.tell(READY)
         log.info("serving", url=url)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

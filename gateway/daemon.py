@@ -22,13 +22,13 @@ from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
 from gateway.prefork import serve_forked
-from gateway.service_manager import READY, STOPPING, tell
 from gateway.settings import GatewaySettings, address_of, part_of
 from gateway.siblings import Sockets, bind_sockets
 from http1.bodies import Bodies
 from http1.files import raise_file_limit
 from http1.forwarded import TrustedProxies
 from http1.listening import open_listeners
+from http1.service_manager import READY, STOPPING, ServiceManager
 from schemas.log_lines import configure_logs
 
 _SERVES: Final = b"serves\n"
@@ -51,6 +51,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
             which holds the other end of its standard input, and writes a line to stdout for each process that serves.
             None: it listens on its own.
     """
+    manager = ServiceManager.claim()
     _configure_logs(settings)
     raise_file_limit()
     count = len(listen_fds) or settings.gateway_processes
@@ -67,7 +68,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
             _configure_logs(settings, process=number + 1)
         for other in (one for one in listening if one is not listening[number]):
             other.close()
-        place = Place(listening[number], number, sockets)
+        place = Place(listening[number], number, sockets, manager)
         # Never closed: that would wait for tasks and threads that do not end, and the process ends at once.
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
@@ -92,11 +93,18 @@ class Place:
         listening: its socket.
         number: from 0.
         sockets: by which the processes ask one another; None: it is the only one.
+        manager: the service manager that started the gateway.
     """
 
     listening: socket.socket
     number: int
     sockets: Sockets | None
+    manager: ServiceManager = ServiceManager()
+
+    async def keep_alive(self) -> None:
+        """Shows the watchdog that the first process lives: the others are restarted by their parent and siblings."""
+        if self.number == 0:
+            await self.manager.keep_alive()
 
     def remove_sockets(self) -> None:
         """Removes the sockets' files, where the process that made them has died."""
@@ -111,7 +119,7 @@ async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_c
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     watching = _end_with_controller(parent, stop, place) if with_controller else _end_with_parent(parent, place)
-    task = asyncio.create_task(watching, name="parent")
+    tasks = asyncio.create_task(watching, name="parent"), asyncio.create_task(place.keep_alive(), name="watchdog")
 
     def on_ready() -> None:
         if with_controller:
@@ -121,7 +129,8 @@ async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_c
     try:
         return await run_gateway(settings, place, stop, on_ready)
     finally:
-        task.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_ready: Callable[[], None]) -> int:
@@ -150,11 +159,11 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         await gateway.start(place.listening)
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
-        tell(READY)
+        place.manager.tell(READY)
         watch = Watch({feed, *gateway.tasks})
         await watch.until_stopped(stop)
         if not watch.failed:
-            tell(STOPPING)
+            place.manager.tell(STOPPING)
         log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
         drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if watch.failed else settings.drain
         with end_at_last(drain_s):

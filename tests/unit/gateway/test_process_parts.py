@@ -2,7 +2,6 @@
 
 import os
 import socket
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.lifeline import Holder, holder_of
 from gateway.process_metrics import joined
-from gateway.service_manager import READY, STOPPING, tell
 from gateway.settings import part_of
 from http1.listening import open_listeners
 
@@ -62,24 +60,6 @@ def test_a_lifeline_tells_several_readers_of_its_holder() -> None:
         os.close(reading)
         if writing >= 0:
             os.close(writing)
-
-
-def test_the_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tell(READY)  # there is none
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        tell(READY)
-        assert manager.recv(100) == b"READY=1"
-    tell(READY)  # it is gone
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as abstract:
-        name = f"gpuward-test-{os.getpid()}"
-        abstract.bind("\0" + name)
-        abstract.setblocking(False)
-        monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
-        tell(STOPPING)
-        assert abstract.recv(100) == b"STOPPING=1"
 
 
 def test_sockets_share_a_port_with_one_another_alone() -> None:

@@ -1,0 +1,58 @@
+"""Tells the service manager that started this process how far it is (systemd's `Type=notify` and `WatchdogSec=`)."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from typing import Final, Self
+
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+ALIVE: Final = "WATCHDOG=1"
+
+_SOCKET: Final = "NOTIFY_SOCKET"
+_WATCHDOG: Final = "WATCHDOG_USEC"
+_WATCHDOG_PID: Final = "WATCHDOG_PID"
+_LEAST_INTERVAL_S: Final = 0.1
+_SEND_LIMIT_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceManager:
+    """The service manager of this process, or none.
+
+    Attributes:
+        address: of its socket, as `NOTIFY_SOCKET` names it; empty: there is none.
+        watchdog_s: it restarts this process after so long without a sign of life; None: it does not watch.
+    """
+
+    address: str = ""
+    watchdog_s: float | None = None
+
+    @classmethod
+    def claim(cls) -> Self:
+        """Reads the environment, and removes what it read: children of this process must not speak for it."""
+        address, interval, pid = (os.environ.pop(name, "") for name in (_SOCKET, _WATCHDOG, _WATCHDOG_PID))
+        if not address.startswith(("/", "@")):
+            return cls()
+        watched = interval.isdecimal() and int(interval) > 0 and pid in {"", str(os.getpid())}
+        return cls(address, int(interval) / 1e6 if watched else None)
+
+    def tell(self, *states: str) -> None:
+        """Sends states, such as `READY`. Does nothing without a service manager, or where its socket is gone."""
+        if not self.address:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            # The next sign of life may stand for one that is lost, but nothing stands for the other states.
+            manager.settimeout(0 if states == (ALIVE,) else _SEND_LIMIT_S)
+            address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+            manager.sendto("\n".join(states).encode(), address)
+
+    async def keep_alive(self) -> None:
+        """Shows the watchdog, until cancelled, that the event loop comes round."""
+        if self.watchdog_s is None:
+            return
+        while True:
+            self.tell(ALIVE)
+            await asyncio.sleep(max(_LEAST_INTERVAL_S, self.watchdog_s / 3))
