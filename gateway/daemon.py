@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -99,7 +99,7 @@ class Place:
     listening: socket.socket
     number: int
     sockets: Sockets | None
-    manager: ServiceManager = ServiceManager()
+    manager: ServiceManager = field(default_factory=ServiceManager)
 
     async def keep_alive(self) -> None:
         """Shows the watchdog that the first process lives: the others are restarted by their parent and siblings."""

@@ -11,6 +11,8 @@ import pytest
 
 from agent.settings import AgentSettings
 from cli.connection import read_client_env
+from gateway.settings import GatewaySettings
+from http1.files import LOW_LIMIT
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -55,6 +57,54 @@ def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
     # Older versions ignore what they do not know, and another unit of this machine may be at fault.
     said = [line for line in done.stderr.splitlines() if unit.name in line and "Unknown key" not in line]
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "most"), [("controller", 20), ("gateway", 20), ("agent", 85)], ids=lambda one: str(one)
+)
+def test_each_unit_may_do_little_more_than_it_must(unit: str, most: int, tmp_path: Path) -> None:
+    """systemd's own judgement, from 0 to 100. Engines inherit what the agent's unit says."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze here")
+    copy = tmp_path / f"gpuward-{unit}.service"
+    copy.write_text((ROOT / "deploy" / "systemd" / copy.name).read_text())
+    done = subprocess.run(
+        [analyze, "security", "--no-pager", "--offline=true", f"--threshold={most}", str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+def test_the_service_manager_waits_longer_than_the_daemons_take() -> None:
+    units = {unit.stem.removeprefix("gpuward-"): service(unit) for unit in UNITS}
+    for unit in units.values():
+        assert unit["Type"] == "notify"
+        assert int(unit["WatchdogSec"]) >= 30, "a loaded machine is not a hanging daemon"
+        assert int(unit["TimeoutStartSec"]) >= 2 * 60
+        assert int(unit["LimitNOFILE"]) >= 16 * LOW_LIMIT
+    assert units["gateway"]["NotifyAccess"] == "all", "its serving processes are children"
+    assert int(units["gateway"]["TimeoutStopSec"]) > GatewaySettings.model_fields["drain"].default
+
+
+def test_the_accounts_of_the_units_are_made_by_systemd(tmp_path: Path) -> None:
+    program = shutil.which("systemd-sysusers")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("this needs systemd-sysusers and root")
+    (tmp_path / "etc").mkdir()
+    accounts = str(ROOT / "deploy" / "systemd" / "gpuward.sysusers")
+    for _ in range(2):  # repeated, it changes nothing
+        done = subprocess.run(
+            [program, f"--root={tmp_path}", accounts], capture_output=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    made = [line.split(":")[0] for line in (tmp_path / "etc" / "passwd").read_text().splitlines()]
+    assert made == ["gpuward", "gpuward-engine"]
+    used = {service(unit).get("User", "root") for unit in UNITS}
+    assert used == {"root", "gpuward"}
 
 
 def install(root: Path, *argv: str, token: str = "", program: str = "/bin/true") -> subprocess.CompletedProcess[str]:
