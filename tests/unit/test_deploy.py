@@ -59,9 +59,7 @@ def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize(
-    ("unit", "most"), [("controller", 20), ("gateway", 20), ("agent", 85)], ids=lambda one: str(one)
-)
+@pytest.mark.parametrize(("unit", "most"), [("controller", 20), ("gateway", 20), ("agent", 85)], ids=str)
 def test_each_unit_may_do_little_more_than_it_must(unit: str, most: int, tmp_path: Path) -> None:
     """systemd's own judgement, from 0 to 100. Engines inherit what the agent's unit says."""
     analyze = shutil.which("systemd-analyze")
