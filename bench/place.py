@@ -37,13 +37,16 @@ from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
 from controller.store.core.notify import CHANNEL
 from controller.store.deployments import apply as deployments
+from controller.store.deployments.creations import Creations
 from controller.store.embedded import EmbeddedPostgres
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import MAX_WINDOW_S
 
 GPUS_PER_WORKER = 8
 GPU_MIB = 80 * 1024
 LIMIT_S = 120.0
 SINGLES = 200
+CLIENTS = 32  # that apply at the same time
 REFERENCE_S = 1.0
 SPEC = {"engine": "simulated", "resources": {"gpus": 1}}
 
@@ -130,11 +133,14 @@ async def burst(database: Database, name: str, instances: int, each: int) -> flo
     spec = DeploymentSpec.model_validate({**SPEC, "replicas": each})
     hash_ = input_hash(spec, engine_for(spec))
     began = time.perf_counter()
-    gate = asyncio.Semaphore(8)
+    gate, creations = asyncio.Semaphore(CLIENTS), Creations(database)
 
     async def apply(n: int) -> None:
         async with gate:
-            await deployments.apply(database, f"{name}-{n}", spec, input_hash=hash_)
+            await creations.apply(
+                f"{name}-{n}", spec, input_hash=hash_, if_match=None, longest_window_s=MAX_WINDOW_S,
+                judge=deployments.allow_all,
+            )  # fmt: skip
 
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(*(apply(n) for n in range(instances // each)))

@@ -14,6 +14,7 @@ from controller.api.database_waits import DatabaseWaits
 from controller.api.dry_run import callers, catalog, defrag, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
+from controller.api.errors import ApiError
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.login_limit import LoginLimit
@@ -50,6 +51,7 @@ from controller.api.resources import (
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
+from controller.store.deployments.creations import Creations
 from http1.log_limit import LogLimit
 from http1.origin_middleware import origin_middleware
 from schemas.api.models import (
@@ -168,6 +170,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         local=context.local_keys,
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
+    app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
     app[callers.ANALYSES_AT_ONCE] = asyncio.Semaphore(callers.MAX_ANALYSES_AT_ONCE)
     app[callers.VIEWERS_AT_ONCE] = callers.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)

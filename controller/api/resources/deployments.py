@@ -19,6 +19,7 @@ from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from controller.store.deployments import stop as switch
+from controller.store.deployments.creations import Creations
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
@@ -26,6 +27,8 @@ from schemas.api.envelopes import Page
 from schemas.api.requests import ScaleBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
+
+CREATIONS: Final = web.AppKey("CREATIONS", Creations)
 
 
 def _parse(body: object, name: str) -> DeploymentSpec:
@@ -42,11 +45,11 @@ async def _apply(
     if_match: int | None,
     longest_window_s: float,
     judge: store.Judge,
+    creations: Creations,
 ) -> store.Applied:
     async with database.snapshot() as connection:
         warnings = await placement_warnings(connection, spec)
-    applied = await store.apply(
-        database,
+    applied = await creations.apply(
         name,
         spec,
         input_hash=input_hash(spec, engine_for(spec)),
@@ -101,7 +104,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     read_page=list_deployments,
     read=deployment_by_name,
     apply=_apply,
-    of_caller=lambda request: {"judge": judge_for(request)},
+    of_caller=lambda request: {"judge": judge_for(request), "creations": request.app[CREATIONS]},
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()
