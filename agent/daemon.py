@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.process_records import repositories_of
 from agent.processes.cgroups import Cgroups, delegated_folder
+from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
@@ -159,6 +161,9 @@ class _Agent:
             probes = await stack.enter_async_context(_probe_session())
             boot_id = read_boot_id()
             folders, in_flight, send_queue = InstanceFolders(settings.data_dir), InFlightRequests(), SendQueue()
+            accounts = EngineAccounts(settings.engine_account(), journal, folders)
+            stack.callback(accounts.close)
+            _warn_of_accounts(accounts, settings)
             address = settings.docker_address()
             inventory = InventoryWatch(
                 reader,
@@ -196,6 +201,8 @@ class _Agent:
                 clock=boot_clock,
                 boot_id=boot_id,
                 cgroups=Cgroups(_cgroup_folder(settings)),
+                accounts=accounts,
+                allotting=asyncio.Lock(),
                 gpu_index=inventory.index_of,
                 gpus_listing=inventory.listing if settings.simulate is None else lambda _key: (),
                 report=lambda record: send_queue.add_report(record.report()),
@@ -205,7 +212,8 @@ class _Agent:
                     journal,
                     folders,
                     settings.cache_dir,
-                    container_user(settings.container_user),
+                    None if settings.container_user is None else container_user(settings.container_user),
+                    accounts,
                     inventory.index_of,
                 ),
             )
@@ -282,6 +290,17 @@ class _Agent:
 def _cgroup_folder(settings: AgentSettings) -> Path | None:
     """Where engines' control groups are made; None: nowhere."""
     return delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()
+
+
+def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:
+    """Says at the start what does not isolate engines, or will stop them."""
+    account = accounts.any
+    if account is None:
+        log.warning("engines run as the agent and can read its data folder; see --engine-user", uid=os.geteuid())
+        return
+    for folder in (settings.data_dir.parent, settings.cache_dir):
+        if (stopped := account.stopped_at(folder)) is not None:
+            log.warning("engines may not enter a folder that they need", folder=str(stopped), uid=account.uid)
 
 
 def _probe_session() -> aiohttp.ClientSession:

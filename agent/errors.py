@@ -9,6 +9,10 @@ class DataFolderError(AgentError):
     """The data folder cannot be used: another agent holds it, or it belongs to another worker."""
 
 
+class SettingError(AgentError):
+    """A setting asks for what this host does not have, or does not let this agent do."""
+
+
 class NoGpusError(AgentError):
     """NVML does not load, and no simulated host was given."""
 

@@ -41,6 +41,7 @@ class ProcessRecord(Wire):
     message: str = ""
     pid: int | None = None
     pid_start_ticks: int | None = None
+    uid: int | None = None  # as which it runs; None: as the agent
     image_digest: str | None = None  # of the image that its container runs
     image_repository: str | None = None  # that the digest is of
     boot_id: str

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agent.decide.engine_accounts import EngineUser, parse_engine_user
 from schemas.fields import NAME_PATTERN
 from schemas.quantities import SizeMib
 from schemas.worker_labels import configured_labels
@@ -69,7 +70,9 @@ class AgentSettings(BaseSettings):
         docker: `auto`: the engine of `DOCKER_HOST` or the usual socket, but none for a simulated host; `off`; or its
             address, such as unix:///var/run/docker.sock.
         container_user: `UID` or `UID:GID` as which containers run; only an agent of root may name another user. None:
-            as the agent, for root without capabilities.
+            as `engine_user` says, else as the agent, for root without capabilities.
+        engine_user: account as which engines run, `USER[:GROUP]`; or a range of uids `FIRST-LAST[:GROUP]`, of which
+            each instance gets one of its own. None: as the agent.
         log_format: format of the logs that `daemon.main` writes.
     """
 
@@ -102,6 +105,7 @@ class AgentSettings(BaseSettings):
     cgroup: str = "auto"
     docker: str = "auto"
     container_user: str | None = None
+    engine_user: str | None = None
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("controller_url")
@@ -138,6 +142,13 @@ class AgentSettings(BaseSettings):
             raise ValueError(f"must be {own}, as which this agent runs: only an agent of root can name another user")
         return value
 
+    @field_validator("engine_user")
+    @classmethod
+    def _engine_user(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_engine_user(value)
+        return value
+
     @field_validator("labels")
     @classmethod
     def _own_labels(cls, value: dict[str, str]) -> dict[str, str]:
@@ -162,6 +173,10 @@ class AgentSettings(BaseSettings):
     def cgroup_folder(self) -> Path | None:
         """The folder that `cgroup` names; None: it names none."""
         return Path(self.cgroup) if self.cgroup.startswith("/") else None
+
+    def engine_account(self) -> EngineUser | None:
+        """What `engine_user` says; None: engines run as the agent."""
+        return None if self.engine_user is None else parse_engine_user(self.engine_user)
 
     def docker_address(self) -> str | None:
         """Where the Docker engine of this host listens; None: no containers are run."""

@@ -171,7 +171,18 @@ def agent(
     container_user: Annotated[
         str | None,
         typer.Option(
-            "--container-user", metavar="UID[:GID]", help="User as which containers run. Default: the agent's own."
+            "--container-user",
+            metavar="UID[:GID]",
+            help="User as which containers run. Default: as --engine-user says, else the agent's own.",
+        ),
+    ] = None,
+    engine_user: Annotated[
+        str | None,
+        typer.Option(
+            "--engine-user",
+            metavar="USER[:GROUP]",
+            help="Account as which engines run, or a range of uids FIRST-LAST, of which each instance gets one of its "
+            "own. Default: the agent's own.",
         ),
     ] = None,
 ) -> None:
@@ -199,5 +210,6 @@ def agent(
         reserve_host_memory=reserve_host_memory,
         reserve_gpu_memory=reserve_gpu_memory,
         container_user=container_user,
+        engine_user=engine_user,
     )
     raise typer.Exit(main(settings))

@@ -12,7 +12,6 @@ import structlog
 
 from agent.containers.container import Container
 from agent.containers.container_start import ContainerStart
-from agent.containers.container_user import ContainerUser
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
@@ -31,6 +30,8 @@ from agent.errors import SpawnError
 from agent.journal import Journal
 from agent.model_cache.cache_folder import folder_name
 from agent.process_records import ProcessKey, ProcessRecord
+from agent.processes.account import Account, own_account
+from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from agent.wait_first import wait_first
@@ -53,7 +54,8 @@ class ContainerRuntime:
         journal: of the agent; it keeps the id that labels name.
         folders: of the instances.
         cache_dir: where models of the hub are.
-        user: as which containers run.
+        user: as which containers run; None: as the account that `accounts` allots, else as the agent.
+        accounts: of engines.
         index_of: a GPU's present index on this host.
     """
 
@@ -63,7 +65,8 @@ class ContainerRuntime:
         journal: Journal,
         folders: InstanceFolders,
         cache_dir: Path,
-        user: ContainerUser,
+        user: Account | None,
+        accounts: EngineAccounts,
         index_of: Callable[[str], int | None],
     ) -> None:
         self._engine = engine
@@ -71,8 +74,14 @@ class ContainerRuntime:
         self._folders = folders
         self._cache_dir = cache_dir
         self._user = user
+        self._accounts = accounts
         self._index_of = index_of
         self._finding_network = asyncio.Lock()  # each call within has a deadline
+
+    @property
+    def runs_as_engines(self) -> bool:
+        """Whether containers run as the accounts of engines."""
+        return self._user is None
 
     async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
         """As `provide_image`."""
@@ -206,8 +215,8 @@ class ContainerRuntime:
     ) -> Place:
         key = record.key
         try:
-            work = self._folders.work(key.instance)
-            self._user.take(work)
+            user = self._user or self._accounts.known(record.uid) or own_account()
+            work = self._folders.work(key.instance, user)
         except OSError as error:
             raise SpawnError(f"cannot prepare the folders of {key.instance}: {error}") from error
         env = {"HOME": str(work), "PYTHONUNBUFFERED": "1"}
@@ -226,8 +235,8 @@ class ContainerRuntime:
         return Place(
             owner=self.owner(),
             image=image,
-            user=f"{self._user.uid}:{self._user.gid}",
-            groups=tuple(map(str, self._user.groups)),
+            user=f"{user.uid}:{user.gid}",
+            groups=tuple(map(str, user.groups)),
             work=work,
             port=record.port,
             network=network,

@@ -25,8 +25,8 @@ _ENGINES_S: Final = 2 * programs.ENGINE_LIMIT_S + 5.0
 
 # In this order they are printed.
 ORDER: Final = (
-    "driver", "nvml", "gpu", "docker", "cgroups", "agent", "port", "ports", "disk", "limits", "engine", "controller",
-    "credential", "protocol", "clock",
+    "driver", "nvml", "gpu", "docker", "cgroups", "isolation", "agent", "port", "ports", "disk", "limits", "engine",
+    "controller", "credential", "protocol", "clock",
 )  # fmt: skip
 
 
@@ -43,6 +43,7 @@ class Patient:
         simulate: the file of simulated hosts, in place of GPUs.
         name: the name of the simulated host.
         token: whether the agent was given a join token.
+        engine_user: the setting of that name.
     """
 
     data_dir: Path
@@ -53,6 +54,7 @@ class Patient:
     simulate: Path | None = None
     name: str | None = None
     token: bool = False
+    engine_user: str | None = None
 
 
 def examine_quietly(patient: Patient) -> tuple[Finding, ...]:
@@ -66,6 +68,7 @@ async def examine(patient: Patient) -> tuple[Finding, ...]:
     checks: list[Awaitable[list[Finding]]] = [
         _within("nvml", _NVML_S, partial(_gpus, patient)),
         _within("cgroups", _QUICK_S, partial(_cgroups, patient)),
+        _within("isolation", _QUICK_S, partial(_isolation, patient)),
         _within("agent", 4 * _QUICK_S, partial(_agent, patient)),
         _within("ports", _QUICK_S, _ports),
         _within("disk", _QUICK_S, partial(_disks, patient)),
@@ -110,6 +113,13 @@ async def _gpus(patient: Patient) -> list[Finding]:
 async def _cgroups(patient: Patient) -> list[Finding]:
     agent, _ = await in_background(partial(host_probes.read_agent, patient.data_dir))
     return [host.judge_cgroups(await in_background(partial(host_probes.cgroup_facts, agent.pid)))]
+
+
+async def _isolation(patient: Patient) -> list[Finding]:
+    folders = (patient.data_dir.parent, patient.cache_dir)
+    return [
+        host.judge_isolation(await in_background(partial(host_probes.isolation_facts, patient.engine_user, folders)))
+    ]
 
 
 async def _agent(patient: Patient) -> list[Finding]:

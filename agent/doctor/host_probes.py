@@ -6,17 +6,29 @@ import resource
 import shutil
 import socket
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import psutil
 from pydantic import ValidationError
 
-from agent.decide.doctor.host import AgentFacts, CgroupFacts, DiskFacts, EnginePorts, LimitFacts, PortFacts
+from agent.decide.doctor.host import (
+    AgentFacts,
+    CgroupFacts,
+    DiskFacts,
+    EnginePorts,
+    IsolationFacts,
+    LimitFacts,
+    PortFacts,
+)
+from agent.decide.engine_accounts import parse_engine_user
+from agent.errors import AgentError
 from agent.facts import Facts
 from agent.host import read_boot_id
 from agent.journal import LOCK_FILE, read_facts
 from agent.processes.cgroups import delegated_folder
+from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -44,6 +56,20 @@ def read_agent(data_dir: Path) -> tuple[AgentFacts, Facts | None]:
     if facts is None:
         return AgentFacts(str(data_dir), pid=pid), None
     return AgentFacts(str(data_dir), pid=pid, worker=facts.worker, port=facts.proxy_port), facts
+
+
+def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts:
+    """The accounts of engines, as the setting says, and whether they get to these folders."""
+    root = os.geteuid() == 0
+    if user is None:
+        return IsolationFacts(root)
+    try:
+        chosen = parse_engine_user(user)
+        account = first_account(chosen)
+    except (AgentError, ValueError) as error:
+        return IsolationFacts(root, user, error=str(error))
+    stopped = next((at for folder in folders if (at := account.stopped_at(folder)) is not None), None)
+    return IsolationFacts(root, user, bool(chosen.uids), "" if stopped is None else str(stopped))
 
 
 def condemned_gpus(journal: Facts | None) -> dict[str, str]:

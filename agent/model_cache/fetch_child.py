@@ -24,6 +24,7 @@ _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
 
 def main() -> int:
     """Runs one task; returns the exit code."""
+    os.umask(0o022)  # engines of other accounts read what it writes
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     task = json.loads(sys.stdin.readline())

@@ -10,6 +10,7 @@ truncating it: the writer keeps its descriptor, opened for appending. Lines writ
 import os
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -18,11 +19,13 @@ from weakref import WeakValueDictionary
 
 from agent.log_index import LogIndex
 from agent.process_records import ProcessKey
+from agent.processes.account import Account, own_account
 
 LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3
 INSTANCES_KEPT: Final = 64
 _CHUNK: Final = 2**20
+_PASS: Final = 0o011  # of a folder: other accounts pass through to what they know by name
 _TAIL_BYTES: Final = 32_768
 
 
@@ -45,11 +48,57 @@ class InstanceFolders:
         self._indexes: WeakValueDictionary[Path, LogIndex] = WeakValueDictionary()
         self._indexes_lock = Lock()
 
-    def work(self, instance: str) -> Path:
-        """The working folder; created if it is missing."""
+    def work(self, instance: str, account: Account | None = None) -> Path:
+        """The working folder; created if it is missing. Blocks where another account than before gets it.
+
+        Args:
+            instance: its name.
+            account: which the folder is for; None: the agent's own.
+
+        Raises:
+            OSError: it cannot be made, or the agent may not give it away.
+        """
         path = self._root / instance / "work"
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if account is not None and account.uid != os.geteuid():  # it finds its own folder and cannot list others
+            self.let_pass()
+            path.parent.chmod((path.parent.stat().st_mode & 0o700) | _PASS)
+        if account is not None or path.lstat().st_uid != os.geteuid():
+            (account or own_account()).take(path)
         return path
+
+    def let_pass(self) -> None:
+        """Lets other accounts pass through to the folders that are theirs, and list nothing.
+
+        Raises:
+            OSError: the agent may not do that.
+        """
+        self._root.mkdir(exist_ok=True, mode=0o700)
+        for passed in (self.data_dir, self._root):
+            passed.chmod((passed.stat().st_mode & 0o700) | _PASS)
+
+    def home(self, account: Account) -> Path:
+        """A folder that all engines of one account share, such as for what they compile; created if it is missing."""
+        path = self.data_dir / "home"
+        path.mkdir(exist_ok=True, mode=0o700)
+        account.take(path)
+        return path
+
+    def owners(self) -> dict[str, int]:
+        """The uid that each instance's working folder belongs to."""
+        found = {}
+        for path in self._root.glob("*/work"):
+            with suppress(OSError):
+                found[path.parent.name] = path.lstat().st_uid
+        return found
+
+    def close(self, instance: str) -> None:
+        """Takes the working folder of an ended instance from the account that it had.
+
+        Raises:
+            OSError: the agent may not do that.
+        """
+        os.lchown(self._root / instance / "work", os.geteuid(), os.getegid())
 
     def log(self, key: ProcessKey) -> Path:
         """The log of one process; its folder is created if it is missing."""

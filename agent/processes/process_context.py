@@ -1,5 +1,6 @@
 """What all processes of one agent share."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from agent.journal import Journal
 from agent.model_cache.fetches import Fetches
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.cgroups import Cgroups
+from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
@@ -20,7 +22,7 @@ class ProcessContext:
     """The agent around a process.
 
     `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
-    listed a process at the newest reading.
+    listed a process at the newest reading. `allotting` is held while an instance gets its account.
     """
 
     journal: Journal
@@ -31,6 +33,8 @@ class ProcessContext:
     clock: Clock
     boot_id: str
     cgroups: Cgroups
+    accounts: EngineAccounts
+    allotting: asyncio.Lock
     report: Callable[[ProcessRecord], None]
     gpu_index: Callable[[str], int | None]
     gpus_listing: Callable[[ProcessKey], tuple[str, ...]]

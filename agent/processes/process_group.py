@@ -26,8 +26,17 @@ class ProcessGroup:
     An own child is reaped last: while it is a zombie, its pid, and thus the group's number, cannot be reused.
     """
 
-    def __init__(self, pid: int, key: ProcessKey, folder: str, cgroup: Cgroup | None = None) -> None:
-        """Starts to watch. `cgroup` holds the process and all that it starts; None: it has none.
+    def __init__(
+        self, pid: int, key: ProcessKey, folder: str, cgroup: Cgroup | None = None, *, uid: int | None = None
+    ) -> None:
+        """Starts to watch.
+
+        Args:
+            pid: of the leader.
+            key: in its marker.
+            folder: likewise.
+            cgroup: holds the process and all that it starts; None: it has none.
+            uid: of this instance's processes alone; None: others have it too.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -38,6 +47,7 @@ class ProcessGroup:
         self.cgroup = cgroup
         self._key = key
         self._folder = folder
+        self._uid = uid
         self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
         self._fd = os.pidfd_open(pid)
         self._loop = asyncio.get_running_loop()
@@ -131,7 +141,9 @@ class ProcessGroup:
         trusted = self._pid_is_valid()
         try:
             async with asyncio.timeout(_SCAN_LIMIT_S):
-                found = await asyncio.to_thread(group_members, self.pid, self._key, self._folder, trust_session=trusted)
+                found = await asyncio.to_thread(
+                    group_members, self.pid, self._key, self._folder, trust_session=trusted, uid=self._uid
+                )
         except OSError as error:  # TimeoutError is one
             log.warning("processes not read", pid=self.pid, error=repr(error))
             return None

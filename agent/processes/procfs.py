@@ -55,6 +55,23 @@ def list_processes() -> Iterator[HostProcess]:
             yield process
 
 
+def real_uid(pid: int) -> int | None:
+    """The uid of a process, which it cannot hide; None: it is gone, or this agent may not see it."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - as in read_process
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    at = text.find(b"\nUid:\t")
+    return int(text[at + 6 :].split(maxsplit=1)[0])
+
+
+def list_uids() -> frozenset[int]:
+    """The uids of all processes of the host."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names only, and quick
+    return frozenset(uid for pid in pids if (uid := real_uid(pid)) is not None)
+
+
 def read_marker(pid: int, folder: str) -> ProcessKey | None:
     """The key in a process's environment; None if the marker is missing or names another data folder."""
     try:
@@ -80,20 +97,27 @@ def list_marked_processes(folder: str) -> tuple[HostProcess, ...]:
     return tuple(replace(process, marked=read_marker(process.pid, folder)) for process in list_processes())
 
 
-def group_members(leader: int, key: ProcessKey, folder: str, *, trust_session: bool) -> tuple[int, ...]:
-    """Live processes of a started process: its group and session, and all that carry its marker.
+def group_members(
+    leader: int, key: ProcessKey, folder: str, *, trust_session: bool, uid: int | None = None
+) -> tuple[int, ...]:
+    """Live processes of a started process: its group and session, and all that carry its marker or have its uid.
 
-    The marker also finds children that created a session of their own.
+    The marker also finds children that created a session of their own, and the uid those that have no marker any more.
 
     Args:
         leader: pid of the process that was started.
         key: the key in its marker.
         folder: the agent's data folder, which is part of the marker.
         trust_session: False if the leader's pid may have been reused: then only markers count.
+        uid: of this instance alone; None: others have it too.
     """
     return tuple(
         process.pid
         for process in list_processes()
         if not process.zombie
-        and ((trust_session and leader in (process.session, process.group)) or read_marker(process.pid, folder) == key)
+        and (
+            (trust_session and leader in (process.session, process.group))
+            or read_marker(process.pid, folder) == key
+            or (uid is not None and real_uid(process.pid) == uid)
+        )
     )

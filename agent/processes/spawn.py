@@ -1,15 +1,18 @@
 """Starts one engine, with its argv, environment and log, in its own session. The engine outlives the agent."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 from agent.errors import SpawnError
 from agent.installed_engines import search_path
 from agent.process_records import ProcessKey
+from agent.processes.account import Account
+from agent.processes.privileges import without_privileges
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
@@ -18,6 +21,11 @@ from schemas.wire import StartOrder
 _SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine")
 # Controllers before 0.2 send the module's name instead of the placeholder.
 _SIMULATED_ENGINE_NAMES: Final = (("{simulated_engine}",), ("{python}", "-m", "gpuward.agent.simulated_engine"))
+
+_WRITTEN_BY_GROUP: Final = 0o620
+# Of the agent's environment: its own folders, and the ways to the service manager and other programs of its account.
+_NOT_PASSED_ON: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "CREDENTIALS_DIRECTORY", "LISTEN_FDS")
+_OF_ITS_ACCOUNT: Final = ("XDG_", "SSH_", "DBUS_")
 
 
 def engine_argv(order: StartOrder, port: int | None) -> list[str]:
@@ -47,14 +55,18 @@ def engine_env(
     data_dir: Path,
     cache_dir: Path,
     gpu_index: Callable[[str], int | None] = lambda _uuid: None,
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The engine's environment: the agent's without `GPUWARD_*` (which holds secrets), the order's, and the marker.
 
     `cache_dir` is where models of the hub are. What fetches by itself gets a cache of its own: there the bound of this
     one would neither count nor spare its files.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
+    `own` is what `account_env` says where the engine runs as another account than the agent.
     """
-    env = {name: value for name, value in base.items() if not name.startswith("GPUWARD_")}
+    hidden = ("GPUWARD_",) if own is None else ("GPUWARD_", *_OF_ITS_ACCOUNT)
+    env = {name: value for name, value in base.items() if not name.startswith(hidden) and name not in _NOT_PASSED_ON}
+    env |= own or {}
     if "PYTHONPATH" in env:  # its relative folders refer to the agent's working folder, not to the engine's
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)
@@ -71,6 +83,34 @@ def engine_env(
     return env
 
 
+def account_env(account: Account, home: Path) -> dict[str, str]:
+    """What an account other than the agent's own needs to have instead of the agent's."""
+    name = str(account.uid)
+    return {"HOME": str(home), "USER": name, "LOGNAME": name, "HF_HOME": str(home / ".cache" / "huggingface")}
+
+
+def open_log(log: Path, account: Account | None) -> IO[bytes]:
+    """The log, to append to. The agent alone can read it; its account may open it again as its /dev/stdout.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    output = log.open("ab")
+    if account is not None:
+        os.fchown(output.fileno(), -1, account.gid)
+        os.fchmod(output.fileno(), _WRITTEN_BY_GROUP)
+    return output
+
+
+def _unreachable(program: str, env: Mapping[str, str], account: Account | None) -> str:
+    """Where the account is stopped on the way to the program; empty: nowhere."""
+    found = shutil.which(program, path=env.get("PATH"))
+    if account is None or found is None:
+        return ""
+    stopped = account.stopped_at(Path(found)) or account.stopped_at(Path(found).resolve())
+    return "" if stopped is None else f"; engines run as uid {account.uid}, which may not enter {stopped}"
+
+
 def _visible_gpus(uuids: list[str], order: StartOrder, gpu_index: Callable[[str], int | None]) -> dict[str, str]:
     """The GPUs that the engine sees: by UUID, which never changes, or by index in the driver's order."""
     indexes = [gpu_index(uuid) for uuid in uuids] if order.gpus_by_index else [None]
@@ -79,17 +119,28 @@ def _visible_gpus(uuids: list[str], order: StartOrder, gpu_index: Callable[[str]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes))}
 
 
-def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path) -> int:
+def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path, account: Account | None = None) -> int:
     """Starts the process and returns its pid, which is also the number of its session and group.
 
-    The caller must reap it; `ProcessGroup` does.
+    It can gain no privileges. The caller must reap it; `ProcessGroup` does.
+
+    Args:
+        argv: the program and its arguments.
+        env: the whole environment.
+        work: the working folder.
+        log: what it prints is appended here.
+        account: as which it runs, without capabilities; None: as the agent.
 
     Raises:
         SpawnError: the process could not be started; the message names the program or folder.
     """
-    try:
-        with log.open("ab") as output:
-            process = subprocess.Popen(
+    as_account: dict[str, Any] = {}
+    if account is not None:
+        as_account = {"user": account.uid, "group": account.gid, "extra_groups": account.groups, "umask": 0o077}
+
+    def start() -> subprocess.Popen[bytes]:
+        with open_log(log, account) as output:
+            return subprocess.Popen(
                 argv,
                 env=dict(env),
                 cwd=work,
@@ -97,9 +148,13 @@ def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path) -> 
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                **as_account,
             )
+
+    try:
+        process = without_privileges(start, drop_capabilities=account is not None)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise SpawnError(f"cannot start {argv[0]!r}: {error}") from error
+        raise SpawnError(f"cannot start {argv[0]!r}: {error}{_unreachable(argv[0], env, account)}") from error
     # ProcessGroup reaps it. Popen's own reaping would free the pid too early; its destructor would warn.
     process.returncode = 0
     return process.pid

@@ -182,7 +182,9 @@ class Supervisor:
     def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
         record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
         try:
-            group = ProcessGroup(leader.pid, record.key, folder, self._context.cgroups.find(record.key))
+            alone = record.uid if self._context.accounts.is_of_one_instance(record.uid) else None
+            cgroup = self._context.cgroups.find(record.key)
+            group = ProcessGroup(leader.pid, record.key, folder, cgroup, uid=alone)
         except ProcessLookupError:
             self._record_gone(record)
             return

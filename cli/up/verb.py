@@ -100,6 +100,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
         gateway_processes=processes,
     )
     key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
+    engine_user = _engine_user(folder)
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
         return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key, gateway_log=gateway_log)
@@ -116,10 +117,25 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
             proxy_host=_LOOPBACK,
             advertise=_LOOPBACK,
             on_exit="stop",
+            engine_user=engine_user,
         )
         return await run_agent(given, stop=stop)
 
     return Daemons(controller, agent, count_real_gpus, host_label(), key)
+
+
+def _engine_user(folder: Path) -> str | None:
+    """The accounts of engines: of their own for root; None: as this user. Says so where root's run as root."""
+    from agent.decide.engine_accounts import UNUSED_UIDS  # noqa: PLC0415 - see the module's docstring
+    from agent.processes.engine_accounts import why_not_isolated  # noqa: PLC0415 - as above
+
+    if os.geteuid() != 0:
+        return None
+    why = why_not_isolated((folder.parent, Path(sys.executable), Path(sys.executable).resolve()))
+    if not why:
+        return UNUSED_UIDS
+    print(f"Engines run as root and can read all of this host, keys too: {why}", file=sys.stderr)
+    return None
 
 
 def _make_folder(folder: Path) -> Path:

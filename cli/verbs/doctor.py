@@ -69,6 +69,7 @@ def doctor(
         proxy_port=settings.proxy_port,
         simulate=settings.simulate,
         name=settings.name,
+        engine_user=settings.engine_user,
         token=settings.join_token is not None or settings.join_token_file is not None,
     )
     findings = examine_quietly(patient)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.decide.doctor.finding import Finding, fails, ok, warning
+from agent.decide.engine_accounts import UNUSED_UIDS
 
 _GIB: Final = 2**30
 _LEAST_FREE: Final = 1 * _GIB
@@ -30,6 +31,25 @@ class CgroupFacts:
     unified: bool
     controllers: frozenset[str] = frozenset()
     delegated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationFacts:
+    """The accounts of engines.
+
+    Attributes:
+        root: whether the agent's user is root.
+        engine_user: the setting; None: engines run as the agent.
+        each: whether each instance gets an account of its own.
+        stopped_at: a folder that they need and may not enter; empty: there is none.
+        error: why the setting cannot be used here; empty: it can.
+    """
+
+    root: bool
+    engine_user: str | None = None
+    each: bool = False
+    stopped_at: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +154,24 @@ def judge_cgroups(facts: CgroupFacts) -> Finding:
         remedy = "Run it by its systemd unit (systemd 254 or newer), or name a folder: GPUWARD_AGENT_CGROUP."
         return warning("cgroups", f"no control group was delegated to the running agent: {without}", remedy)
     return ok("cgroups", "cgroup v2 with limits of memory and processes")
+
+
+def judge_isolation(facts: IsolationFacts) -> Finding:
+    """Whether engines are kept from what the agent can read."""
+    if facts.error:
+        return fails("isolation", facts.error, "Correct --engine-user, or GPUWARD_AGENT_ENGINE_USER.")
+    if facts.stopped_at:
+        remedy = f"Let other accounts pass (`chmod o+x {facts.stopped_at}`), or move it by --data-dir or --cache-dir."
+        return fails("isolation", f"engines run as {facts.engine_user}, which may not enter {facts.stopped_at}", remedy)
+    if facts.engine_user is not None:
+        each = ", each instance as one of its own" if facts.each else ", all as the same: they can read one another"
+        return ok("isolation", f"engines run as {facts.engine_user}{each}")
+    if facts.root:
+        text = "engines run as root: a deployment's program can read the agent's credential and every file of this host"
+        remedy = f"Give each instance an account of its own: --engine-user {UNUSED_UIDS}. See docs/access.md."
+        return warning("isolation", text, remedy)
+    text = "engines run as the agent's own user and can read its credential, and the secrets of other engines"
+    return warning("isolation", text, "Run the agent as root with --engine-user. See docs/access.md.")
 
 
 def judge_agent(agent: AgentFacts) -> Finding:

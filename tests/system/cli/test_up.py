@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.processes.engine_accounts import why_not_isolated
 from support.processes.up_process import Up, clean_env
 
 NOBODY_UID = 65534
@@ -91,8 +92,28 @@ def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | 
         assert gpuward(up, "apply", "--wait", "-f", "-", stdin=json.dumps(_example())).returncode == 0
         assert phases(up) == ["running"] * 2
         assert gpuward(up, "get", "workers").stdout.count("gpu-") == 2
+        if user is None and not why_not_isolated((data_dir.parent, Path(sys.executable).resolve())):
+            assert_a_program_of_a_deployment_learns_no_key(up, data_dir)
         code, _ = up.stop(signal.SIGTERM)
         assert (code, up.leftovers()) == (0, [])
+
+
+def assert_a_program_of_a_deployment_learns_no_key(up: Up, data_dir: Path) -> None:
+    """Its operator reads what it prints."""
+    files = f"{data_dir}/client.env {data_dir}/agents/*/journal.sqlite {data_dir}/agents/gpu-1/journal.sqlite*"
+    script = f"id -u; cat {files} /proc/{up.process.pid}/environ; ls {data_dir} {data_dir}/agents/gpu-1; echo done"
+    thief = {"kind": "Deployment", "name": "thief", "engine": "command", "command": ["sh", "-c", script]}
+    spec = {**thief, "resources": {"gpus": 1, "gpu_memory": "1GiB"}, "restart": "never"}
+    assert gpuward(up, "apply", "-f", "-", stdin=json.dumps(spec)).returncode == 0
+    done = gpuward(up, "logs", "-f", "thief")
+    lines = done.stdout.splitlines()
+    assert lines[0] not in ("", "0"), done
+    assert lines[-1] == "done"
+    assert all("denied" in line or "No such file" in line for line in lines[1:-1]), lines
+    assert "denied" in done.stdout
+    key = re.search(r"^GPUWARD_API_KEY=(.+)$", (data_dir / "client.env").read_text(), re.MULTILINE)
+    assert key is not None
+    assert key[1] not in done.stdout
 
 
 def _example() -> dict[str, object]:

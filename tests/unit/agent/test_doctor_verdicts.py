@@ -26,6 +26,7 @@ from agent.decide.doctor.host import (
     DiskFacts,
     EngineFacts,
     EnginePorts,
+    IsolationFacts,
     LimitFacts,
     PortFacts,
     judge_agent,
@@ -33,6 +34,7 @@ from agent.decide.doctor.host import (
     judge_disk,
     judge_engine_ports,
     judge_engines,
+    judge_isolation,
     judge_limits,
     judge_port,
 )
@@ -266,6 +268,21 @@ def test_the_driver_is_read_from_the_kernels_files(tmp_path: Path, text: str, ve
         (tmp_path / "dev" / name).touch()
     found = driver_facts(tmp_path)
     assert (found.module, found.on_bus, found.nodes) == (version, 1, 2), "its sound device does not count"
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "words"),
+    [
+        (IsolationFacts(root=True), "warning", "run as root"),
+        (IsolationFacts(root=False), "warning", "the agent's own user"),
+        (IsolationFacts(root=True, engine_user="engines"), "ok", "can read one another"),
+        (IsolationFacts(root=True, engine_user="1-9", each=True), "ok", "one of its own"),
+        (IsolationFacts(root=True, engine_user="1-9", each=True, stopped_at="/root"), "fails", "may not enter /root"),
+        (IsolationFacts(root=False, engine_user="1-9", error="it lacks CAP_KILL"), "fails", "CAP_KILL"),
+    ],
+)
+def test_isolation(facts: IsolationFacts, status: str, words: str) -> None:
+    check(judge_isolation(facts), (status, words))
 
 
 @pytest.mark.parametrize(("own", "unified", "delegated"), [

@@ -1,0 +1,63 @@
+"""An account of the host, and the folders that it needs."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account.
+
+    Attributes:
+        uid: of the host, and in the container.
+        gid: its group.
+        groups: its other groups.
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    def take(self, folder: Path) -> None:
+        """Makes a folder this account's, with all that is in it, unless it is already. Blocks for a walk.
+
+        Links are not followed, and a file with a second name elsewhere keeps its owner.
+
+        Raises:
+            OSError: the agent may not do that.
+        """
+        found = folder.lstat()
+        if (found.st_uid, found.st_gid) == (self.uid, self.gid):
+            return
+        for _, folders, files, place in os.fwalk(folder):
+            for name in (*folders, *files):
+                status = os.stat(name, dir_fd=place, follow_symlinks=False)
+                if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode):
+                    os.chown(name, self.uid, self.gid, dir_fd=place, follow_symlinks=False)
+        os.chown(folder, self.uid, self.gid, follow_symlinks=False)  # last, as the mark that all is done
+
+    def enters(self, status: os.stat_result) -> bool:
+        """Whether it may enter a folder, or run a program, of this status."""
+        if status.st_uid == self.uid:
+            return bool(status.st_mode & stat.S_IXUSR)
+        if status.st_gid in (self.gid, *self.groups):
+            return bool(status.st_mode & stat.S_IXGRP)
+        return bool(status.st_mode & stat.S_IXOTH)
+
+    def stopped_at(self, path: Path) -> Path | None:
+        """The first folder on the way to `path`, or `path` itself, that it may not enter; None: it gets there."""
+        for place in (*reversed(path.parents), path):
+            try:
+                if not self.enters(place.stat()):
+                    return place
+            except OSError:
+                return None  # what does not exist is made by the agent
+        return None
+
+
+def own_account() -> Account:
+    """The agent's own."""
+    own = os.getegid()
+    return Account(os.geteuid(), own, tuple(group for group in os.getgroups() if group != own))

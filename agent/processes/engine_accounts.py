@@ -1,0 +1,176 @@
+"""Gives each engine the account that it runs as: the agent's, one for all engines, or one for each instance."""
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from agent.decide.engine_accounts import UNUSED_UIDS, EngineUser, next_uid, parse_engine_user
+from agent.errors import SettingError, SpawnError
+from agent.journal import Journal
+from agent.processes.account import Account
+from agent.processes.folders import InstanceFolders
+from agent.processes.privileges import missing_capabilities
+from agent.processes.procfs import list_uids
+from agent.processes.uid_locks import UidLocks
+
+# Whose groups an engine gets, so that it may open what the agent may.
+_GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")
+
+
+def why_not_isolated(needed: Iterable[Path]) -> str:
+    """Why engines cannot run as accounts of their own (`UNUSED_UIDS`) without more ado; empty: they can.
+
+    Args:
+        needed: folders and programs that they must get to.
+    """
+    if missing := missing_capabilities():
+        return f"this process lacks {', '.join(missing)}"
+    account = Account(parse_engine_user(UNUSED_UIDS).uids[0], parse_engine_user(UNUSED_UIDS).uids[0])
+    stopped = next((at for path in needed if (at := account.stopped_at(path)) is not None), None)
+    return "" if stopped is None else f"other accounts may not enter {stopped}"
+
+
+class EngineAccounts:
+    """The accounts of one agent's engines.
+
+    Args:
+        user: as the setting says; None: the agent's own.
+        journal: of the agent; live processes in it hold their uid.
+        folders: of the instances.
+
+    Raises:
+        SettingError: the setting names no account of this host, or the agent may not run anything as another.
+    """
+
+    def __init__(self, user: EngineUser | None, journal: Journal, folders: InstanceFolders) -> None:
+        self._journal = journal
+        self._folders = folders
+        self._last: int | None = None
+        self._first = None if user is None else first_account(user)
+        self._uids = range(0) if user is None else user.uids
+        self._locks = UidLocks()
+        if self._first is not None:
+            folders.let_pass()
+        for record in journal.live():
+            if record.uid is not None and record.uid in self._uids:
+                self._locks.lock(record.uid)
+
+    @property
+    def shared(self) -> Account | None:
+        """The one account of all engines; None: the agent's own, or each instance has its own."""
+        return None if self._uids else self._first
+
+    @property
+    def any(self) -> Account | None:
+        """One of the accounts, such as to try which folders they reach; None: engines run as the agent."""
+        return self._first
+
+    def known(self, uid: int | None) -> Account | None:
+        """The account of a uid that a record keeps; None: the agent's own."""
+        first = self._first
+        if uid is None or first is None or uid == first.uid:
+            return None if uid is None else first
+        return replace(first, uid=uid, gid=uid if first.gid == first.uid else first.gid)
+
+    def is_of_one_instance(self, uid: int | None) -> bool:
+        """Whether all that runs as this uid is one instance's."""
+        return uid is not None and uid in self._uids
+
+    def allot(self, instance: str) -> Account | None:
+        """The account for a start of an instance; None: the agent's own. Blocks: it reads all processes.
+
+        Raises:
+            SpawnError: all accounts of the range are in use.
+        """
+        if not self._uids:
+            return self._first
+        live = self._journal.live()
+        mine = {record.uid for record in live if record.instance == instance and record.uid in self._uids}
+        if mine:
+            return self.known(mine.pop())
+        held = {record.uid for record in live if record.uid is not None}
+        self._locks.keep(held)
+        uid = self._lock_one(instance, held | list_uids())
+        for other in (name for name, owner in self._folders.owners().items() if owner == uid and name != instance):
+            self._folders.close(other)
+        self._last = uid
+        return self.known(uid)
+
+    def _lock_one(self, instance: str, in_use: set[int]) -> int:
+        owners = self._folders.owners()
+        while (uid := next_uid(self._uids, instance, in_use=in_use, owners=owners, last=self._last)) is not None:
+            if self._locks.lock(uid):
+                return uid
+            in_use.add(uid)
+        raise SpawnError(
+            f"all {len(self._uids)} accounts of the agent's setting `engine_user` are in use; make the range larger"
+        )
+
+    def close(self) -> None:
+        """Lets other agents have its uids."""
+        self._locks.close()
+
+
+def first_account(user: EngineUser) -> Account:
+    """The account, or the first one of a range, with the groups that open GPUs.
+
+    Raises:
+        SettingError: the setting names no account of this host, or this process may not run anything as another.
+    """
+    if missing := missing_capabilities():
+        raise SettingError(
+            f"engine_user: this agent may not run engines as another account: it lacks {', '.join(missing)}; "
+            "run it as root, or leave the setting out"
+        )
+    group = _group_id(user.group) if user.group else None
+    gpu_groups = set(_gpu_groups(Path("/dev")))
+    known = None if user.uids else _entry(user.user)
+    uid = user.uids[0] if user.uids else int(user.user) if known is None else known.pw_uid
+    if uid in (0, os.geteuid()):
+        raise SettingError(
+            "engine_user: must be an account other than root and the agent's own; to run engines as the agent, "
+            "leave the setting out"
+        )
+    gid = group if group is not None else uid if known is None else known.pw_gid
+    own = () if known is None else os.getgrouplist(known.pw_name, gid)
+    return Account(uid, gid, tuple(sorted({*own, *gpu_groups} - {gid})))
+
+
+def _entry(user: str) -> pwd.struct_passwd | None:
+    """The account's entry; None: a uid without one."""
+    try:
+        return pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+    except KeyError:
+        if user.isdigit():
+            return None
+        raise SettingError(
+            f"engine_user: this host has no account {user!r}; make it with: useradd --system {user}"
+        ) from None
+
+
+def _group_id(group: str) -> int:
+    try:
+        return grp.getgrgid(int(group)).gr_gid if group.isdigit() else grp.getgrnam(group).gr_gid
+    except KeyError:
+        if group.isdigit():
+            return int(group)
+        raise SettingError(
+            f"engine_user: this host has no group {group!r}; make it with: groupadd --system {group}"
+        ) from None
+
+
+def _gpu_groups(devices: Path) -> Iterator[int]:
+    """The groups, but root's, by which the nodes of GPUs are opened."""
+    for pattern in _GPU_NODES:
+        for node in devices.glob(pattern):
+            try:
+                status = node.stat()
+            except OSError:
+                continue
+            if status.st_gid and stat.S_ISCHR(status.st_mode) and status.st_mode & stat.S_IRGRP:
+                yield status.st_gid

@@ -1,0 +1,74 @@
+"""What a process of the host may: the agent's capabilities, and a start without any. Linux only."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+_SET_NO_NEW_PRIVS: Final = 38  # prctl(2)
+_CAPBSET_DROP: Final = 24
+_CAP_AMBIENT: Final = 47
+_AMBIENT_CLEAR_ALL: Final = 4
+_MOST_CAPABILITIES: Final = 64
+_NEEDED: Final = {  # by bit, to run engines as another account and to look after them
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_PTRACE": 19,
+}  # fmt: skip
+
+_Result = TypeVar("_Result")
+
+
+def missing_capabilities(status: Path = Path("/proc/self/status")) -> tuple[str, ...]:
+    """Capabilities that an agent lacks for running engines as another account."""
+    lines = status.read_text(encoding="utf-8").splitlines()
+    (held,) = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
+    return tuple(name for name, bit in _NEEDED.items() if not held >> bit & 1)
+
+
+def without_privileges(call: Callable[[], _Result], *, drop_capabilities: bool) -> _Result:
+    """Returns what `call` returns. What it starts can never gain privileges, such as by programs of root's.
+
+    It runs in a thread of its own, since these settings are a thread's: they are inherited by what it starts, and end
+    with it. The caller waits for it.
+
+    Args:
+        call: starts a process.
+        drop_capabilities: the process can have none, whatever it runs. It must change its account as well, since this
+            process's own capabilities are needed for that.
+    """
+    results: list[_Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _set(_SET_NO_NEW_PRIVS, 1)
+            if drop_capabilities:
+                _drop_capabilities()
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="start without privileges")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _drop_capabilities() -> None:
+    """None can be gained by running a program, and none is kept over it."""
+    _set(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    for capability in range(_MOST_CAPABILITIES):
+        try:
+            _set(_CAPBSET_DROP, capability)
+        except OSError:  # the kernel knows no more of them, or the agent may not: then no new privileges must do
+            return
+
+
+def _set(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
