@@ -13,6 +13,7 @@ from agent.journal import Journal
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders, LogFile
 from agent.proxy_answers import error_body
+from agent.redaction import RedactedStream, Redactor
 from agent.timed_log import LINES_MAX, TimedLog
 from http1.streamed_answer import StreamedAnswer
 from schemas.wire import TIMED_LOG
@@ -46,18 +47,24 @@ class LogReader:
         if chosen is None:
             await _refuse(response, 404, "not_found", f"no such log of instance {instance} on this host")
             return
+        key = ProcessKey(instance, chosen.epoch, chosen.rank)
+        try:
+            redactor = await asyncio.to_thread(self._folders.redactor, key)
+        except (OSError, ValueError) as error:
+            await _refuse(response, 500, "internal", f"what the log must not show cannot be read: {error}")
+            return
         if timed:
             if tail is None:
                 tail = TAIL_DEFAULT if since_ms is None else LINES_MAX
-            await self._answer_timed(
-                response, ProcessKey(instance, chosen.epoch, chosen.rank), since_ms, tail, follow=_flag(asked, "follow")
-            )
+            await self._answer_timed(response, key, since_ms, tail, redactor, follow=_flag(asked, "follow"))
             return
         text, offset = await asyncio.to_thread(read_tail, chosen.path, tail or 0)
         response.start(200, [(b"content-type", b"text/plain; charset=utf-8")])
-        await _write(response, text)
+        stream = RedactedStream(redactor)
+        await _write(response, stream.feed(text))
         if _flag(asked, "follow"):
-            await self._follow(response, ProcessKey(instance, chosen.epoch, chosen.rank), chosen.path, offset)
+            await self._follow(response, key, chosen.path, offset, stream)
+        await _write(response, stream.end())
 
     def _choose(self, instance: str, *, previous: bool, rank: int | None, epoch: int | None = None) -> LogFile | None:
         if instance in ("", ".", "..") or "/" in instance or "\x00" in instance:
@@ -77,10 +84,17 @@ class LogReader:
         return any(one.alive for one in records if (one.instance, one.epoch) == (instance, epoch))
 
     async def _answer_timed(
-        self, response: StreamedAnswer, key: ProcessKey, since_ms: int | None, tail: int, *, follow: bool
+        self,
+        response: StreamedAnswer,
+        key: ProcessKey,
+        since_ms: int | None,
+        tail: int,
+        redactor: Redactor,
+        *,
+        follow: bool,
     ) -> None:
         index = await asyncio.to_thread(self._folders.index, key)
-        reader = TimedLog(self._folders.log(key), index)
+        reader = TimedLog(self._folders.log(key), index, redactor)
         await asyncio.to_thread(reader.begin, since_ms=since_ms, tail=tail)
         response.start(200, [(b"content-type", TIMED_LOG.encode())])
         caught_up = lived = False
@@ -113,7 +127,9 @@ class LogReader:
         }
         return b"E%b\n" % orjson.dumps(told)
 
-    async def _follow(self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int) -> None:
+    async def _follow(
+        self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int, stream: RedactedStream
+    ) -> None:
         while True:
             record = self._journal.processes.get(key)
             ended = record is None or not record.alive  # checked before the read, which then includes the last output
@@ -121,7 +137,7 @@ class LogReader:
                 text, offset = await asyncio.to_thread(read_from, path, offset)
                 if not text:
                     break
-                await _write(response, text)
+                await _write(response, stream.feed(text))
             if ended:
                 return
             await asyncio.sleep(_POLL_S)
@@ -153,9 +169,11 @@ def read_from(path: Path, offset: int) -> tuple[bytes, int]:
 def _read_end(path: Path) -> tuple[bytes, int]:
     try:
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_MAX_BYTES))
+            begin = max(0, file.seek(0, 2) - _TAIL_MAX_BYTES)
+            file.seek(begin)
             text = file.read(_TAIL_MAX_BYTES)
+            if begin:
+                text = text[text.find(b"\n") + 1 :]  # the rest of a line may be the rest of a secret
             return text, file.tell()
     except FileNotFoundError:
         return b"", 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.log_index import LogIndex
+from agent.redaction import Redactor
 
 LINES_MAX: Final = 1_000_000  # as of the API; what is read is bounded by the files, which rotate
 _LINE_BYTES: Final = 65_536  # longer ones are cut
@@ -19,9 +20,11 @@ class TimedLog:
     Args:
         log: the file.
         index: its index.
+        redactor: takes out what must not be shown.
     """
 
-    def __init__(self, log: Path, index: LogIndex) -> None:
+    def __init__(self, log: Path, index: LogIndex, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._files = (log.with_suffix(".log.1"), log)
         self._index = index
         self._position = 0  # of the next byte to read
@@ -54,13 +57,15 @@ class TimedLog:
             at = end.end()
         rest = text[at:]
         if rest and (last or len(rest) >= _LINE_BYTES):
-            yield self._frame(begin + at, rest.rstrip(b"\r\n"), begin + len(text))
-            rest = b""
+            held = 0 if last else self._redactor.begun(rest)
+            shown = rest[: len(rest) - held]
+            yield self._frame(begin + at, shown.rstrip(b"\r\n"), begin + len(text) - held)
+            rest = rest[len(shown) :]
         self._rest = rest
 
     def _frame(self, begin: int, line: bytes, end: int) -> bytes:
         at_ms, exact = self._index.time_of(end)
-        return b"L%d %d %d %b\n" % (at_ms, exact, begin, line[:_LINE_BYTES])
+        return b"L%d %d %d %b\n" % (at_ms, exact, begin, self._redactor.redact(line)[:_LINE_BYTES])
 
     def _last_lines(self, number: int, first: int) -> int:
         """The position of the last so many lines, no earlier than `first`."""

@@ -45,4 +45,4 @@ async def end_cause(
     except OSError as error:  # TimeoutError is one
         log.warning("log not read", instance=kept.key.instance, error=str(error))
         return kept.lasting_message
-    return telling_line(tail) or kept.lasting_message
+    return telling_line(kept.redactor.redact_text(tail)) or kept.lasting_message

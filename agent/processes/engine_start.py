@@ -15,6 +15,7 @@ from agent.processes.process_group import ProcessGroup
 from agent.processes.procfs import group_members, start_ticks
 from agent.processes.running import Running
 from agent.processes.spawn import account_env, engine_argv, engine_env, spawn
+from agent.redaction import secrets_of
 from agent.wait_first import wait_first
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder
@@ -47,6 +48,10 @@ class EngineStart:
         Raises:
             FetchError, SpawnError: it does not start, and nothing of it is left.
         """
+        try:
+            self._context.folders.keep_secrets(self._kept.key, secrets_of(self._order))
+        except OSError as error:
+            raise SpawnError(f"cannot prepare the folders of {self._kept.key.instance}: {error}") from error
         if self._order.fetches or self._order.container is not None:
             await wait_first(self._fetch(), self._stopped.wait())
         if self._kept.now.stop is not None:

@@ -1,12 +1,13 @@
 """The instances' folders in the data folder: the working folder, and the logs by epoch and rank.
 
     instances/<instance>/work/                 the engine's working folder
-    instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index
+    instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index, .secrets
 
 Logs are files, not pipes, so that engines can write while no agent runs. A log is rotated by copying its tail and then
 truncating it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Collection
@@ -20,11 +21,13 @@ from weakref import WeakValueDictionary
 from agent.log_index import LogIndex
 from agent.process_records import ProcessKey
 from agent.processes.account import Account, own_account
+from agent.redaction import Redactor
 
 LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3
 INSTANCES_KEPT: Final = 64
 _CHUNK: Final = 2**20
+_SECRETS: Final = ".secrets"
 _PASS: Final = 0o011  # of a folder: other accounts pass through to what they know by name
 _TAIL_BYTES: Final = 32_768
 
@@ -115,6 +118,30 @@ class InstanceFolders:
                 found = self._indexes[path] = LogIndex(path)
             return found
 
+    def keep_secrets(self, key: ProcessKey, values: Collection[str]) -> None:
+        """Keeps the values that its log must not show, as long as the log.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        path = self.log(key).with_suffix(_SECRETS)
+        path.unlink(missing_ok=True)
+        if values:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                json.dump(list(values), file)
+
+    def redactor(self, key: ProcessKey) -> Redactor:
+        """Takes the values of secrets out of its log.
+
+        Raises:
+            OSError, ValueError: they cannot be read.
+        """
+        try:
+            text = self.log(key).with_suffix(_SECRETS).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return Redactor()
+        return Redactor(json.loads(text))
+
     def logs(self, instance: str) -> tuple[LogFile, ...]:
         """The logs of an instance, newest epoch first, ranks in order."""
         found = []
@@ -177,6 +204,7 @@ class InstanceFolders:
                 log.path.unlink(missing_ok=True)
                 log.path.with_suffix(".log.1").unlink(missing_ok=True)
                 log.path.with_suffix(".index").unlink(missing_ok=True)
+                log.path.with_suffix(_SECRETS).unlink(missing_ok=True)
 
 
 def _last_change(path: Path) -> int:

@@ -6,6 +6,7 @@ import structlog
 
 from agent.journal import Journal
 from agent.process_records import ProcessKey, ProcessRecord
+from agent.redaction import Redactor, secrets_of
 
 log = structlog.get_logger()
 
@@ -21,6 +22,7 @@ class KeptRecord:
 
     def __init__(self, record: ProcessRecord, journal: Journal, report: Callable[[ProcessRecord], None]) -> None:
         self.now = record
+        self.redactor = Redactor(() if record.order is None else secrets_of(record.order))
         self._journal = journal
         self._report = report
         self._lasting: str | None = None  # the message that a passing one hides
@@ -44,6 +46,7 @@ class KeptRecord:
         """Journals and reports."""
         if "message" in changes:
             self._lasting = None
+            changes["message"] = self.redactor.redact_text(str(changes["message"]))
         before = self.now.state
         self.now = self._journal.record(self.now.model_copy(update=changes))
         record = self.now
@@ -61,12 +64,12 @@ class KeptRecord:
 
     def tell(self, message: str) -> None:
         """Reports progress, unless it says so already or is to be stopped."""
-        if self.now.stop is None and message != self.now.message:
+        if self.now.stop is None and self.redactor.redact_text(message) != self.now.message:
             self.write(message=message)
 
     def say_for_now(self, message: str) -> bool:
         """Reports what holds up a stop, unless it says so already; returns whether it was news."""
-        if message == self.now.message:
+        if self.redactor.redact_text(message) == self.now.message:
             return False
         lasting = self.lasting_message
         self.write(message=message)

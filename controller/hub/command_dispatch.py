@@ -197,7 +197,9 @@ def compose(
         if command.verb == "start":
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name] for variable, name in names.items()}}
-            start = _in_container(command, StartOrder.model_validate({**plain, "env": env}), images or {})
+            start = _in_container(
+                command, StartOrder.model_validate({**plain, "env": env, "secret_env": tuple(names)}), images or {}
+            )
         else:
             stop = StopOrder.model_validate(command.payload)
     except ValidationError as error:

@@ -62,6 +62,7 @@ class StartOrder(Wire):
     cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
     fetches: Annotated[tuple[ModelFetch, ...], Since(4)] = ()  # fetched by the agent, with the token in `env`
     container: Annotated[ContainerOrder | None, Since(4)] = None  # None: a process of the host
+    secret_env: Annotated[tuple[str, ...], Since(4)] = ()  # names in `env` whose values are secrets
 
 
 class StopOrder(Wire):

@@ -94,3 +94,23 @@ async def test_a_followed_log_ends_with_how_the_process_ended(controller: Contro
             session.get(f"{base_of(controller)}/logs/i-1", params={"times": "1", "epoch": "2"}, headers=AUTH) as answer,
         ):
             assert answer.status == 404
+
+
+async def test_no_log_shows_a_secret_after_a_restart_either(controller: ControllerDouble, tmp_path: Path) -> None:
+    script = "printf 'token hf_very-'; sleep 0.4; echo secret-value; echo plain $P; exec sleep 1000"
+    order = start_order("sh", "-c", script)
+    env = {"T": "hf_very-secret-value", "P": "shown"}
+    async with running_agent(controller, tmp_path) as agent:
+        await controller.start_order("i-1", order.model_copy(update={"env": env, "secret_env": ("T",)}))
+        await controller.state("i-1", "running")
+        base = base_of(controller)
+        async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+            async with session.get(f"{base}/logs/i-1", params={"follow": "1"}, headers=AUTH) as answer:
+                text = b""
+                while b"plain" not in text:
+                    text += await answer.content.readany()
+        assert text == b"token [redacted]\nplain shown\n"
+        await agent.crash()
+    async with running_agent(controller, tmp_path):
+        frames = await read(base_of(controller))
+        assert [frame.split(b" ", 3)[3] for frame in frames[:-1]] == [b"token [redacted]", b"plain shown"]

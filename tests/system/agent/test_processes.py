@@ -204,3 +204,16 @@ def test_logs_of_old_epochs_and_ended_instances_are_pruned(tmp_path: Path) -> No
     assert {"i-0", "i-69", "i-6"} <= left
     assert "i-5" not in left
     assert [log.epoch for log in folders.logs("i-69")] == [7, 6, 5]
+
+
+async def test_no_log_and_no_message_shows_a_secret(controller: ControllerDouble, agent: AgentUnderTest) -> None:
+    """Nor does a restarted agent's: it has kept the values with the log."""
+    order = start_order("sh", "-c", "echo token $T plain $P; echo Error: bad token $T >&2; exit 3", port=True)
+    env = {"T": "hf_very-secret-value", "P": "shown"}
+    order = order.model_copy(update={"env": env, "secret_env": ("T",)})
+    await controller.start_order("i-1", order)
+    ended = await controller.state("i-1", "exited")
+    assert ended.message == "Error: bad token [redacted]"
+    folders = InstanceFolders(agent.settings.data_dir)
+    redact = folders.redactor(ProcessKey("i-1", 1, 0)).redact_text
+    assert redact(folders.log_tail(ProcessKey("i-1", 1, 0))).startswith("token [redacted] plain shown\n")

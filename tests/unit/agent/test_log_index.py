@@ -11,6 +11,7 @@ from agent.containers.log_copy import LogCopy
 from agent.log_index import MOST_ENTRIES, LogIndex
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders
+from agent.redaction import Redactor
 from agent.timed_log import TimedLog
 
 START_S = 1_800_000_000
@@ -41,7 +42,7 @@ def lines(
     log: Path, index: LogIndex, *, since_s: float | None = None, tail: int | None = None
 ) -> list[tuple[float, bool, int, str]]:
     """Of each line: seconds since the start, whether they are exact, its position, and the text."""
-    reader = TimedLog(log, index)
+    reader = TimedLog(log, index, Redactor())
     reader.begin(since_ms=None if since_s is None else int((START_S + since_s) * 1000), tail=tail)
     frames: list[bytes] = []
     while (some := reader.read(last=True)) is not None:
