@@ -104,11 +104,14 @@ async def test_no_log_shows_a_secret_after_a_restart_either(controller: Controll
         await controller.start_order("i-1", order.model_copy(update={"env": env, "secret_env": ("T",)}))
         await controller.state("i-1", "running")
         base = base_of(controller)
-        async with aiohttp.ClientSession() as session, asyncio.timeout(20):
-            async with session.get(f"{base}/logs/i-1", params={"follow": "1"}, headers=AUTH) as answer:
-                text = b""
-                while b"plain" not in text:
-                    text += await answer.content.readany()
+        async with (
+            asyncio.timeout(20),
+            aiohttp.ClientSession() as session,
+            session.get(f"{base}/logs/i-1", params={"follow": "1"}, headers=AUTH) as answer,
+        ):
+            text = b""
+            while b"plain" not in text:
+                text += await answer.content.readany()
         assert text == b"token [redacted]\nplain shown\n"
         await agent.crash()
     async with running_agent(controller, tmp_path):
