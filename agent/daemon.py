@@ -19,6 +19,7 @@ from agent.containers.docker_engine import DockerEngine
 from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
 from agent.controller_heartbeat import ControllerHeartbeat
+from agent.decide.engine_accounts import UNUSED_UIDS
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
@@ -37,7 +38,7 @@ from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.process_records import repositories_of
 from agent.processes.cgroups import Cgroups, delegated_folder
-from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.engine_accounts import EngineAccounts, why_not_isolated
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
@@ -131,6 +132,16 @@ async def count_real_gpus() -> int:
         return 0
     finally:
         await reader.aclose()
+
+
+def accounts_for_engines(*needed: Path) -> tuple[str | None, str]:
+    """The setting `engine_user` that gives each instance an account of its own, or None and why that cannot be.
+
+    Args:
+        needed: folders and programs that engines must get to.
+    """
+    why = why_not_isolated(needed)
+    return (None, why) if why else (UNUSED_UIDS, "")
 
 
 class _Agent:

@@ -126,16 +126,14 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
 
 def _engine_user(folder: Path) -> str | None:
     """The accounts of engines: of their own for root; None: as this user. Says so where root's run as root."""
-    from agent.decide.engine_accounts import UNUSED_UIDS  # noqa: PLC0415 - see the module's docstring
-    from agent.processes.engine_accounts import why_not_isolated  # noqa: PLC0415 - as above
+    from agent.daemon import accounts_for_engines  # noqa: PLC0415 - see the module's docstring
 
     if os.geteuid() != 0:
         return None
-    why = why_not_isolated((folder.parent, Path(sys.executable), Path(sys.executable).resolve()))
-    if not why:
-        return UNUSED_UIDS
-    print(f"Engines run as root and can read all of this host, keys too: {why}", file=sys.stderr)
-    return None
+    user, why = accounts_for_engines(folder.parent, Path(sys.executable), Path(sys.executable).resolve())
+    if why:
+        print(f"Engines run as root and can read all of this host, keys too: {why}", file=sys.stderr)
+    return user
 
 
 def _make_folder(folder: Path) -> Path:
