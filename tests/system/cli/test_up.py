@@ -101,7 +101,7 @@ def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | 
 def assert_a_program_of_a_deployment_learns_no_key(up: Up, data_dir: Path) -> None:
     """Its operator reads what it prints."""
     files = f"{data_dir}/client.env {data_dir}/agents/*/journal.sqlite {data_dir}/agents/gpu-1/journal.sqlite*"
-    script = f"id -u; cat {files} /proc/{up.process.pid}/environ; ls {data_dir} {data_dir}/agents/gpu-1; echo done"
+    script = f"id -u; cat {files} /proc/{up.process.pid}/environ; ls {data_dir}/agents/gpu-1; echo done"
     thief = {"kind": "Deployment", "name": "thief", "command": ["sh", "-c", script]}
     spec = {**thief, "resources": {"gpus": 1, "gpu_memory": "1GiB"}, "restart": "never"}
     assert gpuward(up, "apply", "-f", "-", stdin=json.dumps(spec)).returncode == 0
