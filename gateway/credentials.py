@@ -14,20 +14,20 @@ _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
 _LONGEST_ID: Final = 64
 
 
-def credential_of(head: RequestHead) -> str:
-    """The API key in a request's fields, else its session's credential; empty without one.
+def credentials_of(head: RequestHead) -> tuple[str, ...]:
+    """The API key in a request's fields, else its sessions' credentials, of which the first valid one counts.
 
     A session's cookie comes with whatever page asks, so that it counts for pages of this origin alone.
     """
     given = credential_in(lambda name: _text(values(head.fields, name.encode())))
     if not given.by_cookie or head.method.decode("latin-1") in SAFE_METHODS:
-        return given.text
+        return given.texts
     same = is_same_origin(
         fetch_site=_field(head.named, b"sec-fetch-site"),
         origin=_field(head.named, b"origin"),
         host=_field(head.named, b"host"),
     )
-    return given.text if same else ""
+    return given.texts if same else ()
 
 
 def _field(named: Mapping[bytes, bytes], name: bytes) -> str:

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 import structlog
 
 from controller.live.key_ring import KeyRing, Principal, digest_of
-from gateway.credentials import credential_of, origin_of, request_id_of
+from gateway.credentials import credentials_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.admitting import unauthenticated
 from gateway.exchange.exchange import Exchange
@@ -95,16 +95,16 @@ class Front:
                 _check(head, path)
                 head.alike[_CHECKED] = True
 
-        key, digest = _credentials(head)
+        keys, digests = _credentials(head)
         try:
-            principal = self._keys.owner(digest)
-            if principal is None and not key:
+            principal = self._keys.owner(digests[0])
+            if principal is None and not any(digests):
                 raise unauthenticated()
             look = self._look_up(path) if head.method == b"GET" else None
             if look is None:
                 has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
                 exchange = (FormExchange if has_form else Exchange)(self._models, head, connection, request_id, admit)
-                exchange.begin(principal, key)
+                exchange.begin(principal, keys)
                 return exchange
             if principal is None:
 
@@ -112,7 +112,7 @@ class Front:
                     look(owner, connection, request_id)
 
                 listing = Listing(self._models, head, connection, request_id, admit, answer)
-                listing.begin(None, key)
+                listing.begin(None, keys)
                 return listing
             admit(principal)
             look(principal, connection, request_id)
@@ -149,8 +149,8 @@ class Front:
 
     def _pass_on(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
         """Known keys keep their connection; whether a key may do what it asks for is the controller's to say."""
-        _, digest = _credentials(head)
-        principal = self._keys.owner(digest) if digest else None
+        _, digests = _credentials(head)
+        principal = next((owner for digest in digests if (owner := self._keys.owner(digest)) is not None), None)
         try:
             if principal is not None:
                 refusal = connection.admit(principal.key_id)
@@ -180,12 +180,12 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
     return ModelView(id=name, created=now, gpuward=state)
 
 
-def _credentials(head: RequestHead) -> tuple[str, bytes]:
-    """The credential in a head, and its digest."""
-    found: tuple[str, bytes] | None = head.alike.get(_CREDENTIALS)
+def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
+    """The credentials in a head, and their digests: one or more."""
+    found: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
     if found is None:
-        key = credential_of(head)
-        found = head.alike[_CREDENTIALS] = (key, digest_of(key))
+        keys = credentials_of(head) or ("",)
+        found = head.alike[_CREDENTIALS] = (keys, tuple(map(digest_of, keys)))
     return found
 
 

@@ -17,7 +17,7 @@ async def caller_of(request: web.Request) -> Principal | None:
             a page of this origin: a browser sends the cookie with whatever page asks.
     """
     given = credential_in(lambda name: request.headers.getall(name, ()))
-    principal = await request.app[KEYS].authenticate(given.text) if given.text else None
+    principal = await request.app[KEYS].first_owner(given.texts)
     unsafe = request.method not in SAFE_METHODS or "Upgrade" in request.headers
     if principal is not None and given.by_cookie and unsafe:
         refuse_other_origins(request)

@@ -25,14 +25,14 @@ ValuesOf = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is checked: a `key_credential` or a `session_credential`; empty for none, and for what cannot be one.
+    """What is checked: a `key_credential`, or a `session_credential` for each of the session's cookies.
 
     Attributes:
-        text: of it.
+        texts: the first one that is valid counts; an empty one cannot be valid.
         by_cookie: a browser sends it with whatever page asks.
     """
 
-    text: str = ""
+    texts: tuple[str, ...] = ()
     by_cookie: bool = False
 
 
@@ -41,15 +41,18 @@ def credential_in(values_of: ValuesOf) -> Credential:
     for authorization in values_of("authorization"):
         scheme, _, key = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":
-            return Credential(key_credential(key.strip()))
+            return Credential((key_credential(key.strip()),))
     given = next((value for name in _KEY_FIELDS for value in values_of(name) if value), None)
     if given is not None:
-        return Credential(key_credential(given))
+        return Credential((key_credential(given),))
     tokens = session_tokens(values_of("cookie"))
-    return Credential(session_credential(tokens[0]), by_cookie=True) if tokens else Credential()
+    return Credential(tuple(map(session_credential, tokens)), by_cookie=True) if tokens else Credential()
 
 
 def session_tokens(cookies: Sequence[str]) -> list[str]:
-    """What the session's cookies hold in these `Cookie` fields; the first one counts."""
+    """What the session's cookies hold in these `Cookie` fields; the first valid one counts.
+
+    A browser may have both: one that is over, from before its way here had TLS or lost it, hides no valid one.
+    """
     together = "; ".join(cookies)
     return [token for name in SESSION_COOKIES if (token := cookie_in(together, name))]

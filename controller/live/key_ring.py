@@ -5,7 +5,7 @@ Unknown keys are looked up together, a batch at a time, so that a flood of wrong
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -101,6 +101,25 @@ class KeyRing:
         if not self._has_expired(digest):
             await self._look_up(digest)
         return None if self._has_expired(digest) else self._known.get(digest)
+
+    async def first_owner(self, credentials: Sequence[str]) -> Principal | None:
+        """The owner of the first of these that is valid, as `authenticate`.
+
+        Raises:
+            UnknownWhileAwayError: none is known here, and the database is away.
+        """
+        unknown: UnknownWhileAwayError | None = None
+        for credential in credentials:
+            try:
+                owner = await self.authenticate(credential)
+            except UnknownWhileAwayError as error:
+                unknown = error
+            else:
+                if owner is not None:
+                    return owner
+        if unknown is not None:
+            raise unknown
+        return None
 
     def known(self, key: str) -> Principal | None:
         """The owner of a key that is in memory; None for any other."""

@@ -1,7 +1,7 @@
 """Before all else a request's key is looked up: in memory, or where it is not, among all keys."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
@@ -27,16 +27,16 @@ class Admitting(Holding):
         super().__init__(models, head, connection, request_id)
         self._admit = admit
 
-    def begin(self, principal: Principal | None, key: str) -> None:
-        """Admits it at once where its key is in memory, else looks the key up."""
+    def begin(self, principal: Principal | None, keys: Sequence[str]) -> None:
+        """Admits it at once where its key is in memory, else looks the keys up: the first valid one counts."""
         self._models.under_way.add(self)
         if principal is not None:
             self._admission(principal)
         else:
-            self._work(self._authenticate, key)
+            self._work(self._authenticate, keys)
 
-    async def _authenticate(self, key: str) -> None:
-        principal = await self._of_database(lambda _: self._models.keys.authenticate(key))
+    async def _authenticate(self, keys: Sequence[str]) -> None:
+        principal = await self._of_database(lambda _: self._models.keys.first_owner(keys))
         if self._state not in OVER:
             if principal is None:
                 self.fail(unauthenticated())

@@ -251,6 +251,33 @@ async def test_every_session_that_a_browser_forgets_is_over(api: ServedApi) -> N
     await over(api, plain)
 
 
+@pytest.mark.parametrize("path", ["/api/v1/me", "/api/v1/workers", "/v1/models"])
+async def test_a_cookie_that_is_over_hides_no_valid_one(api: ServedApi, path: str) -> None:
+    stale = "gps_stale"
+    valid = (await login(api, "operator")).partition("=")[2]
+    ended = (await login(api, "operator")).partition("=")[2]
+    cookie = f"{SESSION_COOKIE}={ended}"
+    assert (await ask(api, "DELETE", SESSION, Cookie=cookie, Origin=own(api)))[0] == 204
+    await over(api, cookie)
+    for secure, plain, expected in (
+        (stale, valid, 200), (ended, valid, 200), (valid, stale, 200), (valid, ended, 200), ("no", valid, 200),
+        (stale, ended, 401), ("", valid, 200),
+    ):  # fmt: skip
+        for both in (f"{SECURE_SESSION_COOKIE}={secure}", f"{SESSION_COOKIE}={plain}"), (
+            f"{SESSION_COOKIE}={plain}", f"{SECURE_SESSION_COOKIE}={secure}"
+        ):  # fmt: skip
+            assert (await ask(api, "GET", path, Cookie="; ".join(both)))[0] == expected, (secure, plain)
+
+
+async def test_a_request_to_a_model_takes_the_valid_cookie_of_two(api: ServedApi) -> None:
+    cookie = f"{SECURE_SESSION_COOKIE}=gps_stale; {await login(api, 'operator')}"
+    body = {"model": "none", "messages": []}
+    status, answer, _ = await ask(api, "POST", "/v1/chat/completions", body=body, Cookie=cookie, Origin=own(api))
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+    status, _, _ = await ask(api, "POST", "/v1/chat/completions", body=body, Cookie=cookie)
+    assert status == 401, "of no origin"
+
+
 async def over(api: ServedApi, cookie: str) -> None:
     """Waits until the session counts no longer: the keys in memory follow the database."""
     async with asyncio.timeout(10):

@@ -6,8 +6,15 @@ from controller.live.credentials import Credential, credential_in
 from controller.store.access.key_reads import session_credential
 
 PLAIN, SECURE = "gpuward_session=gps_a", "__Host-gpuward_session=gps_b"
-KEY = Credential("gpw_k")
-A, B = (Credential(session_credential(token), by_cookie=True) for token in ("gps_a", "gps_b"))
+KEY = Credential(("gpw_k",))
+WRONG = Credential(("",))
+A, B = (session_credential(token) for token in ("gps_a", "gps_b"))
+
+
+def sessions(*texts: str) -> Credential:
+    return Credential(texts, by_cookie=True)
+
+
 
 
 @pytest.mark.parametrize(
@@ -17,19 +24,19 @@ A, B = (Credential(session_credential(token), by_cookie=True) for token in ("gps
         ({"authorization": ["Bearer gpw_k"]}, KEY),
         ({"authorization": ["bearer   gpw_k "], "cookie": [PLAIN]}, KEY),
         ({"authorization": ["Basic dTpw", "Bearer gpw_k"]}, KEY),
-        ({"authorization": ["Bearer other"], "cookie": [PLAIN]}, Credential()),
-        ({"authorization": ["Bearer"], "cookie": [PLAIN]}, Credential()),
-        ({"authorization": ["Basic dTpw"], "cookie": [PLAIN]}, A),
-        ({"authorization": [""], "cookie": [PLAIN]}, A),
+        ({"authorization": ["Bearer other"], "cookie": [PLAIN]}, WRONG),
+        ({"authorization": ["Bearer"], "cookie": [PLAIN]}, WRONG),
+        ({"authorization": ["Basic dTpw"], "cookie": [PLAIN]}, sessions(A)),
+        ({"authorization": [""], "cookie": [PLAIN]}, sessions(A)),
         ({"authorization": [""], "x-api-key": ["", "gpw_k"]}, KEY),
         ({"api-key": ["gpw_k"], "cookie": [PLAIN]}, KEY),
-        ({"x-api-key": ["wrong"], "api-key": ["gpw_k"]}, Credential()),
-        ({"x-api-key": [""], "cookie": [PLAIN]}, A),
-        ({"cookie": ["a=b", PLAIN]}, A),
-        ({"cookie": [f"{PLAIN}; {SECURE}"]}, B),
-        ({"cookie": [PLAIN, SECURE]}, B),
+        ({"x-api-key": ["wrong"], "api-key": ["gpw_k"]}, WRONG),
+        ({"x-api-key": [""], "cookie": [PLAIN]}, sessions(A)),
+        ({"cookie": ["a=b", PLAIN]}, sessions(A)),
+        ({"cookie": [f"{PLAIN}; {SECURE}"]}, sessions(B, A)),
+        ({"cookie": [PLAIN, SECURE]}, sessions(B, A)),
         ({"cookie": ["gpuward_session="]}, Credential()),
-        ({"cookie": ["gpuward_session=gpw_k"]}, Credential("", by_cookie=True)),
+        ({"cookie": ["gpuward_session=gpw_k"]}, sessions("")),
     ],
 )
 def test_the_credential(fields: dict[str, list[str]], expected: Credential) -> None:
