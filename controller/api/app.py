@@ -150,6 +150,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.refuse_control_characters,
             middlewares.authenticate,
             middlewares.refuse_unknown_parameters,
+            middlewares.refuse_unknown_preconditions,
             middlewares.end_streams,
             middlewares.deadline(),
         ],

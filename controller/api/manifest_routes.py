@@ -78,9 +78,10 @@ class ManifestResource:
         return (
             list_route(self.path, self.read_page, f"List {self.plural}", self.page),
             Route("GET", one, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
-            Route("PUT", one, self._put, Access.OPERATE, applying, tag, self.view, self.spec),
-            Route("DELETE", one, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status),
-        )
+            Route("PUT", one, self._put, Access.OPERATE, applying, tag, self.view, self.spec, expects="state"),
+            Route("DELETE", one, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status,
+                  expects="generation"),
+        )  # fmt: skip
 
     async def _get(self, request: web.Request) -> web.Response:
         async with request.app[CONTEXT].database.snapshot() as connection:

@@ -20,11 +20,12 @@ from controller.api.errors import (
     refuse,
     unavailable,
 )
-from controller.api.parameters import refuse_unknown
+from controller.api.parameters import refuse_preconditions, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
 from http1.log_limit import LogLimit
+from http1.same_origin import SAFE_METHODS
 
 log = structlog.get_logger(__name__)
 
@@ -143,6 +144,15 @@ async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> w
     route = _route_of(request)
     if request.query and route is not None and route.access is not Access.OPEN:
         refuse_unknown(request.query, *route.parameters)
+    return await handler(request)
+
+
+@web.middleware
+async def refuse_unknown_preconditions(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuses a write that has a precondition which its route does not know: to ignore it would write all the same."""
+    route = _route_of(request)
+    if request.method not in SAFE_METHODS and route is not None and route.access is not Access.OPEN:
+        refuse_preconditions(request.headers, route.expects)
     return await handler(request)
 
 

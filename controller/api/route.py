@@ -63,6 +63,8 @@ class Route:
         media: content type of a successful response.
         stream: without a deadline. It ends within seconds when its key is revoked.
         from_memory: answered without the database too.
+        expects: what a write may require of the object: its `generation` (If-Match), or its `state`, which also is
+            that there is none (If-None-Match: *). Empty: it has no generation, and a requirement is refused.
     """
 
     method: str
@@ -78,6 +80,7 @@ class Route:
     media: str = "application/json"
     stream: bool = False
     from_memory: bool = False
+    expects: Literal["", "generation", "state"] = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ async def scale(request: web.Request) -> web.Response:
 async def wake(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/wake`."""
     body = await read_model(request, WakeBody)
-    view = await switch.wake(request.app[CONTEXT].database, request.match_info["name"], body.for_s)
+    view = await switch.wake(
+        request.app[CONTEXT].database, request.match_info["name"], body.for_s, if_match=expected_generation(request)
+    )
     return json_response(view, headers=etag(view))
 
 
@@ -113,18 +115,18 @@ ROUTES: Final = (
     Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
     Route(
         "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops (If-Match: generation)", _TAG,
-        DeploymentView,
+        DeploymentView, expects="generation",
     ),
     Route(
         "POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
-        _TAG, DeploymentView,
+        _TAG, DeploymentView, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas", _TAG,
-        DeploymentView, ScaleBody,
+        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas (If-Match: generation)",
+        _TAG, DeploymentView, ScaleBody, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE, "Keep a deployment with min 0 awake", _TAG,
-        DeploymentView, WakeBody,
+        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE, "Keep a deployment with min 0 awake (If-Match: generation)",
+        _TAG, DeploymentView, WakeBody, expects="generation",
     ),
 )  # fmt: skip

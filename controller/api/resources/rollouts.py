@@ -9,12 +9,11 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.manifest_routes import etag
-from controller.api.parameters import parameters_of, whole_number
+from controller.api.parameters import expected_generation, parameters_of, whole_number
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.api.spec_privileges import judge_for
 from controller.domain.spec_changes import field_changes
-from controller.store.core.database import Database
 from controller.store.deployments.apply import undo
 from controller.store.deployments.rollouts import pause, resume
 from controller.store.views.deployments import deployment_by_name
@@ -44,14 +43,14 @@ async def _diff(request: web.Request) -> web.Response:
 async def _undo(request: web.Request) -> web.Response:
     body = await read_model(request, UndoBody)
     database, name = request.app[CONTEXT].database, request.match_info["name"]
-    view = await undo(database, name, body.revision, judge=judge_for(request))
+    view = await undo(database, name, body.revision, judge=judge_for(request), if_match=expected_generation(request))
     return json_response(view, headers=etag(view))
 
 
-def _verb(act: Callable[[Database, str], Awaitable[None]]) -> Handler:
+def _verb(act: Callable[..., Awaitable[None]]) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         database, name = request.app[CONTEXT].database, request.match_info["name"]
-        await act(database, name)
+        await act(database, name, if_match=expected_generation(request))
         async with database.snapshot() as connection:
             view = await deployment_by_name(connection, name)
         return json_response(view, headers=etag(view))
@@ -72,14 +71,15 @@ ROUTES: Final = (
         ),
     ),
     Route(
-        "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout", _TAG, DeploymentView
+        "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout (If-Match: generation)", _TAG,
+        DeploymentView, expects="generation",
     ),
     Route(
         "POST", _PATH + "/rollout/resume", _verb(resume), Access.OPERATE,
-        "Resume the rollout, or try a failed one again", _TAG, DeploymentView,
+        "Resume the rollout, or try a failed one again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision", _TAG,
-        DeploymentView, UndoBody,
+        "POST", _PATH + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision (If-Match: generation)", _TAG,
+        DeploymentView, UndoBody, expects="generation",
     ),
 )  # fmt: skip

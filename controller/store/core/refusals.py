@@ -36,12 +36,22 @@ class NotFoundError(RefusedError):
 
 
 class GenerationConflictError(RefusedError):
-    """The object has changed since the caller read it."""
+    """The object has changed since the caller read it.
+
+    Args:
+        name: of the object.
+        wanted: the generation that the caller expects; 0, of an apply: it must not exist.
+        found: the present one; None: it does not exist.
+        kind: of the object.
+        applied: whether the request would have created the object.
+    """
 
     code = "generation_conflict"
 
-    def __init__(self, name: str, *, wanted: int, found: int | None, kind: str = "deployment") -> None:
-        if wanted == 0:
+    def __init__(
+        self, name: str, *, wanted: int, found: int | None, kind: str = "deployment", applied: bool = False
+    ) -> None:
+        if applied and wanted == 0:
             message = f"{kind} {name!r} exists already, at generation {found}; read it and repeat"
         elif found is None:
             message = f"{kind} {name!r} does not exist, so it has no generation {wanted}; apply without If-Match"

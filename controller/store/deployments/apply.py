@@ -142,7 +142,7 @@ async def apply_on(
     await _check_policy(connection, spec, longest_window_s)
     row = await connection.fetchrow(LIVE, name)
     if if_match is not None and (row["generation"] if row else 0) != if_match:
-        raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None)
+        raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None, applied=True)
     if row is None:
         judge(name, None, spec)
         return Written(str(await _create(connection, name, spec, input_hash)), 1, "created")
@@ -169,9 +169,7 @@ async def scale(
         ManifestError: the result is not valid, such as fewer at most than at least.
     """
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        if if_match is not None and row["generation"] != if_match:
-            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        row = await live_row(connection, name, if_match)
         bounds = bounds_of(row["spec"]["replicas"])
         fewest, most = (bounds[0] if low is None else low), (bounds[1] if high is None else high)
         replicas = fewest if fewest == most else {"min": fewest, "max": most}
@@ -180,7 +178,9 @@ async def scale(
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
-async def undo(database: Database, name: str, to: int | None, *, judge: Judge = allow_all) -> DeploymentView:
+async def undo(
+    database: Database, name: str, to: int | None, *, judge: Judge = allow_all, if_match: int | None = None
+) -> DeploymentView:
     """Goes back to an older revision. Fields that change in place stay as they are.
 
     Args:
@@ -188,14 +188,16 @@ async def undo(database: Database, name: str, to: int | None, *, judge: Judge = 
         name: of the deployment.
         to: number of the revision; None: the one before.
         judge: as in `apply`.
+        if_match: the present generation must be this one.
 
     Raises:
         NotFoundError: no live deployment has this name, or the revision is not kept.
+        GenerationConflictError: it is not at generation `if_match`.
         NothingToUndoError: there is no other revision.
         ManifestError: the older revision does not fit the fields that stay.
     """
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
+        row = await live_row(connection, name, if_match)
         number, old = await revision_to_undo(connection, row, to)
         present = DeploymentSpec.model_validate(row["spec"])
         spec = parse_spec(spec_of_revision(present, old), name=name)

@@ -2,20 +2,23 @@
 
 from typing import Any, Final
 
-from controller.store.core.refusals import NotFoundError
+from controller.store.core.refusals import GenerationConflictError, NotFoundError
 
 LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
 
 
-async def live_row(connection: Any, name: str) -> Any:
+async def live_row(connection: Any, name: str, if_match: int | None = None) -> Any:
     """Locks and returns the row.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
     """
     row = await connection.fetchrow(LIVE, name)
     if row is None:
         raise missing(name)
+    if if_match is not None and row["generation"] != if_match:
+        raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
     return row
 
 

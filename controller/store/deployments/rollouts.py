@@ -119,29 +119,31 @@ def _to_json(uid: str, record: RolloutRecord) -> dict[str, Any]:
     return {"uid": uid, **plain}
 
 
-async def pause(database: Database, name: str) -> None:
+async def pause(database: Database, name: str, *, if_match: int | None = None) -> None:
     """Halts the rollout of a deployment, present and future ones, until it is resumed. Repeating it changes nothing.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
         NotRollingError: it does not have `update: rolling`.
     """
-    await _ask(database, name, paused=True)
+    await _ask(database, name, if_match, paused=True)
 
 
-async def resume(database: Database, name: str) -> None:
+async def resume(database: Database, name: str, *, if_match: int | None = None) -> None:
     """Lets a paused rollout go on, and tries one that has failed or was aborted once more.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
         NotRollingError: it does not have `update: rolling`.
     """
-    await _ask(database, name, paused=False)
+    await _ask(database, name, if_match, paused=False)
 
 
-async def _ask(database: Database, name: str, *, paused: bool) -> None:
+async def _ask(database: Database, name: str, if_match: int | None, *, paused: bool) -> None:
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
+        row = await live_row(connection, name, if_match)
         if DeploymentSpec.model_validate(row["spec"]).update != "rolling":
             raise NotRollingError(
                 f"deployment {name!r} has update: recreate, which replaces one instance after the other; "

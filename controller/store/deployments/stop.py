@@ -7,7 +7,7 @@ from controller.domain.wanted import may_sleep
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
-from controller.store.core.refusals import GenerationConflictError, NotScaledError
+from controller.store.core.refusals import NotScaledError
 from controller.store.deployments.changes import clear_limits, record_change
 from controller.store.deployments.live import live_row
 from controller.store.views.deployments import deployment_by_uid
@@ -23,8 +23,7 @@ async def stop(database: Database, name: str, *, if_match: int | None = None) ->
         GenerationConflictError: it is not at generation `if_match`.
     """
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        _check_generation(row, if_match)
+        row = await live_row(connection, name, if_match)
         status = await connection.execute(
             """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
                on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
@@ -36,15 +35,16 @@ async def stop(database: Database, name: str, *, if_match: int | None = None) ->
         return await deployment_by_uid(connection, str(row["uid"]))
 
 
-async def wake(database: Database, name: str, for_s: float) -> DeploymentView:
+async def wake(database: Database, name: str, for_s: float, *, if_match: int | None = None) -> DeploymentView:
     """Keeps a deployment awake for so long, though no request comes; 0 ends that.
 
     Raises:
         NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
         NotScaledError: it never sleeps, or its user has stopped it.
     """
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
+        row = await live_row(connection, name, if_match)
         uid = row["uid"]
         _check_may_wake(name, DeploymentSpec.model_validate(row["spec"]))
         if await connection.fetchval(
@@ -82,13 +82,7 @@ async def start(database: Database, name: str, *, if_match: int | None = None) -
         GenerationConflictError: it is not at generation `if_match`.
     """
     async with database.transaction() as connection:
-        row = await live_row(connection, name)
-        _check_generation(row, if_match)
+        row = await live_row(connection, name, if_match)
         if await clear_limits(connection, row["uid"]):
             await record_change(connection, row["uid"], "started", f"deployment {name} was started by its user")
         return await deployment_by_uid(connection, str(row["uid"]))
-
-
-def _check_generation(row: Any, if_match: int | None) -> None:
-    if if_match is not None and row["generation"] != if_match:
-        raise GenerationConflictError(row["name"], wanted=if_match, found=row["generation"])

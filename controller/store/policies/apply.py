@@ -75,7 +75,7 @@ async def apply_policy_on(
 ) -> PolicyOutcome:
     """`apply_policy` as a part of a transaction."""
     row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
-    _check_generation(name, row, if_match)
+    _check_generation(name, row, if_match, applied=True)
     old = None if row is None else policy_spec(row)
     outcome: PolicyOutcome = "unchanged" if old == spec else "created" if old is None else "updated"
     await _check(connection, name, spec, longest_window_s)
@@ -173,10 +173,10 @@ def _written(spec: PolicySpec) -> dict[str, Any]:
     return spec.model_dump(mode="json")
 
 
-def _check_generation(name: str, row: Any, wanted: int | None) -> None:
+def _check_generation(name: str, row: Any, wanted: int | None, *, applied: bool = False) -> None:
     found = None if row is None else row["generation"]
     if wanted is not None and (found or 0) != wanted:
-        raise GenerationConflictError(name, wanted=wanted, found=found, kind="policy")
+        raise GenerationConflictError(name, wanted=wanted, found=found, kind="policy", applied=applied)
 
 
 def _in_use(name: str, users: list[str], count: int) -> InUseError:

@@ -1,0 +1,93 @@
+"""What a write may require of the object: every route keeps to it, or refuses it."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from controller.api.app import all_routes
+from controller.api.route import Access, Route
+from http1.same_origin import SAFE_METHODS
+from support.leading.served_api import ServedApi
+
+WRITES = [
+    route for route in all_routes("x") if route.method not in SAFE_METHODS and route.access is not Access.OPEN
+]  # fmt: skip
+GENERATIONS = [route for route in WRITES if route.expects]
+OTHERS = [route for route in WRITES if not route.expects]
+DEPLOYMENT = {"engine": "simulated", "update": "rolling", "replicas": {"min": 0, "max": 2}}
+POLICY = {"min_gpu_utilization": 50, "time_window": "1m"}
+BODIES: Mapping[str, Any] = {"scale": {"replicas": 1}, "wake": {"for_s": 1}, "undo": {}}
+
+
+def named(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def body_of(route: Route, object_: str) -> Any:
+    if route.method == "PUT":
+        return POLICY if "policies" in route.path else DEPLOYMENT | {"replicas": 2, "model": f"path:/{object_}"}
+    return BODIES.get(route.path.rpartition("/")[2])
+
+
+def test_every_write_of_a_manifest_knows_the_generation() -> None:
+    assert {named(route) for route in GENERATIONS} == {
+        named(route) for route in WRITES if re.match("/api/v1/(deployments|policies)/{name}", route.path)
+    }
+
+
+@pytest.mark.parametrize("headers", [{"If-Match": '"1"'}, {"If-None-Match": "*"}, {"If-None-Match": '"1"'}])
+async def test_what_has_no_generation_refuses_a_precondition(api: ServedApi, headers: dict[str, str]) -> None:
+    for route in OTHERS:
+        path = re.sub(r"\{\w+\}", "nothing", route.canonical)
+        status, body = await api.call(route.method, path, headers=headers, json={})
+        (header,) = headers
+        assert (status, body["error"]["message"].startswith(f"{header}: ")) == (400, True), (path, body)
+        assert "leave the header out" in body["error"]["message"]
+
+
+async def test_a_write_to_another_generation_changes_nothing(api: ServedApi) -> None:
+    assert (await api.call("PUT", "/api/v1/deployments/a", json=DEPLOYMENT))[0] == 201
+    assert (await api.call("PUT", "/api/v1/policies/a", json=POLICY))[0] == 201
+    events = await api.get("/api/v1/events")
+    for route in GENERATIONS:
+        path = route.path.replace("{name}", "a")
+        for generation in (0, 7):
+            status, body = await api.call(
+                route.method, path, headers={"If-Match": f'"{generation}"'}, json=body_of(route, "a")
+            )
+            message = body["error"]["message"]
+            assert (status, body["error"]["code"]) == (412, "generation_conflict"), (named(route), body)
+            exists_already = "exists already, at generation 1" in message
+            assert exists_already == (route.expects == "state" and generation == 0), (named(route), message)
+            assert exists_already or f"is at generation 1, not {generation};" in message, (named(route), message)
+        if route.expects == "generation":
+            for value in ("*", '"1"'):
+                status, body = await api.call(
+                    route.method, path, headers={"If-None-Match": value}, json=body_of(route, "a")
+                )
+                assert (status, "send If-Match: GENERATION" in body["error"]["message"]) == (400, True), named(route)
+    assert await api.get("/api/v1/events") == events
+
+
+async def test_a_write_to_the_present_generation_is_done(api: ServedApi) -> None:
+    for number, route in enumerate(GENERATIONS):
+        name = f"d{number}"
+        kind, spec = ("policies", POLICY) if "policies" in route.path else ("deployments", DEPLOYMENT)
+        assert (await api.call("PUT", f"/api/v1/{kind}/{name}", json=spec))[0] == 201
+        for value in ('W/"1"', "*") if route.method == "POST" else ('"1"',):
+            status, body = await api.call(
+                route.method, route.path.replace("{name}", name), headers={"If-Match": value}, json=body_of(route, name)
+            )
+            code = body["error"]["code"] if status >= 400 else ""
+            assert status < 400 or code in ("nothing_to_undo", "generation_conflict"), (named(route), body)
+
+
+async def test_if_none_match_creates_and_overwrites_nothing(api: ServedApi) -> None:
+    for kind, spec in (("deployments", DEPLOYMENT), ("policies", POLICY)):
+        path, headers = f"/api/v1/{kind}/new", {"If-None-Match": "*"}
+        assert (await api.call("PUT", path, json=spec, headers=headers))[0] == 201
+        status, body = await api.call("PUT", path, json=spec, headers=headers)
+        assert (status, "exists already, at generation 1" in body["error"]["message"]) == (412, True)
+        assert (await api.call("PUT", path, json=spec, headers={"If-None-Match": '"1"'}))[0] == 400
