@@ -1,13 +1,17 @@
 """Reads a request's query parameters, the name in its path and its `If-Match` header."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiohttp import web
+from pydantic import BaseModel
 
+from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid
+from controller.store.core.database import Reader
+from controller.store.core.refusals import GenerationConflictError
 from controller.store.views.paging import MAX_LIMIT
 from schemas.fields import NAME_PATTERN
 from schemas.manifest.problems import FieldProblem, nearest
@@ -18,6 +22,8 @@ _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
 _MOMENT: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 _MAX_DIGITS: Final = 19  # of a 64-bit number
 _MOST_UNKNOWN: Final = 8
+_FIRST: Final = 1
+ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[BaseModel]]
 
 
 def parameters_of(request: web.Request) -> Mapping[str, str]:
@@ -165,7 +171,22 @@ def expected_generation(request: web.Request) -> int | None:
     text = request.headers.get("If-Match")
     if text is None or text.strip() == "*":
         return None
-    match = _IF_MATCH.match(text.strip())
+    match = _IF_MATCH.fullmatch(text.strip())
     if match is None:
         raise ApiError(400, "invalid", "If-Match: not a generation; send the number from the ETag, or leave it out")
     return int(match[1])
+
+
+async def expect_first_generation(request: web.Request, kind: str, name: str, read: ReadOne) -> None:
+    """Checks `If-Match` for an object that has no manifest: it stays at generation 1 for as long as it exists.
+
+    Raises:
+        ApiError: 400.
+        NotFoundError: of `read`: it does not exist.
+        GenerationConflictError: another generation is expected.
+    """
+    wanted = expected_generation(request)
+    if wanted not in (None, _FIRST):
+        async with request.app[CONTEXT].database.snapshot() as connection:
+            await read(connection, name)
+        raise GenerationConflictError(name, wanted=wanted, found=_FIRST, kind=kind)

@@ -7,14 +7,12 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from controller.api.context import CONTEXT
-from controller.api.parameters import page_limit, parameters_of
+from controller.api.parameters import ReadOne, page_limit, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
-from controller.store.core.database import Reader
 from schemas.api.envelopes import Page
 
 ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)
-ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[BaseModel]]
 
 
 def list_route(

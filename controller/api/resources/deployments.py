@@ -126,7 +126,7 @@ ROUTES: Final = (
         _TAG, DeploymentView, ScaleBody, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE, "Keep a deployment with min 0 awake (If-Match: generation)",
-        _TAG, DeploymentView, WakeBody, expects="generation",
+        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE,
+        "Keep a deployment with min 0 awake (If-Match: generation)", _TAG, DeploymentView, WakeBody, expects="generation",
     ),
 )  # fmt: skip

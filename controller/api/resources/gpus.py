@@ -5,6 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
+from controller.api.parameters import expect_first_generation
 from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
@@ -16,7 +17,9 @@ from schemas.api.gpus import GpuView
 
 def _verb(verb: GpuVerb) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        return json_response(await set_gpu_cordon(request.app[CONTEXT].database, request.match_info["uuid"], verb))
+        uuid = request.match_info["uuid"]
+        await expect_first_generation(request, "gpu", uuid, gpu_by_uuid)
+        return json_response(await set_gpu_cordon(request.app[CONTEXT].database, uuid, verb))
 
     return handler
 
@@ -30,7 +33,8 @@ ROUTES: Final = (
     list_route(_PATH, list_gpus, "List GPUs", Page[GpuView], (Query("worker", "only of this worker"),)),
     read_route(_PATH, "uuid", gpu_by_uuid, "Read a GPU", GpuView),
     *(
-        Route("POST", f"{_PATH}/{{uuid}}/{verb}", _verb(verb), Access.OPERATE, summary, "gpus", GpuView)
+        Route("POST", f"{_PATH}/{{uuid}}/{verb}", _verb(verb), Access.OPERATE, summary, "gpus", GpuView,
+              expects="generation")
         for verb, summary in _SUMMARIES
     ),
-)
+)  # fmt: skip

@@ -71,15 +71,16 @@ ROUTES: Final = (
         ),
     ),
     Route(
-        "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout (If-Match: generation)", _TAG,
-        DeploymentView, expects="generation",
+        "POST", _PATH + "/rollout/pause", _verb(pause), Access.OPERATE, "Pause the rollout (If-Match: generation)",
+        _TAG, DeploymentView, expects="generation",
     ),
     Route(
         "POST", _PATH + "/rollout/resume", _verb(resume), Access.OPERATE,
-        "Resume the rollout, or try a failed one again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
+        "Resume the rollout, or try a failed one again (If-Match: generation)", _TAG, DeploymentView,
+        expects="generation",
     ),
     Route(
-        "POST", _PATH + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision (If-Match: generation)", _TAG,
-        DeploymentView, UndoBody, expects="generation",
+        "POST", _PATH + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision (If-Match: generation)",
+        _TAG, DeploymentView, UndoBody, expects="generation",
     ),
 )  # fmt: skip

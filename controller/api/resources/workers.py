@@ -5,7 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT
-from controller.api.parameters import flag, parameters_of
+from controller.api.parameters import expect_first_generation, flag, parameters_of
 from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
@@ -17,16 +17,17 @@ from schemas.api.workers import WorkerView
 
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /workers/{name}?confirm_dead=true`."""
-    parameters = parameters_of(request)
-    await delete_worker(
-        request.app[CONTEXT].database, request.match_info["name"], confirm_dead=flag(parameters, "confirm_dead")
-    )
+    name, confirm_dead = request.match_info["name"], flag(parameters_of(request), "confirm_dead")
+    await expect_first_generation(request, "worker", name, worker_by_name)
+    await delete_worker(request.app[CONTEXT].database, name, confirm_dead=confirm_dead)
     return web.Response(status=204)
 
 
 def _verb(verb: WorkerVerb) -> Handler:
     async def handler(request: web.Request) -> web.Response:
-        return json_response(await set_maintenance(request.app[CONTEXT].database, request.match_info["name"], verb))
+        name = request.match_info["name"]
+        await expect_first_generation(request, "worker", name, worker_by_name)
+        return json_response(await set_maintenance(request.app[CONTEXT].database, name, verb))
 
     return handler
 
@@ -42,10 +43,11 @@ ROUTES: Final = (
     read_route(_PATH, "name", worker_by_name, "Read a worker", WorkerView),
     Route(
         "DELETE", _PATH + "/{name}", delete, Access.ADMINISTER, "Delete a worker", "workers", status=204,
-        query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
+        expects="generation", query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
     ),
     *(
-        Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView)
+        Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView,
+              expects="generation")
         for verb, summary in _SUMMARIES
     ),
 )  # fmt: skip

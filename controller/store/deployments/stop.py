@@ -1,7 +1,5 @@
 """What users do beside a deployment's spec: stop, start, keep awake."""
 
-from typing import Any
-
 from controller.domain.events import NewEvent
 from controller.domain.wanted import may_sleep
 from controller.store.core.database import Database

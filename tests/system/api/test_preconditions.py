@@ -8,7 +8,9 @@ import pytest
 
 from controller.api.app import all_routes
 from controller.api.route import Access, Route
+from controller.store.core.database import Database
 from http1.same_origin import SAFE_METHODS
+from support.database.ledger import add_host
 from support.leading.served_api import ServedApi
 
 WRITES = [
@@ -31,10 +33,21 @@ def body_of(route: Route, object_: str) -> Any:
     return BODIES.get(route.path.rpartition("/")[2])
 
 
-def test_every_write_of_a_manifest_knows_the_generation() -> None:
-    assert {named(route) for route in GENERATIONS} == {
-        named(route) for route in WRITES if re.match("/api/v1/(deployments|policies)/{name}", route.path)
-    }
+def test_every_write_of_what_shows_a_generation_knows_it() -> None:
+    shows = re.compile("/api/v1/(deployments|policies|workers|gpus)/{(name|uuid)}(?!/cache)")
+    assert {named(route) for route in GENERATIONS} == {named(route) for route in WRITES if shows.match(route.path)}
+
+
+@pytest.fixture
+async def objects(api: ServedApi, db: Database) -> None:
+    """One of each kind, all of the name `a`."""
+    assert (await api.call("PUT", "/api/v1/deployments/a", json=DEPLOYMENT))[0] == 201
+    assert (await api.call("PUT", "/api/v1/policies/a", json=POLICY))[0] == 201
+    await add_host(db, "a", gpus=1, gib=80)
+
+
+def path_of(route: Route, name: str = "a") -> str:
+    return route.path.replace("{name}", name).replace("{uuid}", "GPU-a-0")
 
 
 @pytest.mark.parametrize("headers", [{"If-Match": '"1"'}, {"If-None-Match": "*"}, {"If-None-Match": '"1"'}])
@@ -47,12 +60,11 @@ async def test_what_has_no_generation_refuses_a_precondition(api: ServedApi, hea
         assert "leave the header out" in body["error"]["message"]
 
 
+@pytest.mark.usefixtures("objects")
 async def test_a_write_to_another_generation_changes_nothing(api: ServedApi) -> None:
-    assert (await api.call("PUT", "/api/v1/deployments/a", json=DEPLOYMENT))[0] == 201
-    assert (await api.call("PUT", "/api/v1/policies/a", json=POLICY))[0] == 201
     events = await api.get("/api/v1/events")
     for route in GENERATIONS:
-        path = route.path.replace("{name}", "a")
+        path = path_of(route)
         for generation in (0, 7):
             status, body = await api.call(
                 route.method, path, headers={"If-Match": f'"{generation}"'}, json=body_of(route, "a")
@@ -71,17 +83,22 @@ async def test_a_write_to_another_generation_changes_nothing(api: ServedApi) -> 
     assert await api.get("/api/v1/events") == events
 
 
-async def test_a_write_to_the_present_generation_is_done(api: ServedApi) -> None:
-    for number, route in enumerate(GENERATIONS):
+async def test_a_write_to_the_present_generation_is_done(api: ServedApi, db: Database) -> None:
+    await add_host(db, "a", gpus=1, gib=80)
+    deletes_last = sorted(GENERATIONS, key=lambda route: route.method == "DELETE")
+    for number, route in enumerate(deletes_last):
         name = f"d{number}"
-        kind, spec = ("policies", POLICY) if "policies" in route.path else ("deployments", DEPLOYMENT)
-        assert (await api.call("PUT", f"/api/v1/{kind}/{name}", json=spec))[0] == 201
-        for value in ('W/"1"', "*") if route.method == "POST" else ('"1"',):
-            status, body = await api.call(
-                route.method, route.path.replace("{name}", name), headers={"If-Match": value}, json=body_of(route, name)
-            )
-            code = body["error"]["code"] if status >= 400 else ""
-            assert status < 400 or code in ("nothing_to_undo", "generation_conflict"), (named(route), body)
+        if "workers" in route.path:
+            name = "a"
+        elif "gpus" not in route.path:
+            kind, spec = ("policies", POLICY) if "policies" in route.path else ("deployments", DEPLOYMENT)
+            assert (await api.call("PUT", f"/api/v1/{kind}/{name}", json=spec))[0] == 201
+        value = ('W/"1"', '"1"', "1")[number % 3]
+        status, body = await api.call(
+            route.method, path_of(route, name), headers={"If-Match": value}, json=body_of(route, name)
+        )
+        code = body["error"]["code"] if status >= 400 else ""
+        assert status < 400 or code in ("nothing_to_undo", "in_use"), (named(route), body)
 
 
 async def test_if_none_match_creates_and_overwrites_nothing(api: ServedApi) -> None:

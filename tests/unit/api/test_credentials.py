@@ -15,8 +15,6 @@ def sessions(*texts: str) -> Credential:
     return Credential(texts, by_cookie=True)
 
 
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
