@@ -20,7 +20,7 @@ from controller.api.errors import (
     refuse,
     unavailable,
 )
-from controller.api.parameters import refuse_preconditions, refuse_unknown
+from controller.api.parameters import refuse_preconditions, refuse_repeated, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
@@ -139,11 +139,12 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuses query parameters that the route does not state: to ignore a typing error would answer another question.
 
-    Pages, probes and agents are spared. Every list takes `limit` and `cursor`, even if it has one page.
+    Pages, probes and agents are spared. Of one that is given twice, one value would be ignored too.
     """
     route = _route_of(request)
     if request.query and route is not None and route.access is not Access.OPEN:
-        refuse_unknown(request.query, *route.parameters)
+        refuse_unknown(request.query, *(query.name for query in route.query))
+        refuse_repeated(request.query, route.query)
     return await handler(request)
 
 

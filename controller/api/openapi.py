@@ -75,7 +75,7 @@ def _query(query: Query) -> dict[str, Any]:
         "in": "query",
         "required": False,
         "description": query.description,
-        "schema": {"type": query.kind},
+        "schema": {"type": "array", "items": {"type": query.kind}} if query.many else {"type": query.kind},
     }
 
 

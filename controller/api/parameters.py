@@ -1,15 +1,17 @@
 """Reads a request's query parameters, the name in its path and its `If-Match` header."""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from aiohttp import web
+from multidict import MultiMapping
 from pydantic import BaseModel
 
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid
+from controller.api.route import Query
 from controller.store.core.database import Reader
 from controller.store.core.refusals import GenerationConflictError
 from controller.store.views.paging import MAX_LIMIT
@@ -27,11 +29,11 @@ ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[BaseModel]]
 
 
 def parameters_of(request: web.Request) -> Mapping[str, str]:
-    """The first value of each query parameter. The route states them all; a middleware has refused any other."""
+    """The first value of each query parameter. A middleware has refused any that the route does not state."""
     return {name: request.query[name] for name in request.query}
 
 
-def refuse_unknown(parameters: Mapping[str, str], *names: str) -> None:
+def refuse_unknown(parameters: Iterable[str], *names: str) -> None:
     """Refuses parameters with other names than these.
 
     Raises:
@@ -39,6 +41,17 @@ def refuse_unknown(parameters: Mapping[str, str], *names: str) -> None:
     """
     if unknown := sorted(set(parameters) - set(names))[:_MOST_UNKNOWN]:
         raise invalid([FieldProblem(name[:80], f"unknown query parameter; {_advice(name, names)}") for name in unknown])
+
+
+def refuse_repeated(parameters: MultiMapping[str], known: Sequence[Query]) -> None:
+    """Refuses parameters that are given several times and count once.
+
+    Raises:
+        ApiError: 400.
+    """
+    given = {query.name: len(parameters.getall(query.name, ())) for query in known}
+    if repeated := [query.name for query in known if given[query.name] > 1 and not query.many]:
+        raise invalid([FieldProblem(name, f"is given {given[name]} times; give it once") for name in repeated])
 
 
 def _advice(name: str, known: Sequence[str]) -> str:

@@ -32,11 +32,12 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query parameter."""
+    """A query parameter. `many`: it may be given several times."""
 
     name: str
     description: str
     kind: Literal["string", "integer", "boolean"] = "string"
+    many: bool = False
 
 
 PAGING: Final = (
@@ -81,12 +82,6 @@ class Route:
     stream: bool = False
     from_memory: bool = False
     expects: Literal["", "generation", "state"] = ""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """The query parameters that it takes: those stated, and of a list also the paging's."""
-        is_list = self.method == "GET" and self.answer is not None and "next" in self.answer.model_fields
-        return tuple(dict.fromkeys(query.name for query in (*self.query, *(PAGING if is_list else ()))))
 
     @property
     def canonical(self) -> str:

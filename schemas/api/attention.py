@@ -50,7 +50,7 @@ class AttentionEntry(View):
 
 
 class AttentionList(View):
-    """All entries, the worst first. `next` is always null; `more`: number of entries that are left off."""
+    """All entries, the worst first. `more`: number of entries that are left off."""
 
     at: datetime
     items: list[AttentionEntry]

@@ -131,7 +131,7 @@ class IdleStretch(View):
 
 
 class IdleStretches(View):
-    """When a deployment wasted GPU hours, by the rules of the idle report. `next` is always null.
+    """When a deployment wasted GPU hours, by the rules of the idle report.
 
     Attributes:
         since, until: what was looked at; samples are rolled up to `until`.

@@ -41,7 +41,7 @@ class PendingView(View):
 
 
 class PendingList(View):
-    """All pending instances: those with a place, in order, then the others. `next` is always null.
+    """All pending instances: those with a place, in order, then the others.
 
     Attributes:
         at: when they were read.

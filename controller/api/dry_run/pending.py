@@ -19,6 +19,7 @@ from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.queue import MAX_QUEUED, asks_of
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
+from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced
@@ -61,7 +62,10 @@ class _Seen:
 
 async def get(request: web.Request) -> web.Response:
     """`GET /pending`."""
-    return web.Response(body=await request.app[PENDING].get(), content_type="application/json")
+    whole = await request.app[PENDING].get()
+    if is_paged(request):
+        return whole_list(request, PendingList.model_validate_json(whole), lambda one: one.instance)
+    return web.Response(body=whole, content_type="application/json")
 
 
 async def pending_context(app: web.Application) -> AsyncIterator[None]:
@@ -169,6 +173,6 @@ def _view(facts: PendingFacts, of: int, place: int | None = None, reserved_on: S
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/pending", get, Access.READ, "List pending instances in the order in which they are placed",
-        "instances", PendingList,
+        "instances", PendingList, query=WHOLE_PAGING,
     ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from controller.api.context import CONTEXT
 from controller.api.ledger_verdict import LedgerVerdict
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
+from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
 from controller.decide.attention import find_attention
 from controller.store.views.attention import read_attention
 from schemas.api.attention import AttentionList
@@ -31,7 +32,10 @@ async def attention_context(app: web.Application) -> AsyncIterator[None]:
 
 async def get(request: web.Request) -> web.Response:
     """`GET /attention`."""
-    return web.Response(body=await request.app[ATTENTION].get(), content_type="application/json")
+    whole = await request.app[ATTENTION].get()
+    if is_paged(request):
+        return whole_list(request, AttentionList.model_validate_json(whole), lambda entry: entry.id)
+    return web.Response(body=whole, content_type="application/json")
 
 
 async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
@@ -49,6 +53,6 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/attention", get, Access.READ, "List what needs an operator, by cause and the worst first",
-        "ledger", AttentionList,
+        "ledger", AttentionList, query=WHOLE_PAGING,
     ),
 )  # fmt: skip

@@ -127,6 +127,7 @@ ROUTES: Final = (
     ),
     Route(
         "POST", _PATH + "/{name}/wake", wake, Access.OPERATE,
-        "Keep a deployment with min 0 awake (If-Match: generation)", _TAG, DeploymentView, WakeBody, expects="generation",
+        "Keep a deployment with min 0 awake (If-Match: generation)", _TAG, DeploymentView, WakeBody,
+        expects="generation",
     ),
 )  # fmt: skip

@@ -69,10 +69,10 @@ async def _names(connection: Reader, parameter: str, about: str) -> list[str]:
 
 _OBJECT: Final = f"only of this object: KIND:UID or KIND/NAME, the kind one of {', '.join(_KINDS)}"
 _FILTERS: Final = (
-    Query("object", f"{_OBJECT}; several: only of all of them at once"),
-    Query("subject", "the same as `object`"),
-    *(Query(kind, f"only of the {kind} of this name, also once it is gone") for kind in _BY_NAME),
-    Query("reason", "only these reason codes, comma-separated or several times"),
+    Query("object", f"{_OBJECT}; several: only of all of them at once", many=True),
+    Query("subject", "the same as `object`", many=True),
+    *(Query(kind, f"only of the {kind} of this name, also once it is gone", many=True) for kind in _BY_NAME),
+    Query("reason", "only these reason codes, comma-separated or several times", many=True),
     Query("after", "only events after this moment, such as 2026-11-23T14:05:00Z, or after that long ago, such as 10m"),
     Query("since", "only events after the one with this id", "integer"),
 )

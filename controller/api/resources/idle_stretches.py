@@ -17,8 +17,8 @@ from controller.api.resources.idle_report import (
     WASTED_BELOW,
     since_of,
 )
-from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.domain.idle_stretches import Stretch, WastedMinute, stretches_of
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
@@ -41,7 +41,8 @@ async def get(request: web.Request) -> web.Response:
         except ValueError:
             raise invalid([FieldProblem("uid", "must be a UUID")]) from None
     async with asyncio.timeout(DEADLINE_S):
-        return json_response(await _read(request.app[CONTEXT].database, request.match_info["name"], uid, since_s))
+        found = await _read(request.app[CONTEXT].database, request.match_info["name"], uid, since_s)
+    return whole_list(request, found, lambda stretch: stretch.since.isoformat())
 
 
 async def _read(database: Database, name: str, uid: str | None, since_s: float) -> IdleStretches:
@@ -82,6 +83,7 @@ ROUTES: Final = (
         "GET", "/api/v1/deployments/{name}/idle", get, Access.READ, "Read when a deployment wasted GPU hours",
         "deployments", IdleStretches, stream=True,
         query=(
+            *WHOLE_PAGING,
             Query("since", "how far back, such as 12h (default 7d)"),
             Query("uid", "of a deployment of this name that is gone, as the idle report names it"),
         ),

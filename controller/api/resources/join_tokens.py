@@ -8,6 +8,7 @@ from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.tokens import create_token, list_tokens, revoke_token
 from schemas.api.access import TokenCreated, TokenView
 from schemas.api.envelopes import Page
@@ -23,7 +24,8 @@ async def post(request: web.Request) -> web.Response:
 
 async def get_all(request: web.Request) -> web.Response:
     """`GET /tokens`."""
-    return json_response(Page[TokenView](items=await list_tokens(request.app[CONTEXT].database)))
+    found = Page[TokenView](items=await list_tokens(request.app[CONTEXT].database))
+    return whole_list(request, found, lambda token: token.id)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -34,6 +36,6 @@ async def delete(request: web.Request) -> web.Response:
 _PATH: Final = "/api/v1/tokens"
 ROUTES: Final = (
     Route("POST", _PATH, post, Access.ADMINISTER, "Create a join token", "tokens", TokenCreated, TokenBody, status=201),
-    Route("GET", _PATH, get_all, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView]),
+    Route("GET", _PATH, get_all, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView], query=WHOLE_PAGING),
     Route("DELETE", _PATH + "/{id}", delete, Access.ADMINISTER, "Revoke a join token", "tokens", TokenView),
 )

@@ -9,6 +9,7 @@ from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, update_key
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.api.envelopes import Page
@@ -54,7 +55,8 @@ def _limits(body: KeyLimitsBody) -> KeyLimits:
 
 async def get_all(request: web.Request) -> web.Response:
     """`GET /keys`."""
-    return json_response(Page[KeyView](items=await list_keys(request.app[CONTEXT].database)))
+    found = Page[KeyView](items=await list_keys(request.app[CONTEXT].database))
+    return whole_list(request, found, lambda key: key.id)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -65,7 +67,7 @@ async def delete(request: web.Request) -> web.Response:
 _PATH: Final = "/api/v1/keys"
 ROUTES: Final = (
     Route("POST", _PATH, post, Access.ADMINISTER, "Create an API key", "keys", KeyCreated, KeyBody, status=201),
-    Route("GET", _PATH, get_all, Access.ADMINISTER, "List API keys", "keys", Page[KeyView]),
+    Route("GET", _PATH, get_all, Access.ADMINISTER, "List API keys", "keys", Page[KeyView], query=WHOLE_PAGING),
     Route(
         "PATCH", _PATH + "/{id}", patch, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView, KeyUpdateBody
     ),

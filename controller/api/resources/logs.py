@@ -142,7 +142,7 @@ _QUERY: Final = (
 )
 _MERGED: Final = (
     *_QUERY,
-    Query("instance", "only of this instance; several may be given"),
+    Query("instance", "only of this instance; several may be given", many=True),
     Query("rank", "only of this rank of each instance", "integer"),
 )
 ROUTES: Final = (

@@ -13,6 +13,7 @@ from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.views.instances import cache_source
 from schemas.api.envelopes import Page
 from schemas.api.model_cache import CachedModels, CachedModelView
@@ -27,16 +28,17 @@ _NOT_FOUND: Final = 404
 
 async def get_all(request: web.Request) -> web.Response:
     """`GET /workers/{name}/cache`."""
-    return await _ask(request, "GET", ())
+    return whole_list(request, await _ask(request, "GET", ()), lambda model: model.name)
 
 
 async def prune(request: web.Request) -> web.Response:
     """`POST /workers/{name}/cache/prune`."""
     body = await read_model(request, PruneBody, optional=True)
-    return await _ask(request, "POST", [*(("model", one) for one in body.models), ("unused_for_s", body.unused_for_s)])
+    query: list[tuple[str, str | float]] = [*(("model", one) for one in body.models), ("unused_for_s", body.unused_for_s)]
+    return json_response(await _ask(request, "POST", query))
 
 
-async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str | float]]) -> web.Response:
+async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str | float]]) -> Page[CachedModelView]:
     async with request.app[CONTEXT].database.snapshot() as connection:
         source = await cache_source(connection, request.match_info["name"])
     if not source.address:
@@ -54,17 +56,19 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
             content = await answer.content.read(_MOST_BYTES)
             while not answer.content.at_eof() and len(content) < _MOST_BYTES:
                 content += await answer.content.read(_MOST_BYTES - len(content))
-        return json_response(Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items)))
+        found = Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error
     except ValidationError as error:
         message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
         raise unavailable("bad_answer", message) from error
+    return found
 
 
 _PATH: Final = "/api/v1/workers/{name}/cache"
 ROUTES: Final = (
-    Route("GET", _PATH, get_all, Access.READ, "List cached models", "workers", Page[CachedModelView]),
+    Route("GET", _PATH, get_all, Access.READ, "List cached models", "workers", Page[CachedModelView],
+          query=WHOLE_PAGING),
     Route(
         "POST", _PATH + "/prune", prune, Access.OPERATE, "Remove cached models that no process uses", "workers",
         Page[CachedModelView], PruneBody,

@@ -43,7 +43,8 @@ ROUTES: Final = (
     read_route(_PATH, "name", worker_by_name, "Read a worker", WorkerView),
     Route(
         "DELETE", _PATH + "/{name}", delete, Access.ADMINISTER, "Delete a worker", "workers", status=204,
-        expects="generation", query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
+        query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
+        expects="generation",
     ),
     *(
         Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView,
