@@ -139,7 +139,9 @@ class Proxy:
             return self._log(head, connection)
         if path == _CACHE and head.method in (b"GET", b"POST"):
             return self._cached_models(head, connection)
-        return refuse(connection, 404, "not_found", "unknown path")
+        return refuse(
+            connection, 404, "not_found", "this is an agent of Gpuward, which has no such path; ask the controller"
+        )
 
     def _ready(self, connection: ServerConnection) -> Handler:
         connected = self._heartbeat.connected

@@ -38,6 +38,10 @@ _LIST: Final = MODELS_PATH.encode()
 _ONE: Final = _LIST + b"/"
 _FORMS: Final = frozenset(path.encode() for path in FORM_PATHS)
 _ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
+_NO_SUCH_PATH: Final = (
+    "the gateway serves no such path below /v1; /openapi.json lists all paths. Those of the API begin with /api/v1, "
+    "so that the address of a Gpuward ends before /v1"
+)
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
 _CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
@@ -195,7 +199,7 @@ def _check(head: RequestHead, path: bytes) -> None:
     if head.target.find(b"%") >= 0 and _UNUSABLE.search(unquote_to_bytes(head.target)):
         raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
     if allowed is None:
-        raise GatewayError(404, "not_found", "unknown path; /openapi.json lists all paths")
+        raise GatewayError(404, "not_found", _NO_SUCH_PATH)
     if head.method != allowed:
         names = allowed.decode()
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"

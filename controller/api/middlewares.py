@@ -117,7 +117,7 @@ def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | N
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Requires a key or a session, and a role that the route allows. A route outside the table can never be called."""
-    route = _route_of(request)
+    route = route_of(request)
     if route is not None and route.access is Access.OPEN:
         return await handler(request)
     principal = await caller_of(request)
@@ -141,7 +141,7 @@ async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> w
 
     Pages, probes and agents are spared. Of one that is given twice, one value would be ignored too.
     """
-    route = _route_of(request)
+    route = route_of(request)
     if request.query and route is not None and route.access is not Access.OPEN:
         refuse_unknown(request.query, *(query.name for query in route.query))
         refuse_repeated(request.query, route.query)
@@ -151,7 +151,7 @@ async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> w
 @web.middleware
 async def refuse_unknown_preconditions(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuses a write that has a precondition which its route does not know: to ignore it would write all the same."""
-    route = _route_of(request)
+    route = route_of(request)
     if request.method not in SAFE_METHODS and route is not None and route.access is not Access.OPEN:
         refuse_preconditions(request.headers, route.expects)
     return await handler(request)
@@ -169,7 +169,7 @@ def _unauthenticated() -> ApiError:
 @web.middleware
 async def end_streams(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Ends streams when their key is revoked or the server stops."""
-    route = _route_of(request)
+    route = route_of(request)
     if route is None or not route.stream or PRINCIPAL not in request:
         return await handler(request)
     try:
@@ -190,7 +190,7 @@ def _stopping() -> ApiError:
     return unavailable("unavailable", "the controller is stopping")
 
 
-def _route_of(request: web.Request) -> Route | None:
+def route_of(request: web.Request) -> Route | None:
     """The route in the table; None for an unknown path or method."""
     resource = request.match_info.route.resource
     return request.app[ROUTES].get((request.method, resource.canonical)) if resource is not None else None
@@ -201,7 +201,7 @@ def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
 
     @web.middleware
     async def limited(request: web.Request, handler: Handler) -> web.StreamResponse:
-        route = _route_of(request)
+        route = route_of(request)
         if route is None or route.stream:
             return await handler(request)
         waits = request.app[DATABASE_WAITS]

@@ -2,7 +2,8 @@
 
 One middleware does both for every whole answer of JSON or text. Streams are written piece by piece and never pass here,
 and an answer with an ETag or an encoding of its own stays as it is: the ETag of one deployment is its generation, for
-`If-Match`. The ETags made here are weak, so that no `If-Match` can match one, and the same for both encodings.
+`If-Match`. The ETags made here are weak, so that no `If-Match` can match one, and the same for both encodings. An
+answer that tells its own moment gets none: it would never match.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+
+from controller.api.middlewares import route_of
 
 LEAST_BYTES: Final = 1024  # a shorter answer fits in one packet as it is
 INLINE_BYTES: Final = 32 * 1024  # a longer one would hold up the loop for more than half a millisecond
@@ -82,8 +85,8 @@ class Representation:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="representation")
         self._in_threads = 0
 
-    async def of(self, request: web.Request, response: web.Response) -> web.Response:
-        """The answer as it travels."""
+    async def of(self, request: web.Request, response: web.Response, *, tags: bool = True) -> web.Response:
+        """The answer as it travels. Without `tags` it gets no ETag."""
         body, headers = response.body, response.headers
         is_json = response.content_type == "application/json"
         if not (isinstance(body, bytes) and (is_json or response.content_type.startswith("text/"))):
@@ -96,7 +99,7 @@ class Representation:
             headers.add("Vary", "Accept-Encoding")
         work = _Work(
             body,
-            tags=is_json and request.method == "GET" and response.status == _OK,
+            tags=tags and is_json and request.method == "GET" and response.status == _OK,
             packs=compressible and accepts_gzip(",".join(request.headers.getall("Accept-Encoding", ()))),
             known=[known.value for known in request.if_none_match or ()],
         )
@@ -148,5 +151,6 @@ async def represent(request: web.Request, handler: Handler) -> web.StreamRespons
     """Compresses whole answers of JSON and text, and answers 304 to a client that has the same one."""
     response = await handler(request)
     if isinstance(response, web.Response) and not response.prepared:
-        return await request.app[REPRESENTATION].of(request, response)
+        route = route_of(request)
+        return await request.app[REPRESENTATION].of(request, response, tags=route is None or not route.momentary)
     return response

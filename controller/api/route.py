@@ -64,6 +64,7 @@ class Route:
         media: content type of a successful response.
         stream: without a deadline. It ends within seconds when its key is revoked.
         from_memory: answered without the database too.
+        momentary: the answer tells the moment at which it was made, so that no two are equal: it gets no ETag.
         expects: what a write may require of the object: its `generation` (If-Match), or its `state`, which also is
             that there is none (If-None-Match: *). Empty: it has no generation, and a requirement is refused.
     """
@@ -81,6 +82,7 @@ class Route:
     media: str = "application/json"
     stream: bool = False
     from_memory: bool = False
+    momentary: bool = False
     expects: Literal["", "generation", "state"] = ""
 
     @property

@@ -119,6 +119,6 @@ def _fit(inventory: Inventory, placed: Placed) -> CatalogFit:
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/catalog", get, Access.READ, "List well-known models, what they need and where they fit now",
-        "plan", CatalogView,
+        "plan", CatalogView, momentary=True,
     ),
 )  # fmt: skip

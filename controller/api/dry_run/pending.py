@@ -173,6 +173,6 @@ def _view(facts: PendingFacts, of: int, place: int | None = None, reserved_on: S
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/pending", get, Access.READ, "List pending instances in the order in which they are placed",
-        "instances", PendingList, query=WHOLE_PAGING,
+        "instances", PendingList, query=WHOLE_PAGING, momentary=True,
     ),
 )  # fmt: skip

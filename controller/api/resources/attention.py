@@ -53,6 +53,6 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/attention", get, Access.READ, "List what needs an operator, by cause and the worst first",
-        "ledger", AttentionList, query=WHOLE_PAGING,
+        "ledger", AttentionList, query=WHOLE_PAGING, momentary=True,
     ),
 )  # fmt: skip

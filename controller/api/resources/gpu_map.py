@@ -20,6 +20,13 @@ async def get(request: web.Request) -> web.Response:
 
 ROUTES: Final = (
     Route(
-        "GET", "/api/v1/map", get, Access.READ, "Read all workers and GPUs in columns, as for a map", "gpus", MapView
+        "GET",
+        "/api/v1/map",
+        get,
+        Access.READ,
+        "Read all workers and GPUs in columns, as for a map",
+        "gpus",
+        MapView,
+        momentary=True,
     ),
 )

@@ -34,7 +34,10 @@ async def get_all(request: web.Request) -> web.Response:
 async def prune(request: web.Request) -> web.Response:
     """`POST /workers/{name}/cache/prune`."""
     body = await read_model(request, PruneBody, optional=True)
-    query: list[tuple[str, str | float]] = [*(("model", one) for one in body.models), ("unused_for_s", body.unused_for_s)]
+    query: list[tuple[str, str | float]] = [
+        *(("model", one) for one in body.models),
+        ("unused_for_s", body.unused_for_s),
+    ]
     return json_response(await _ask(request, "POST", query))
 
 

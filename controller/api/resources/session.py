@@ -11,7 +11,7 @@ from controller.api.callers import refuse_other_origins, sessions_of
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.log_access import may_read_logs
-from controller.api.login_limit import MOST_RIGHT, LoginLimit, client_of
+from controller.api.login_limit import LoginLimit, client_of
 from controller.api.middlewares import REQUEST_ID
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -55,13 +55,13 @@ async def login(request: web.Request) -> web.Response:
     principal = await _owner(request, key_credential(body.key.strip()))
     if not Access.READ.allows(principal.role):
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
-    limit, now_s = request.app[LOGIN_LIMIT].right, asyncio.get_running_loop().time()
-    if wait_s := limit.begin(principal.key_id, now_s):
-        raise _too_many(f"this key has logged in {MOST_RIGHT} times within a minute", wait_s)
+    limit, now_s, address = request.app[LOGIN_LIMIT], asyncio.get_running_loop().time(), request.remote or ""
+    if wait_s := limit.begin_right(principal.key_id, address, now_s):
+        raise _too_many("this key has logged in too many times within a minute", wait_s)
     with acting(f"key:{principal.name}", request[REQUEST_ID]):
         token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
     if token is None:
-        limit.take_back(principal.key_id, now_s)
+        limit.take_back_right(principal.key_id, address, now_s)
         raise ApiError(403, "forbidden", "This key is of one process alone. Log in with one of `gpuward key create`.")
     await _close_all(request, await sessions_of(request))
     response = json_response(_view(request, principal, session=True))
@@ -94,8 +94,8 @@ async def _owner(request: web.Request, key: str) -> Principal:
         return known
     try:
         principal = await keys.authenticate(key)
-    except UnknownWhileAwayError:
-        limit.take_back(client, now_s)
+    except (UnknownWhileAwayError, asyncio.CancelledError):
+        limit.take_back(client, now_s)  # nothing has said that the key is wrong
         raise
     if principal is None:
         raise ApiError(401, "unknown_key", "This key is not known here.")

@@ -63,5 +63,15 @@ _QUERY: Final = (
     Query("by", "what to sum by: some of key, model and endpoint, with commas (default key,model)"),
 )
 ROUTES: Final = (
-    Route("GET", "/api/v1/usage", get, Access.ASK, "Usage of models by key", "usage", UsageReport, query=_QUERY),
+    Route(
+        "GET",
+        "/api/v1/usage",
+        get,
+        Access.ASK,
+        "Usage of models by key",
+        "usage",
+        UsageReport,
+        query=_QUERY,
+        momentary=True,
+    ),
 )

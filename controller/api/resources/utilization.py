@@ -81,6 +81,6 @@ _QUERY: Final = (
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/utilization", get, Access.READ, "Read recent GPU utilization", "gpus", UtilizationView,
-        query=_QUERY,
+        query=_QUERY, momentary=True,
     ),
 )  # fmt: skip

@@ -9,8 +9,10 @@ import aiohttp
 import pytest
 
 from controller.api import representation
+from controller.api.app import all_routes
+from controller.api.route import Access
 from controller.store.core.database import Database
-from support.database.ledger import add_deployment, add_host
+from support.database.ledger import add_deployment, add_host, add_instance
 from support.leading.served_api import ServedApi
 
 LIST = "/api/v1/deployments"
@@ -59,6 +61,30 @@ async def test_what_a_client_has_does_not_travel_again(api: ServedApi, many: Dat
     await add_deployment(many, "one-more")
     status, headers, _ = await get(api, LIST, If_None_Match=tag)
     assert (status, headers["ETag"] == tag) == (200, False)
+
+
+async def test_an_etag_matches_while_nothing_changes_or_there_is_none(api: ServedApi, db: Database) -> None:
+    await add_host(db, "d", gpus=1, gib=80)
+    policy = {"min_gpu_utilization": 50, "time_window": "1m"}
+    for kind, spec in (("deployments", {"engine": "simulated"}), ("policies", policy)):
+        assert (await api.call("PUT", f"/api/v1/{kind}/d", json=spec))[0] == 201
+    await add_instance(db, (await api.get(f"{LIST}/d"))["uid"], "d")
+    tags: dict[str, list[str | None]] = {}
+    for _ in range(2):
+        for route in all_routes("x"):
+            if route.method != "GET" or route.access is Access.OPEN or route.media != "application/json":
+                continue
+            path = route.path.replace("{name}", "d").replace("{uuid}", "GPU-d-0").replace("{id}", "d")
+            path += {"utilization": "?worker=d", "diff": "?from=1&to=1"}.get(path.rpartition("/")[2], "")
+            if path.endswith(("/cache", "/live", "/gateways")):  # of an agent; a socket; gateways report each second
+                continue
+            status, headers, body = await get(api, path)
+            assert status == 200, (path, body)
+            tags.setdefault(path, []).append(headers.get("ETag"))
+            assert route.momentary == (headers.get("ETag") is None), path
+            if route.momentary and isinstance(found := json.loads(body), dict):
+                assert {"at", "until"} & set(found), path
+    assert {path: both for path, both in tags.items() if both[0] != both[1]} == {}
 
 
 @pytest.mark.usefixtures("many")

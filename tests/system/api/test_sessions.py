@@ -11,6 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import ClientSession, DummyCookieJar
 
+from controller.api.context import KEYS
+from controller.api.resources.session import LOGIN_LIMIT
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE, hash_secret, session_credential
 from controller.store.access.keys import create_key, list_keys, revoke_key
 from controller.store.access.sessions import MAX_OF_KEY, open_session
@@ -102,8 +104,33 @@ async def test_right_keys_are_limited_by_key(db: Database, api: ServedApi) -> No
     async with db.connection() as connection:
         assert len(await connection.fetch("select 1 from events where reason = 'session_opened'")) == 30
     refused = next(body for status, body, _ in tries if status == 429)
-    assert refused["error"]["message"].startswith("this key has logged in 30 times within a minute; try again in ")
+    assert refused["error"]["message"].startswith(
+        "this key has logged in too many times within a minute; try again in "
+    )
     assert await login(api, "operator"), "another key"
+
+
+async def test_a_login_that_its_client_gives_up_is_no_wrong_key(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def stuck(_key: str) -> None:
+        asked.release()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api.app[KEYS], "authenticate", stuck)
+        for _ in range(12):
+            asking = asyncio.create_task(ask(api, "POST", SESSION, body={"key": "gpw_slow"}))
+            async with asyncio.timeout(ENDS_S):
+                await asked.acquire()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        async with asyncio.timeout(ENDS_S):
+            while len(api.app[LOGIN_LIMIT].wrong):  # noqa: ASYNC110 - the server notices the end of the connection
+                await asyncio.sleep(0.02)
+    assert (await ask(api, "POST", SESSION, body={"key": "gpw_wrong"}))[0] == 401
 
 
 @pytest.mark.parametrize("key", ["", "x" * 300, "session\0gps_x", "gps_x", 7, None])

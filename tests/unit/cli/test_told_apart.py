@@ -29,6 +29,24 @@ def test_an_older_controller_is_named_where_it_lacks_a_route(gpuward, api, words
     assert "this controller is older than this gpuward; upgrade the controller" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "the gateway serves no such path below /v1; /openapi.json lists all paths",
+        "this is an agent of Gpuward, which has no such path; ask the controller",
+    ],
+)
+def test_a_gateway_or_an_agent_is_no_older_controller(gpuward, api, message):
+    async def lacks(_request):
+        return refusal(404, "not_found", message)
+
+    api.refuse = lacks
+    done = gpuward("get", "deployments")
+    assert done.exit_code == 1
+    assert "older" not in done.stderr
+    assert message in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("items", [None, {}, "x"])
 def test_a_list_that_is_none_is_an_error(gpuward, api, items):
     async def odd(_request):
