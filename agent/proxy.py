@@ -38,6 +38,7 @@ from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = b"/readyz"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode() + b"/"
+_NO_SUCH_PATH: Final = "this is an agent of Gpuward, which has no such path; ask the controller"
 _CACHE: Final = PROXY_CACHE.encode()
 _LOGS: Final = PROXY_LOGS_PREFIX.encode() + b"/"
 _ASKED: Final = object()  # key of what is worked out once for heads that are alike

@@ -17,6 +17,7 @@ _MAX_PAGES: Final = 10_000
 _MAX_PAGE: Final = 1000  # objects; the API refuses to send more at once
 _LOCATION: Final = "location"
 _NO_ROUTE: Final = "unknown path"  # begins the message of the API; an object that does not exist has another one
+_OTHER_DOOR: Final = "no such path"  # in the message of a gateway below /v1, and of an agent
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
 
@@ -188,6 +189,8 @@ def _refusal(url: str, answer: Answer) -> CliError:
         return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
     if _is_without_route(status, said):
         return RefusedError(f"{url}: this controller is older than this gpuward; upgrade the controller", code)
+    if status == 404 and _OTHER_DOOR in said:  # noqa: PLR2004 - not found
+        return RefusedError(f"{url}: {message}\ncheck GPUWARD_URL (--url)", code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, code)
     return RefusedError(message, code)
