@@ -188,17 +188,17 @@ def _refusal(url: str, answer: Answer) -> CliError:
     if status == 401:  # noqa: PLR2004 - unauthorized
         return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
     if _is_without_route(status, said):
-        return RefusedError(f"{url}: this controller is older than this gpuward; upgrade the controller", code)
-    if status == 404 and _OTHER_DOOR in said:  # noqa: PLR2004 - not found
-        return RefusedError(f"{url}: {message}\ncheck GPUWARD_URL (--url)", code)
+        older = f"{url}: this controller is older than this gpuward; upgrade the controller"
+        return RefusedError(f"{url}: {said}\ncheck GPUWARD_URL (--url)" if _OTHER_DOOR in said else older, code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, code)
     return RefusedError(message, code)
 
 
 def _is_without_route(status: int, said: str) -> bool:
-    """Whether the API lacks the path or its method, which a newer one has: all that this client asks for exists."""
-    return status == 405 or (status == 404 and said.startswith(_NO_ROUTE))  # noqa: PLR2004 - the two of routes
+    """Whether the path or its method is missing, which a newer API has: all that this client asks for exists."""
+    missing = said.startswith(_NO_ROUTE) or _OTHER_DOOR in said
+    return status == 405 or (status == 404 and missing)  # noqa: PLR2004 - the two of routes
 
 
 def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
