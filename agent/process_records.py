@@ -39,6 +39,7 @@ class ProcessRecord(Wire):
     reason: ExitReason | None = None
     exit_code: int | None = None
     message: str = ""
+    log_line: str | None = None  # the part of the message that is a line of its log; set at its exit
     pid: int | None = None
     pid_start_ticks: int | None = None
     uid: int | None = None  # as which it runs; None: as the agent

@@ -148,7 +148,7 @@ class _Term:
         self._services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "samples": lambda: watch.run(clock, self._policies.add),
             "demand": lambda: self._demand.run(clock, self._scaling.add),
-            "webhooks": Webhooks(database, term, clock).run,
+            "webhooks": Webhooks(database, term, clock, quote_logs=settings.viewers_read_logs).run,
             "housekeeping": Housekeeping(
                 database,
                 term,

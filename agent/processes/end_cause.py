@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -19,9 +19,16 @@ _TAIL_LIMIT_S: Final = 5.0
 log = structlog.get_logger()
 
 
+class EndCause(NamedTuple):
+    """What is known of an end. `log_line`: the part of the message that is a line of the log; empty: none is."""
+
+    message: str
+    log_line: str = ""
+
+
 async def end_cause(
     kept: KeptRecord, order: StartOrder, folders: InstanceFolders, group: Running, kills: deque[int]
-) -> str:
+) -> EndCause:
     """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most.
 
     Args:
@@ -32,17 +39,18 @@ async def end_cause(
         kills: how often the kernel had killed for want of memory, at the last readings.
     """
     if killed := group.oom_message(order.host_memory_mib):
-        return killed
+        return EndCause(killed)
     if group.end == "gone":
-        return ""
+        return EndCause("")
     if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > kills[0]:
-        return KILLED_FOR_MEMORY
+        return EndCause(KILLED_FOR_MEMORY)
     if group.exit_code == 0 and not order.needs_port:
-        return kept.lasting_message  # a task that is done
+        return EndCause(kept.lasting_message)  # a task that is done
     try:
         async with asyncio.timeout(_TAIL_LIMIT_S):
             tail = await asyncio.to_thread(folders.log_tail, kept.key)
     except OSError as error:  # TimeoutError is one
         log.warning("log not read", instance=kept.key.instance, error=str(error))
-        return kept.lasting_message
-    return telling_line(kept.redactor.redact_text(tail)) or kept.lasting_message
+        return EndCause(kept.lasting_message)
+    line = telling_line(kept.redactor.redact_text(tail))
+    return EndCause(line or kept.lasting_message, line)

@@ -11,7 +11,7 @@ import structlog
 from agent.errors import SpawnError
 from agent.model_cache.fetch_process import FetchError
 from agent.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
-from agent.processes.end_cause import end_cause
+from agent.processes.end_cause import EndCause, end_cause
 from agent.processes.engine_start import EngineStart
 from agent.processes.gpu_memory import memory_back
 from agent.processes.health_watch import rotate_log, watch_health
@@ -140,15 +140,23 @@ class EngineProcess:
     async def _report_end(self, group: Running) -> None:
         kept, context, plan = self._kept, self._context, self._kept.now.stop
         if plan is None:
-            message = await end_cause(kept, self._order, context.folders, group, self._oom_kills)
+            cause = await end_cause(kept, self._order, context.folders, group, self._oom_kills)
         else:
-            message = kept.lasting_message
+            cause = EndCause(kept.lasting_message)
         held = await memory_back(self.key, context.gpus_listing, context.clock)
-        told = "; ".join(filter(None, (message, group.end_note, held)))
-        self._finish(plan.reason if plan else group.end, group.exit_code, told)
+        told = "; ".join(filter(None, (cause.message, group.end_note, held)))
+        self._finish(plan.reason if plan else group.end, group.exit_code, told, cause.log_line)
 
-    def _finish(self, reason: str, exit_code: int | None, message: str) -> None:
+    def _finish(self, reason: str, exit_code: int | None, message: str, log_line: str = "") -> None:
         self._context.fetches.note_end(name_of(self.key), {fetch.repo for fetch in self._order.fetches})
         if self._kept.now.port is not None:
             self._context.ports.release(self._kept.now.port)
-        self._kept.write(state="exited", reason=reason, exit_code=exit_code, message=message, order=None, stop=None)
+        self._kept.write(
+            state="exited",
+            reason=reason,
+            exit_code=exit_code,
+            message=message,
+            log_line=log_line,
+            order=None,
+            stop=None,
+        )

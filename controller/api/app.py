@@ -17,6 +17,7 @@ from controller.api.dry_run.passes import passes_context
 from controller.api.errors import ApiError
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
+from controller.api.log_access import withhold_quoted_lines
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.representation import represent, representation_context
@@ -146,6 +147,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             middlewares.identify,
             origin_middleware(context.proxies, context.from_gateway),
             represent,
+            withhold_quoted_lines,
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,

@@ -19,7 +19,7 @@ from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
-from controller.hub.reports import stray_event, truncated
+from controller.hub.reports import stored, stray_event
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
@@ -121,7 +121,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         if new.held:
             await notify(connection, "worker", [worker])
             return HandshakeResult(new.session, new.term, new.at, (), frozenset(), {}, held_for_s=held_for_s(new))
-        reports = [processes.SessionReport(worker, new.session, truncated(report)) for report in hello.processes]
+        reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await write_inventory(connection, worker, hello.inventory)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from controller.domain.events import NewEvent
+from controller.domain.quoted_lines import plain, quote
 from controller.hub.session import Session
 from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
 from controller.hub.write_queue import WriteQueue
@@ -15,6 +16,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
+from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import GPU_MEMORY_HELD, Command, CommandResult, ProcessReport, ReportAck, StopOrder
 
 BATCH: Final = 1_000
@@ -61,7 +63,7 @@ class ReportWriter:
 
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
-        unwritten = self.queue.entry(session)
+        unwritten, report = self.queue.entry(session), stored(report)
         key = (report.instance, report.epoch, report.rank)
         known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
@@ -175,17 +177,26 @@ def _held_events(batch: Iterable[_Unwritten]) -> list[NewEvent]:
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
-        processes.SessionReport(p.session.worker_id, p.session.number, truncated(report))
+        processes.SessionReport(p.session.worker_id, p.session.number, report)
         for p in batch
         for report in p.reports.values()
     ]
 
 
-def truncated(report: ProcessReport) -> ProcessReport:
-    """The report with its message cut to the end, where errors stand."""
-    if len(report.message) <= MAX_TEXT:
-        return report
-    return report.model_copy(update={"message": "..." + report.message[-MAX_TEXT:]})
+def stored(report: ProcessReport) -> ProcessReport:
+    """The report with its message as it is stored: cut to the end, where errors stand, and a line of a log marked."""
+    message = plain(report.message)
+    if len(message) > MAX_TEXT:
+        message = "..." + message[-MAX_TEXT:]
+    line = _of_older_agent(report, message) if report.log_line is None else plain(report.log_line)[-MAX_TEXT:]
+    marked = quote(message, line)
+    return report if marked == report.message else report.model_copy(update={"message": marked})
+
+
+def _of_older_agent(report: ProcessReport, message: str) -> str:
+    """What may be a line of a log in a message of an agent that does not say so: all that it says of an end."""
+    ended_by_itself = report.state == "exited" and report.reason in (None, "exit", "gone", "spawn_failed")
+    return message if ended_by_itself and not message.startswith(KILLED_FOR_MEMORY) else ""
 
 
 def _answers(batch: Iterable[_Unwritten]) -> list[commands.Answer]:

@@ -16,6 +16,7 @@ import aiohttp
 import structlog
 import tenacity
 
+from controller.domain.quoted_lines import shown_json
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
@@ -70,11 +71,21 @@ def _key_bytes(key: str) -> bytes:
 class Webhooks:
     """Reads due messages once a second and sends several at once."""
 
-    def __init__(self, database: Database, term: int, clock: Clock, settings: WebhookSettings | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        term: int,
+        clock: Clock,
+        settings: WebhookSettings | None = None,
+        *,
+        quote_logs: bool = False,
+    ) -> None:
+        """`quote_logs`: messages keep the lines of logs that they quote."""
         self._database = database
         self._term = term
         self._clock = clock
         self._settings = settings or WebhookSettings()
+        self._quote_logs = quote_logs
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
@@ -139,15 +150,16 @@ class Webhooks:
                 f"secret {delivery.secret!r} not found; set it with `gpuward secret set {delivery.secret}`"
             )
         timestamp = int(self._clock.now().timestamp())
+        payload = shown_json(delivery.payload.encode(), logs=self._quote_logs)
         headers = {
             "content-type": "application/json",
             "webhook-id": delivery.id,
             "webhook-timestamp": str(timestamp),
-            "webhook-signature": sign(delivery.key, delivery.id, timestamp, delivery.payload),
+            "webhook-signature": sign(delivery.key, delivery.id, timestamp, payload.decode()),
         }
         async with (
             asyncio.timeout(self._settings.try_s),
-            http.post(delivery.url, data=delivery.payload.encode(), headers=headers, allow_redirects=False) as answer,
+            http.post(delivery.url, data=payload, headers=headers, allow_redirects=False) as answer,
         ):
             if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - redirects are not followed
                 raise DeliveryError(f"the receiver answered {answer.status}", final=answer.status == _GONE)

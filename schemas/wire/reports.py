@@ -34,6 +34,8 @@ class ProcessReport(Wire):
     ready: bool = False  # the probe was answered at least once
     image_digest: Annotated[str | None, Since(4)] = None  # of the image that its container runs, such as sha256:1f2e
     image_repository: Annotated[str | None, Since(4)] = None  # that the digest is of
+    # The part of an exit's message that is a line of its log, which a viewer may not read; None: an older agent.
+    log_line: Annotated[str | None, Since(4)] = None
 
 
 class ReportAck(Wire):

@@ -13,6 +13,7 @@ from controller.api.errors import ApiError, as_api_error, error_form, invalid
 from controller.api.key_share import KeyShare
 from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
+from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
@@ -169,7 +170,10 @@ class _Session:
         """Runs a topic to its end. The last message of an id is `end` or `error`; then the id is free again."""
 
         async def emit(message: bytes | Callable[[], bytes]) -> None:
-            await self._outbox.put(id_, message)
+            def shown() -> bytes:
+                return as_shown(self._request, message if isinstance(message, bytes) else message())
+
+            await self._outbox.put(id_, shown)
 
         last: dict[str, Any]
         try:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
+from controller.api.log_access import as_shown
 from controller.api.parameters import parameters_of
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
@@ -56,23 +57,23 @@ async def watch(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)
         try:
-            await write(response, frame(stream.snapshot()), request.transport)
-            await _follow(stream, response, request.transport)
+            await write(response, as_shown(request, frame(stream.snapshot())), request.transport)
+            await _follow(stream, response, request)
         except (SlowClientError, WatchEndedError, ConnectionError):
             cut(request)
     return response
 
 
-async def _follow(stream: ObjectStream, response: web.StreamResponse, transport: asyncio.BaseTransport | None) -> None:
+async def _follow(stream: ObjectStream, response: web.StreamResponse, request: web.Request) -> None:
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 batches = await stream.take()
         except TimeoutError:
-            await write(response, b": still here\n\n", transport)
+            await write(response, b": still here\n\n", request.transport)
             continue
         if frames := b"".join(batch.frames(stream.wanted) for batch in batches):
-            await write(response, frames, transport)
+            await write(response, as_shown(request, frames), request.transport)
 
 
 _QUERY: Final = (

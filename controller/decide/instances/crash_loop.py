@@ -10,6 +10,7 @@ from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
+from controller.domain.quoted_lines import plain
 from controller.domain.restart_delays import RestartSettings
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
@@ -141,10 +142,10 @@ def forget_failures(
 
 def _reason(process: ProcessFacts) -> str:
     """The reason code: of an end that nothing asked for, what its last words say."""
-    reason = process.reason or "exit"
+    reason, message = process.reason or "exit", plain(process.message)
     if reason == "spawn_failed":
-        return cause_of_failed_start(process.message) or reason
-    cause = cause_of(process.message, process.exit_code)
+        return cause_of_failed_start(message) or reason
+    cause = cause_of(message, process.exit_code)
     return cause.value if reason == "exit" or (reason == "gone" and cause is Cause.OOM_KILLED) else reason
 
 

@@ -70,13 +70,14 @@ async def test_an_exit_says_why(controller: ControllerDouble, script: str, messa
     ended = await controller.state("i-1", "exited")
     assert (ended.reason, ended.message.partition(" (while")[0]) == ("exit", message)
     assert cause_of(ended.message, ended.exit_code) == cause
+    assert ended.log_line == ended.message
 
 
 @pytest.mark.usefixtures("agent")
 async def test_a_task_that_is_done_needs_no_words(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", start_order("echo", "error: invalid argument: none"))
     ended = await controller.state("i-1", "exited")
-    assert (ended.exit_code, ended.message) == (0, "")
+    assert (ended.exit_code, ended.message, ended.log_line) == (0, "", "")
 
 
 @pytest.mark.usefixtures("agent")
@@ -92,7 +93,7 @@ async def test_a_kill_by_the_kernel_is_told_from_another(
     counted[0] += kills
     os.kill(running.pid or 0, signal.SIGKILL)
     ended = await controller.state("i-1", "exited")
-    assert (ended.exit_code, ended.message) == (-9, message)
+    assert (ended.exit_code, ended.message, ended.log_line) == (-9, message, "")
 
 
 @pytest.mark.usefixtures("agent")

@@ -1,8 +1,12 @@
 """Process reports: repeated, late, of an older connection, without claims; which are dropped, and what must stop."""
 
+from typing import Any
+
 import asyncpg
 import pytest
 
+from controller.domain.quoted_lines import BEGIN, END, plain
+from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
@@ -189,7 +193,38 @@ async def test_unusual_exit_messages_are_kept_as_far_as_possible(hub: HubUnderTe
     await agent.ack(1)
     kept = await hub.value("select message from processes")
     assert 0 < len(kept) <= 4_010
-    assert kept[-1] in ("\ufffd", "x")
+    assert plain(kept)[-1] in ("\ufffd", "x")
+
+
+OWN = "gpu_memory_held: the driver still lists it"
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "kept"),
+    [
+        ("KeyError: 'rope'", {"log_line": "KeyError: 'rope'"}, "[KeyError: 'rope']"),
+        (f"KeyError: 'rope'; {OWN}", {"log_line": "KeyError: 'rope'"}, f"[KeyError: 'rope']; {OWN}"),
+        (OWN, {"log_line": ""}, OWN),
+        ("a\ufdd1 b", {"log_line": "a\ufdd1"}, "[a] b"),
+        ("x" * 5000, {"log_line": "x" * 5000}, f"...[{'x' * 4000}]"),
+        # Agents that do not tell the line: all that they say of an end that nothing asked for may be one.
+        ("KeyError: 'rope'", {}, "[KeyError: 'rope']"),
+        ("image_not_found: a/b:1", {"reason": "spawn_failed"}, "[image_not_found: a/b:1]"),
+        (KILLED_FOR_MEMORY, {}, KILLED_FOR_MEMORY),
+        ("no progress for 600 s", {"reason": "start_timeout"}, "no progress for 600 s"),
+        ("", {}, ""),
+    ],
+)
+async def test_a_line_of_a_log_is_told_from_the_rest(hub: HubUnderTest, message: str, fields: Any, kept: str) -> None:
+    await set_up(hub, "i", "j")
+    marked = kept.replace("[", BEGIN).replace("]", END)
+    told = {"exit_code": 1, "reason": "exit", "message": message, **fields}
+    agent = await reconnect(hub, process("i", "exited", seq=1, **told))
+    await agent.send(process("j", "exited", seq=2, **told))
+    await agent.ack(2)
+    assert await hub.value("select array_agg(message) from processes") == [marked, marked]
+    held = [found["agent"] for found in await hub.value("select coalesce(array_agg(evidence), '{}') from events")]
+    assert set(held) <= {marked}
 
 
 async def test_heartbeats_cost_no_write_of_the_worker_or_its_devices(hub: HubUnderTest) -> None:

@@ -110,9 +110,7 @@ async def test_right_keys_are_limited_by_key(db: Database, api: ServedApi) -> No
     assert await login(api, "operator"), "another key"
 
 
-async def test_a_login_that_its_client_gives_up_is_no_wrong_key(
-    api: ServedApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_login_that_its_client_gives_up_does_not_count(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asyncio.Semaphore(0)
 
     async def stuck(_key: str) -> None:

@@ -36,7 +36,7 @@ def test_an_older_controller_is_named_where_it_lacks_a_route(gpuward, api, words
         "this is an agent of Gpuward, which has no such path; ask the controller",
     ],
 )
-def test_a_gateway_or_an_agent_is_no_older_controller(gpuward, api, message):
+def test_a_gateway_or_an_agent_is_not_taken_for_an_older_controller(gpuward, api, message):
     async def lacks(_request):
         return refusal(404, "not_found", message)
 

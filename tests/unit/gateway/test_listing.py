@@ -1,6 +1,7 @@
 """`GET /v1/models` with a key that this gateway meets for the first time."""
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +26,14 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
     """What the client reads, and what is still under way."""
     looked_up = asyncio.Event()
 
-    async def authenticate(_key: str) -> Principal | None:
+    async def first_owner(_keys: Sequence[str]) -> Principal | None:
         await looked_up.wait()
         return owner
 
     under_way: set[Holding] = set()
     table = SimpleNamespace(served_models=lambda _: {"m": ServedName("running")}, knows=lambda _: False)
     models: Any = SimpleNamespace(
-        keys=SimpleNamespace(owner=lambda _: None, authenticate=authenticate),
+        keys=SimpleNamespace(owner=lambda _: None, first_owner=first_owner),
         routes=SimpleNamespace(current=lambda: table, table=table),
         metrics=RequestMetrics(CollectorRegistry()),
         under_way=under_way,

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from controller.domain.quoted_lines import quote
 from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
 
@@ -73,12 +74,13 @@ USAGE = "vllm serve: error: unrecognized arguments: --max-modle-len 9"
     ],
 )
 def test_arguments_that_are_refused_twice_end_the_crash_loop(phase, failures, message, expected) -> None:
-    ended = replace(process("exited", "exit", 2), message=message)
+    quoted = quote(message, message)
+    ended = replace(process("exited", "exit", 2), message=quoted)
     effects = effects_of(instance("a", phase, failures=failures, processes=(ended,)))
     assert phases_of(effects) == [expected]
     (change,) = effects.phase_changes
     assert change.reason == ("engine_usage" if message is USAGE else "crash")
-    assert change.message.startswith(f"exited with code 2: {message}")
+    assert change.message.startswith(f"exited with code 2: {quoted}")
     assert bool(effects.releases) == (expected == "failed")
 
 

@@ -1,0 +1,11 @@
+"""Lines of logs within stored messages are marked, so that they can be withheld from viewers."""
+
+from controller.store.migrations.sql import run_sql
+
+revision = "0026"
+down_revision = "0025"
+
+
+def upgrade() -> None:
+    """Runs the file beside this one. A downgrade is not supported: restore a backup instead."""
+    run_sql(__file__)
