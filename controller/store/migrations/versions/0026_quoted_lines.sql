@@ -3,9 +3,9 @@
 create function pg_temp.quoted(message text) returns text language sql immutable as $$
     select regexp_replace(
         message,
-        '((?:exited with code [0-9]+|ended unexpectedly, with exit code 0|was killed by signal [0-9]+'
-        '|exited, exit code unknown|could not be started): )(.*?)((?:; restarts in [0-9.e+-]+ s)?)$',
-        '\1' || U&'\FDD0' || '\2' || U&'\FDD1' || '\3')
+        '((exited with code [0-9]+|ended unexpectedly, with exit code 0|was killed by signal [0-9]+'
+        '|exited, exit code unknown|could not be started): )(.*?)((; restarts in [0-9.e+-]+ s)?)$',
+        '\1' || U&'\FDD0' || '\3' || U&'\FDD1' || '\4')
 $$
 --;;
 update processes set message = U&'\FDD0' || message || U&'\FDD1'
