@@ -106,8 +106,10 @@ async def _merged(request: web.Request, parameters: Parameters, emit: Emit) -> N
 
     with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
         found = await finder.first()
+        earlier = await finder.earlier(after, found.logs)
         await emit(OPENED)
-        await Merge(request.app[AGENT_PROXIES], query, emit_items, look, after).run((await tell(found)).logs)
+        followed = (await tell(found)).logs
+        await Merge(request.app[AGENT_PROXIES], query, emit_items, look, after).run((*earlier, *followed))
 
 
 def read_after(text: str) -> dict[Key, Line]:

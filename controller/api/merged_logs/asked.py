@@ -1,16 +1,16 @@
 """What a client asks of merged logs: which they are, and what is asked of each of their agents."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
 from controller.api.errors import ApiError
-from controller.api.merged_logs.merge import MOST_LOGS
+from controller.api.merged_logs.merge import MOST_LOGS, Key
 from controller.api.parameters import flag, moment, whole_number
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
-from controller.store.views.logs import DeploymentLogs, deployment_logs
+from controller.store.views.logs import DeploymentLogs, InstanceLog, check_instances, deployment_logs, earlier_logs
 
 MAX_TAIL: Final = 1_000_000
 MOST_RANK: Final = 65_535
@@ -51,10 +51,10 @@ class LogFinder:
         """The logs that there are now.
 
         Raises:
-            NotFoundError: there is no such deployment.
+            NotFoundError: there is no such deployment, or it has none of the instances asked for.
             ApiError: 409, there are more than are merged at once.
         """
-        found = await self._find()
+        found = await self._find(check=True)
         if len(found.logs) > MOST_LOGS:
             fix = f"has {len(found.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
             raise ApiError(409, "too_many_logs", f"deployment {self._deployment!r} {fix}")
@@ -67,6 +67,18 @@ class LogFinder:
         except NotFoundError:
             return DeploymentLogs((), lives=False)
 
-    async def _find(self) -> DeploymentLogs:
+    async def earlier(self, after: Iterable[Key], newest: Iterable[InstanceLog]) -> tuple[InstanceLog, ...]:
+        """Of the logs that a client has begun to read, those that a newer start has replaced meanwhile."""
+        present = {(log.instance, log.rank): log.epoch for log in newest}
+        replaced = [key for key in after if key[2] < present.get(key[:2], 0)]
+        if not replaced:
+            return ()
         async with self._database.snapshot() as connection:
-            return await deployment_logs(connection, self._deployment, instances=self._instances, rank=self._rank)
+            return await earlier_logs(connection, self._deployment, replaced)
+
+    async def _find(self, *, check: bool = False) -> DeploymentLogs:
+        async with self._database.snapshot() as connection:
+            found = await deployment_logs(connection, self._deployment, instances=self._instances, rank=self._rank)
+            if check and self._instances:
+                await check_instances(connection, self._deployment, self._instances)
+            return found

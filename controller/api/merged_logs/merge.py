@@ -64,7 +64,7 @@ class Merge:
         self._lives = look is not None
 
     async def run(self, logs: Iterable[InstanceLog]) -> None:
-        """Ends with the last log; while following, once no more can come."""
+        """Ends with the last log; while following, once no more can come. Those of replaced starts come first."""
         try:
             self._add(logs, self._query)
             if self._look is not None:

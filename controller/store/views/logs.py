@@ -1,10 +1,12 @@
 """Where the logs of instances are: for each rank the worker on which its newest start runs or ran."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
+from controller.store.core.rows import Row
 from controller.store.views.instances import LogSource
 
 # Of each rank the newest start. A claim goes before a report: its process may not be reported yet.
@@ -69,7 +71,51 @@ async def deployment_logs(
         deployment,
         instances,
     )
-    logs = tuple(
+    return DeploymentLogs(_logs(rows), lives=bool(living), exists=exists)
+
+
+async def earlier_logs(
+    connection: Reader, deployment: str, starts: Iterable[tuple[str, int, int]]
+) -> tuple[InstanceLog, ...]:
+    """The logs of these starts, given as instance, rank and epoch: those that are known of this deployment."""
+    instances, ranks, epochs = zip(*starts, strict=True)
+    rows = await connection.fetch(
+        """select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret
+             from unnest($2::text[], $3::bigint[], $4::bigint[]) as asked (instance, rank, epoch)
+             join processes p on p.instance_id = asked.instance and p.rank = asked.rank and p.epoch = asked.epoch
+             join instances i on i.id = p.instance_id
+             join deployments d on d.uid = i.deployment_uid and d.name = $1
+             join workers w on w.id = p.worker_id
+            order by 1, 2, 3""",
+        deployment,
+        list(instances),
+        list(ranks),
+        list(epochs),
+    )
+    return _logs(rows)
+
+
+async def check_instances(connection: Reader, deployment: str, instances: Sequence[str]) -> None:
+    """Checks that the deployment has these instances.
+
+    Raises:
+        NotFoundError: it has one of them not, or no longer.
+    """
+    rows = await connection.fetch(
+        """select i.id from instances i join deployments d on d.uid = i.deployment_uid
+            where d.name = $1 and i.id = any($2)""",
+        deployment,
+        list(instances),
+    )
+    known = {row["id"] for row in rows}
+    if missing := [name for name in instances if name not in known]:
+        raise NotFoundError(
+            f"deployment {deployment!r} has no instance {missing[0]!r}; `gpuward ps {deployment}` lists its instances"
+        )
+
+
+def _logs(rows: Iterable[Row]) -> tuple[InstanceLog, ...]:
+    return tuple(
         InstanceLog(
             row["id"],
             row["rank"],
@@ -78,4 +124,3 @@ async def deployment_logs(
         )
         for row in rows
     )
-    return DeploymentLogs(logs, lives=bool(living), exists=exists)

@@ -107,6 +107,40 @@ async def test_it_goes_on_where_it_broke_off_and_ends_with_the_instance(logs: Lo
         assert await one.next() == {"id": 1, "type": "end", "reason": "finished"}
 
 
+async def test_the_rest_of_a_start_that_was_replaced_while_the_client_was_away(logs: Logs, db: Database) -> None:
+    agent = AgentDouble()
+    agent.there["d-1/0"] = frames((0, "one"), (1000, "last words"))
+    agent.say["d-1/0"] = then_the_next
+    await logs.add("d-1", agent)
+    await report(db, "d-1", "exited")
+    async with db.transaction() as connection:
+        await connection.execute("update instances set epoch = 2")
+    await report(db, "d-1", "running")
+    async with tab(logs.api, "operator") as one:
+        await one.open(1, "logs", deployment="d", tail=10, after=[f"d-1/0/1/0/{BASE_MS}", "d-1/0/9/0/1", "x/0/1/0/1"])
+        told = await one.of(1, "sources")
+        assert told["sources"] == [{"instance": "d-1", "rank": 0, "epoch": 2}]
+        found = await items(one, 3)
+        assert {(item["epoch"], item.get("line")) for item in found if "line" in item} >= {(1, "last words")}
+        assert not any(item["epoch"] == 1 and item.get("line") == "one" for item in found)
+    assert {asked["epoch"] for asked in agent.asked} == {"1", "2"}
+
+
+async def then_the_next(response: web.StreamResponse) -> None:
+    assert response._req is not None
+    await (ends if response._req.query["epoch"] == "1" else stays)(response)
+
+
+async def test_an_instance_that_the_deployment_lacks_is_named(logs: Logs) -> None:
+    await logs.add("d-1", AgentDouble())
+    for path in ("instance=nope", "instance=d-1&instance=nope&follow=true", "instance=nope&format=json"):
+        text = await logs.read(f"/deployments/d/logs?{path}", 404)
+        assert "deployment 'd' has no instance 'nope'" in text, path
+    async with tab(logs.api, "operator") as one:
+        await one.open(1, "logs", deployment="d", instance="nope")
+        assert (await one.next())["error"]["code"] == "not_found"
+
+
 async def test_what_is_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = AgentDouble()
     agent.there, agent.say = {"d-1/0": frames((0, "one"))}, {"d-1/0": stays}
