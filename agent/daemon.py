@@ -53,6 +53,7 @@ from agent.settings import AgentSettings, host_label
 from http1.client import BoundedConnector
 from http1.service_manager import READY, STOPPING, ServiceManager
 from schemas.log_lines import configure_logs
+from schemas.unknown_variables import unknown_variables
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
 EXIT_DRAIN_CAP_S: Final = 4.0
@@ -68,6 +69,8 @@ def main(settings: AgentSettings) -> int:
     """Runs an agent until SIGTERM or SIGINT; returns the exit code."""
     manager = ServiceManager.claim()
     configure_logs(json=settings.log_format == "json")
+    for name, advice in unknown_variables(os.environ.items()).items():
+        log.warning("unknown environment variable is ignored", variable=name, advice=advice)
 
     async def serve() -> int:
         stop = asyncio.Event()

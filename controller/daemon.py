@@ -53,6 +53,7 @@ from http1.server_log import ServerLog
 from http1.service_manager import READY, STOPPING, ServiceManager
 from http1.site import BoundedSite, Bounds
 from schemas.log_lines import configure_logs
+from schemas.unknown_variables import unknown_variables
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,8 @@ def main(settings: ControllerSettings) -> int:
     """Runs a controller until SIGTERM or SIGINT; returns the exit code."""
     manager = ServiceManager.claim()
     configure_logs(json=settings.log_format == "json", level=settings.log_level)
+    for name, advice in unknown_variables(os.environ.items()).items():
+        log.warning("unknown environment variable is ignored", variable=name, advice=advice)
 
     async def serve() -> int:
         stop = asyncio.Event()

@@ -30,6 +30,7 @@ from http1.forwarded import TrustedProxies
 from http1.listening import open_listeners
 from http1.service_manager import READY, STOPPING, ServiceManager
 from schemas.log_lines import configure_logs
+from schemas.unknown_variables import unknown_variables
 
 _SERVES: Final = b"serves\n"
 _GC_THRESHOLDS: Final = (20_000, 20, 20)  # requests leave few cycles
@@ -53,6 +54,9 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     """
     manager = ServiceManager.claim()
     _configure_logs(settings)
+    # A controller that starts it has the same variables, and has said so.
+    for name, advice in unknown_variables([] if listen_fds else os.environ.items()).items():
+        log.warning("unknown environment variable is ignored", variable=name, advice=advice)
     raise_file_limit()
     count = len(listen_fds) or settings.gateway_processes
     try:

@@ -17,11 +17,13 @@ import privileged_page
 import reason_codes_page
 import settings_page
 import states_page
+import variable_names
 import view_shapes
 
 DOCS: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "../cli/view_shapes.json": view_shapes.page,
+    "../schemas/variable_names.py": variable_names.page,
     "cli.md": cli_page.page,
     "manifest.md": manifest_page.page,
     "metrics.md": metrics_page.page,

@@ -19,7 +19,8 @@ HEAD: Final = """\
 
 A setting comes from the command line, else from the environment, else it has its default. The options stand in
 [Command line](cli.md). `gpuward up` reads the same variables for its controller. A controller passes what concerns
-requests on to the gateway that it starts.
+requests on to the gateway that it starts. A daemon warns at its start of each variable `GPUWARD_...` that none of them
+knows.
 """
 # A settings class that describes a field itself has the last word.
 MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
