@@ -28,8 +28,8 @@ def test_a_typing_error_is_told_with_advice(name: str, advice: str) -> None:
 
 
 def test_what_describes_a_service_of_this_name_is_not_ours() -> None:
-    names = ("GPUWARD_CONTROLLER_SERVICE_HOST", "GPUWARD_CONTROLLER_SERVICE_PORT",
-             "GPUWARD_CONTROLLER_SERVICE_PORT_API", "GPUWARD_CONTROLLER_PORT_8420_TCP", "GPUWARD_CONTROLLER_PORT_8420_TCP_ADDR")  # fmt: skip
+    rests = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_API", "PORT_8420_TCP", "PORT_8420_TCP_ADDR")
+    names = [f"GPUWARD_CONTROLLER_{rest}" for rest in rests]
     assert unknown_variables((name, "10.0.0.1") for name in names) == {}
     assert unknown_variables([("GPUWARD_CONTROLLER_PORT", "tcp://10.0.0.1:8420")]) == {}
     assert list(unknown_variables([("GPUWARD_CONTROLLER_PORT", "8420")])) == ["GPUWARD_CONTROLLER_PORT"]
