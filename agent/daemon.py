@@ -30,6 +30,7 @@ from agent.in_flight import InFlightRequests
 from agent.inventory import InventoryWatch
 from agent.journal import Journal
 from agent.link.context import LinkContext
+from agent.link.controllers import Controllers
 from agent.link.link import Link
 from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
@@ -45,6 +46,7 @@ from agent.processes.probe import Prober
 from agent.processes.process_context import ProcessContext
 from agent.processes.supervisor import Supervisor
 from agent.proxy import Proxy
+from agent.proxy_certificate import proxy_certificate
 from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
@@ -52,6 +54,7 @@ from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings, host_label
 from http1.client import BoundedConnector
 from http1.service_manager import READY, STOPPING, ServiceManager
+from http1.tls.certificate import POLL_S, ServedCertificate
 from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables
 from schemas.wire import SPOKEN, HostFacts, Protocols
@@ -200,10 +203,12 @@ class _Agent:
             docker = None if address is None else DockerEngine(address)
             if docker is not None:
                 stack.push_async_callback(docker.aclose)
+            certificate = proxy_certificate(settings, name)
             proxy = Proxy(
                 *(journal, folders, in_flight, heartbeat, CacheAnswers(fetches)),
                 host=settings.proxy_host,
                 port=settings.proxy_port,
+                certificate=certificate,
             )
             await stack.enter_async_context(proxy)
             process_context = ProcessContext(
@@ -250,12 +255,14 @@ class _Agent:
                 backlog=backlog,
                 clock=boot_clock,
                 heartbeat=heartbeat,
+                controllers=Controllers(settings.controller_urls, settings.ca, settings.data_dir),
+                certificate=lambda: "" if certificate is None else certificate.fingerprint.hex(),
                 spoken=self._spoken,
             )
             link = Link(link_context, self._on_ready)
             log.info("agent started", worker=name, data_dir=str(settings.data_dir), proxy_port=proxy.port)
             self._on_started()
-            await self._serve(link, sampler, supervisor, proxy)
+            await self._serve(link, sampler, supervisor, proxy, certificate)
             log.info("agent stopped", worker=name)
 
     def _host(self, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
@@ -274,12 +281,21 @@ class _Agent:
         host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
         return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
 
-    async def _serve(self, link: Link, sampler: Sampler, supervisor: Supervisor, proxy: Proxy) -> None:
+    async def _serve(
+        self,
+        link: Link,
+        sampler: Sampler,
+        supervisor: Supervisor,
+        proxy: Proxy,
+        certificate: ServedCertificate | None,
+    ) -> None:
         """Runs until the stop or a refusal; then shuts the engines down unless `on_exit` keeps them."""
         linked = asyncio.create_task(link.run(), name="link")
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         sampled = asyncio.create_task(sampler.run(), name="sampler")
-        tasks = (linked, stopped, sampled)
+        tasks = [linked, stopped, sampled]
+        if certificate is not None:
+            tasks.append(asyncio.create_task(_tell_changes(certificate, link), name="certificate"))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if sampled.done():
@@ -299,6 +315,14 @@ class _Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not linked.cancelled() and (error := linked.exception()) is not None:
             raise error
+
+
+async def _tell_changes(certificate: ServedCertificate, link: Link) -> None:
+    """Callers accept what the last hello told, so a new certificate is told at once."""
+    while True:
+        await asyncio.sleep(POLL_S)
+        if await asyncio.to_thread(certificate.look):
+            await link.reconnect("the proxy has a new certificate")
 
 
 def _cgroup_folder(settings: AgentSettings) -> Path | None:

@@ -29,5 +29,9 @@ class RejectedError(UnreachableError):
     """The controller answers, but does not serve this agent now; the message says why."""
 
 
+class CredentialReplacedError(UnreachableError):
+    """The controller has handed over a new credential: the agent connects again with it."""
+
+
 class SpawnError(Exception):
     """A process could not be started; the message is reported as the reason."""

@@ -25,6 +25,8 @@ class Facts(Wire):
     worker: str | None = None
     worker_uid: str | None = None
     credential: str | None = None
+    next_credential: str | None = None  # handed over by the controller, and not used yet
+    previous_credential: str | None = None  # what a controller whose database was restored may know instead
     token_digest: str | None = None  # of the token that was exchanged for the credential
     proxy_secret: str | None = None
     proxy_port: int | None = None

@@ -34,6 +34,7 @@ from http1.reading import MessageError
 from http1.server import Server
 from http1.server_connection import ServerConnection, Service
 from http1.streamed_answer import StreamedAnswer
+from http1.tls.certificate import ServedCertificate
 from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
 READY_PATH: Final = b"/readyz"
@@ -64,8 +65,13 @@ class Proxy:
         *,
         host: str,
         port: int,
+        certificate: ServedCertificate | None = None,
     ) -> None:
-        """`port` 0: the previous start's port, else any free one."""
+        """`port` 0: the previous start's port, else any free one.
+
+        With a certificate the port speaks TLS, and takes plain connections too: those of gateways of older versions,
+        and of health checks. What is safe from others' eyes is the caller's to choose, and newer ones always speak TLS.
+        """
         self._journal = journal
         self._in_flight = in_flight
         self._heartbeat = heartbeat
@@ -75,7 +81,8 @@ class Proxy:
         self._logs = LogReader(journal, folders)
         self._cache = cache
         door = Door(limits_for(connection_bound(raise_file_limit())), name=_NAME)
-        self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS))
+        context = None if certificate is None else lambda: certificate.context
+        self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS), context, plain=True)
         self._engines: Engines | None = None
         self.port = 0
 

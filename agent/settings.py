@@ -1,15 +1,19 @@
 """The agent's settings, validated once: from arguments, the environment (`GPUWARD_AGENT_*`), or defaults."""
 
+import ipaddress
 import os
 import re
 import socket
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent.decide.engine_accounts import EngineUser, parse_engine_user
+from schemas.addresses import addresses_in
+from schemas.certificate_files import check_pair
 from schemas.fields import NAME_PATTERN
 from schemas.quantities import SizeMib
 from schemas.worker_labels import configured_labels
@@ -46,11 +50,18 @@ def host_label(hostname: str | None = None) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", first)[:_LABEL_MAX].strip("-") or "worker"
 
 
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
 class AgentSettings(BaseSettings):
     """The settings of one agent.
 
     Attributes:
-        controller_url: the controller's address, such as http://10.0.0.1:8080.
+        controller_url: the controller's address, such as http://10.0.0.1:8080; or those of several, with commas.
         join_token: needed at the first start only.
         join_token_file: a file with the token; read when the token is needed.
         name: the worker's name. None: the journal's, else the host's name.
@@ -73,6 +84,12 @@ class AgentSettings(BaseSettings):
             as `engine_user` says, else as the agent, for root without capabilities.
         engine_user: account as which engines run, `USER[:GROUP]`; or a range of uids `FIRST-LAST[:GROUP]`, of which
             each instance gets one of its own. None: as the agent.
+        tls_cert: certificate of the proxy, in PEM. None: the agent makes one for itself.
+        tls_key: its key.
+        proxy_tls: whether callers of the proxy are told a certificate, and so speak TLS. `auto`: unless the
+            controller is on this host and no other address is advertised.
+        ca: the authority of the controller's certificate, in PEM. None: the one that the join token named, else the
+            system's.
         log_format: format of the logs that `daemon.main` writes.
     """
 
@@ -80,7 +97,7 @@ class AgentSettings(BaseSettings):
         env_prefix="GPUWARD_AGENT_", frozen=True, extra="forbid", populate_by_name=True, validate_default=True
     )
 
-    controller_url: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/.*)?$")]
+    controller_url: str
     join_token: SecretStr | None = Field(
         default=None,
         validation_alias=AliasChoices("join_token", "GPUWARD_JOIN_TOKEN", "GPUWARD_AGENT_JOIN_TOKEN"),
@@ -106,12 +123,21 @@ class AgentSettings(BaseSettings):
     docker: str = "auto"
     container_user: str | None = None
     engine_user: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    proxy_tls: Literal["auto", "on", "off"] = "auto"
+    ca: Path | None = None
     log_format: Literal["console", "json"] = "console"
 
     @field_validator("controller_url")
     @classmethod
-    def _no_trailing_slash(cls, value: str) -> str:
-        return value.rstrip("/")
+    def _addresses(cls, value: str) -> str:
+        return ",".join(addresses_in(value))
+
+    @property
+    def controller_urls(self) -> tuple[str, ...]:
+        """The addresses of the controllers."""
+        return tuple(self.controller_url.split(","))
 
     @field_validator("data_dir", "cache_dir")
     @classmethod
@@ -169,6 +195,18 @@ class AgentSettings(BaseSettings):
         if self.join_token is not None and self.join_token_file is not None:
             raise ValueError("join_token and join_token_file: both are set; set one of them")
         return self
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        check_pair(self)
+        return self
+
+    def speaks_tls(self) -> bool:
+        """Whether callers of the proxy are told its certificate."""
+        if self.proxy_tls != "auto":
+            return self.proxy_tls == "on"
+        known = [*self.controller_urls, *([] if self.advertise is None else [f"//{self.advertise}"])]
+        return not all(_is_loopback(urlsplit(address).hostname) for address in known)
 
     def cgroup_folder(self) -> Path | None:
         """The folder that `cgroup` names; None: it names none."""

@@ -28,7 +28,10 @@ def _print_version(wanted: bool) -> None:
 def remember_flags(
     ctx: typer.Context,
     url: Annotated[
-        str | None, typer.Option("--url", envvar="GPUWARD_URL", show_envvar=True, help="URL of the controller.")
+        str | None,
+        typer.Option(
+            "--url", envvar="GPUWARD_URL", show_envvar=True, metavar="URL[,URL]", help="URL of the controller."
+        ),
     ] = None,
     key: Annotated[
         str | None,

@@ -7,12 +7,15 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, NO_HEADERS, Answer, Api, NoAnswerError
+from cli.client_tls import client_context
 from cli.connection import Connection
 from cli.errors import UsageError
+from cli.several_addresses import several, shown
 
 _REUSED_S: Final = 5.0  # servers close a connection that rests for longer
 _UNSAFE_IN_PATHS: Final = "/:@!$&'()*+,;=-._~%"
@@ -25,7 +28,7 @@ class BlockingTransport:
         UsageError: the URL names no host or no valid port, or the key has characters that no header takes.
     """
 
-    def __init__(self, url: str, key: str | None) -> None:
+    def __init__(self, url: str, key: str | None, ca: Path | None = None) -> None:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -37,14 +40,19 @@ class BlockingTransport:
             raise UsageError("GPUWARD_API_KEY (--api-key): has characters that no key has")
         secure = parts.scheme == "https"
         usual = http.client.HTTPS_PORT if secure else http.client.HTTP_PORT
-        connection = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        at = usual if port is None else port
         try:
-            self._connection = connection(host, usual if port is None else port)
+            self._connection = (
+                http.client.HTTPSConnection(host, at, context=client_context(ca))
+                if secure
+                else http.client.HTTPConnection(host, at)
+            )
         except http.client.InvalidURL as error:
             raise UsageError(f"GPUWARD_URL (--url): {url!r} is not a valid URL: {error}") from None
         self._prefix = parts.path
         self._headers = {**HEADERS, **({"Authorization": f"Bearer {key}"} if key is not None else {})}
         self._used_at = 0.0
+        self._sent = False  # whether the request may have reached the server
         self._socket: socket.socket | None = None  # of the answer that is read
 
     def close(self) -> None:
@@ -66,7 +74,7 @@ class BlockingTransport:
             return Answer(response.status, _fields(response), self._read(response, deadline))
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             self.close()
-            raise NoAnswerError(_why(error)) from error
+            raise NoAnswerError(_why(error), sent=self._sent) from error
         finally:
             self._used_at = time.monotonic()
 
@@ -86,7 +94,7 @@ class BlockingTransport:
                 yield chunk
             _end(response)
         except (OSError, UnicodeError, http.client.HTTPException) as error:
-            raise NoAnswerError(_why(error)) from error
+            raise NoAnswerError(_why(error), sent=self._sent) from error
         finally:
             if response is not None:
                 response.close()  # else it keeps the socket open, and an engine at work
@@ -102,12 +110,13 @@ class BlockingTransport:
         deadline: float,
         more_headers: Mapping[str, str] = NO_HEADERS,
     ) -> http.client.HTTPResponse:
-        connection = self._connection
+        connection, self._sent = self._connection, False
         if connection.sock is not None and (time.monotonic() - self._used_at > _REUSED_S or _has_news(connection.sock)):
             connection.close()
         if connection.sock is None:
             connection.timeout = CONNECT_S
             connection.connect()
+        self._sent = True
         self._socket = connection.sock  # which the connection forgets where the server ends it after the answer
         self._let_take(deadline)
         headers = {**self._headers, **more_headers}
@@ -140,11 +149,12 @@ class BlockingTransport:
 @contextmanager
 def connected(connection: Connection) -> Iterator[Api]:
     """A client for a verb without an event loop. It has not made a request yet."""
-    transport = BlockingTransport(connection.url, connection.key)
+    transports = [BlockingTransport(url, connection.key, connection.ca) for url in connection.urls]
     try:
-        yield Api(transport, connection.url)
+        yield Api(several(transports), shown(connection.urls))
     finally:
-        transport.close()
+        for transport in transports:
+            transport.close()
 
 
 def _has_news(kept: socket.socket) -> bool:

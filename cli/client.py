@@ -31,7 +31,15 @@ class Answer(NamedTuple):
 
 
 class NoAnswerError(Exception):
-    """The server cannot be reached, or did not answer in time; the message says why."""
+    """The server cannot be reached, or did not answer in time; the message says why.
+
+    Attributes:
+        sent: whether a part of the request may have reached it.
+    """
+
+    def __init__(self, why: str, *, sent: bool = True) -> None:
+        super().__init__(why)
+        self.sent = sent
 
 
 class Transport(Protocol):

@@ -18,10 +18,22 @@ _SYSTEM_DATA_DIR: Final = Path("/var/lib/gpuward")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Base URL without a trailing slash, and API key; None: no key was found."""
+    """A controller, or several that share a database.
+
+    Attributes:
+        url: base URL without a trailing slash; those of several with commas.
+        key: of the API; None: none was found.
+        ca: the authority of the controller's certificate; None: that of the system.
+    """
 
     url: str
     key: str | None
+    ca: Path | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The base URLs."""
+        return tuple(self.url.split(","))
 
 
 def default_data_dir(environ: Mapping[str, str], *, root: bool) -> Path:
@@ -76,14 +88,21 @@ def find_connection(
     named = named_context(context, environ) if not url else None
     if named is not None:
         found = read_contexts(contexts_file(environ)).get(named)
-        return Connection(valid_url(found.url, f"context {named}"), key or found.key)
+        ca = found.ca if found.ca is not None else _ca_in(environ)
+        return Connection(valid_url(found.url, f"context {named}"), key or found.key, ca)
+    ca = _ca_in(environ)
     url, key = url or environ.get("GPUWARD_URL"), key or environ.get("GPUWARD_API_KEY")
     if url and key:
-        return Connection(valid_url(url, _URL_NAMES), key)
+        return Connection(valid_url(url, _URL_NAMES), key, ca)
     folders = data_dirs if data_dirs is not None else (_SYSTEM_DATA_DIR, _user_data_dir(environ))
     stored = [*_context_in_use(environ), *_first_complete(folders)]
     address = valid_url(url or (stored[0].url if stored else _DEFAULT_URL), _URL_NAMES)
-    return Connection(address, key or next((one.key for one in stored if one.url == address), None))
+    same = next((one for one in stored if one.url == address), Connection(address, None))
+    return Connection(address, key or same.key, ca if ca is not None else same.ca)
+
+
+def _ca_in(variables: Mapping[str, str]) -> Path | None:
+    return Path(found).expanduser() if (found := variables.get("GPUWARD_CA")) else None
 
 
 def named_context(flag: str | None, environ: Mapping[str, str]) -> str | None:
@@ -92,26 +111,28 @@ def named_context(flag: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def valid_url(text: str, named: str) -> str:
-    """The URL without a trailing slash.
+    """The URL, or several with commas, each without a trailing slash.
 
     Raises:
-        UsageError: it is not valid. The message has `named`, the option or variable.
+        UsageError: one is not valid. The message has `named`, the option or variable.
     """
-    if not text.startswith(("http://", "https://")):
-        raise UsageError(f"{named}: {text!r} is not a valid URL; write one such as {_DEFAULT_URL}")
-    return text.rstrip("/")
+    found = [one.strip() for one in text.split(",") if one.strip()]
+    for one in found or [text]:
+        if not one.startswith(("http://", "https://")):
+            raise UsageError(f"{named}: {one!r} is not a valid URL; write one such as {_DEFAULT_URL}")
+    return ",".join(dict.fromkeys(one.rstrip("/") for one in found))
 
 
 def _context_in_use(environ: Mapping[str, str]) -> list[Connection]:
     found = read_contexts(contexts_file(environ)).current()
-    return [] if found is None else [Connection(found.url, found.key)]
+    return [] if found is None else [Connection(found.url, found.key, found.ca)]
 
 
 def _first_complete(folders: Iterable[Path]) -> list[Connection]:
     for folder in folders:
         found = read_client_env(folder / CLIENT_ENV)
         if "GPUWARD_URL" in found and "GPUWARD_API_KEY" in found:
-            return [Connection(found["GPUWARD_URL"].rstrip("/"), found["GPUWARD_API_KEY"] or None)]
+            return [Connection(found["GPUWARD_URL"].rstrip("/"), found["GPUWARD_API_KEY"] or None, _ca_in(found))]
     return []
 
 

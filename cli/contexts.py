@@ -24,10 +24,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Base URL of a controller without a trailing slash, and a key of its API."""
+    """Base URL of a controller without a trailing slash, a key of its API, and the authority of its certificate."""
 
     url: str
     key: str = field(repr=False)
+    ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,10 @@ def read_contexts(file: Path) -> Contexts:
 
 
 def _contexts_of(data: Any) -> Contexts:
-    by_name = {str(name): Context(str(one["url"]), str(one["key"])) for name, one in data["contexts"].items()}
+    by_name = {
+        str(name): Context(str(one["url"]), str(one["key"]), Path(one["ca"]) if one.get("ca") else None)
+        for name, one in data["contexts"].items()
+    }
     return Contexts(by_name, None if data.get("in_use") is None else str(data["in_use"]))
 
 
@@ -166,7 +170,10 @@ def _lock(descriptor: int, file: Path) -> None:
 
 def _write(file: Path, contexts: Contexts) -> None:
     """Writes a draft and puts it in the file's place, so that a crash leaves the old or the new one."""
-    kept = {name: {"url": one.url, "key": one.key} for name, one in contexts.by_name.items()}
+    kept = {
+        name: {"url": one.url, "key": one.key, **({} if one.ca is None else {"ca": str(one.ca)})}
+        for name, one in contexts.by_name.items()
+    }
     text = json.dumps({"in_use": contexts.in_use, "contexts": kept}, indent=2) + "\n"
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)

@@ -35,6 +35,21 @@ GatewayProcessesOption = Annotated[
     int | None,
     typer.Option("--gateway-processes", min=1, max=64, help="Number of processes of its gateway. Default: 1."),
 ]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="Certificate of the port, in PEM. With it the port speaks TLS."),
+]
+TlsKeyOption = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="Key of the certificate, in PEM, without a passphrase.")
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", metavar="FILE", help="Authority of the certificate, where systems do not know it."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", help="Authority of the controller's certificate. Default: the system's."),
+]
 _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schemas")
 
 

@@ -10,12 +10,16 @@ from typing import Annotated
 import typer
 
 from cli.daemon_options import (
+    CaOption,
     DataDirOption,
     GatewayProcessesOption,
     HostOption,
     PortOption,
     ProxyOption,
     SimulateOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
     missing_library,
 )
 from cli.daemon_settings import labels_of, validated
@@ -27,7 +31,7 @@ app.add_typer(gateways.gateway, name="gateway")
 
 
 @app.command()
-def controller(
+def controller(  # noqa: PLR0917 - options of a command
     host: HostOption = None,
     port: PortOption = None,
     data_dir: DataDirOption = None,
@@ -40,6 +44,9 @@ def controller(
         typer.Option("--gateway/--no-gateway", help="Run a gateway as a child, which owns the port. Default: yes."),
     ] = None,
     gateway_processes: GatewayProcessesOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
 ) -> None:
     """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
     try:
@@ -56,6 +63,9 @@ def controller(
         trusted_proxy=trusted_proxy or None,
         gateway=gateway,
         gateway_processes=gateway_processes,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
     )
     raise typer.Exit(main(settings))
 
@@ -65,7 +75,11 @@ def gateway(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
     controller_at: Annotated[
         str | None,
-        typer.Option("--controller", metavar="ADDRESS", help="URL of the controller's API, or the path of its socket."),
+        typer.Option(
+            "--controller",
+            metavar="ADDRESS",
+            help="URL of the controller's API, those of several with commas, or the path of its socket.",
+        ),
     ] = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -82,6 +96,9 @@ def gateway(  # noqa: PLR0917 - options of a command
         int | None,
         typer.Option("--processes", min=1, max=64, help="Number of processes that serve the port. Default: 1."),
     ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    ca: CaOption = None,
     listen_fds: Annotated[str, typer.Option("--listen-fds", hidden=True)] = "",
 ) -> None:
     """Run a gateway: it answers requests to models, and passes all else on to a controller."""
@@ -101,6 +118,9 @@ def gateway(  # noqa: PLR0917 - options of a command
         database_url=database_url,
         trusted_proxy=trusted_proxy or None,
         gateway_processes=processes,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        ca=ca,
     )
     raise typer.Exit(main(settings, listen_fds=[int(fd) for fd in listen_fds.split(",") if fd]))
 
@@ -109,7 +129,7 @@ def gateway(  # noqa: PLR0917 - options of a command
 def agent(
     *,
     controller_url: Annotated[
-        str | None, typer.Option("--controller", metavar="URL", help="URL of the controller.")
+        str | None, typer.Option("--controller", metavar="URL[,URL]", help="URL of the controller, or of several.")
     ] = None,
     join_token: Annotated[
         str | None,
@@ -185,6 +205,17 @@ def agent(
             "own. Default: the agent's own.",
         ),
     ] = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    proxy_tls: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy-tls",
+            metavar="MODE",
+            help="TLS between gateways and this host: on, off, or auto: on unless the controller is on this host too.",
+        ),
+    ] = None,
+    ca: CaOption = None,
 ) -> None:
     """Run an agent on this host. It joins a controller and runs engines."""
     try:
@@ -211,5 +242,9 @@ def agent(
         reserve_gpu_memory=reserve_gpu_memory,
         container_user=container_user,
         engine_user=engine_user,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        proxy_tls=proxy_tls,
+        ca=ca,
     )
     raise typer.Exit(main(settings))

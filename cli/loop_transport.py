@@ -1,6 +1,7 @@
 """Requests from within an event loop, for what waits or follows: aiohttp."""
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -8,18 +9,21 @@ from typing import Final
 import aiohttp
 
 from cli.client import ANSWER_S, CHUNK_BYTES, CONNECT_S, HEADERS, NO_HEADERS, Answer, Api, NoAnswerError
+from cli.client_tls import client_context
 from cli.connection import Connection
+from cli.several_addresses import several, shown
 
 _STREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
 
 
 class LoopTransport:
-    """Requests to one server. `session` is open; the caller closes it."""
+    """Requests to one server. `session` is open; the caller closes it. `tls`: what is accepted; None: no TLS."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, tls: ssl.SSLContext | None = None) -> None:
         self._session = session
         self._url = url
+        self._tls = True if tls is None else tls
 
     async def exchange(
         self,
@@ -33,11 +37,11 @@ class LoopTransport:
         sent = {**headers, **({"Content-Type": "application/json"} if body is not None else {})}
         try:
             async with self._session.request(
-                method, self._url + target, params=query, data=body, headers=sent, allow_redirects=False
+                method, self._url + target, params=query, data=body, headers=sent, allow_redirects=False, ssl=self._tls
             ) as response:
                 return await _answer(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise NoAnswerError(_why(error)) from error
+            raise NoAnswerError(_why(error), sent=_was_sent(error)) from error
 
     async def stream(
         self, target: str, query: Mapping[str, str], body: bytes | None = None
@@ -53,6 +57,7 @@ class LoopTransport:
                 headers=headers,
                 timeout=_STREAM_TIMEOUT,
                 allow_redirects=False,
+                ssl=self._tls,
             ) as response:
                 if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
                     yield await _answer(response)
@@ -60,7 +65,7 @@ class LoopTransport:
                 async for chunk in response.content.iter_chunked(CHUNK_BYTES):
                     yield chunk
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise NoAnswerError(_why(error)) from error
+            raise NoAnswerError(_why(error), sent=_was_sent(error)) from error
 
 
 @asynccontextmanager
@@ -70,7 +75,14 @@ async def connect(connection: Connection) -> AsyncIterator[Api]:
     if connection.key is not None:
         headers["Authorization"] = f"Bearer {connection.key}"
     async with aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT) as session:
-        yield Api(LoopTransport(session, connection.url), connection.url)
+        secure = any(url.startswith("https:") for url in connection.urls)
+        tls = client_context(connection.ca) if secure else None
+        yield Api(several([LoopTransport(session, url, tls) for url in connection.urls]), shown(connection.urls))
+
+
+def _was_sent(error: Exception) -> bool:
+    """Whether the request may have reached the server."""
+    return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
 async def _answer(response: aiohttp.ClientResponse) -> Answer:

@@ -56,6 +56,7 @@ VERBS: Final = (
     Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others."),
     Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
     Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
+    Verb("ca", "cli.verbs.ca", "Manage a private certificate authority for TLS."),
     Verb("join-token", "cli.verbs.access", "Manage the tokens with which agents join."),
     Verb("key", "cli.key_verb", "Manage API keys."),
     Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),

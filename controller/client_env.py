@@ -10,8 +10,10 @@ class ClientEnvError(Exception):
     """The file cannot be written; the message says why and what to do."""
 
 
-def write_client_env(data_dir: Path, url: str, key: str | None) -> None:
+def write_client_env(data_dir: Path, url: str, key: str | None, ca: Path | None = None) -> None:
     """Writes the file atomically with mode 0600; without a new key it keeps the one in the existing file.
+
+    `ca`: the certificate of the authority by which clients know the controller; None: those of their system.
 
     Raises:
         ClientEnvError: the folder cannot be written.
@@ -21,6 +23,8 @@ def write_client_env(data_dir: Path, url: str, key: str | None) -> None:
     try:
         kept = key or stored_key(data_dir)
         lines = [f"GPUWARD_URL={url}\n"]
+        if ca is not None:
+            lines.append(f"GPUWARD_CA={ca.absolute()}\n")
         if kept is not None:
             lines.append(f"GPUWARD_API_KEY={kept}\n")
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -39,6 +43,12 @@ def write_client_env(data_dir: Path, url: str, key: str | None) -> None:
 def stored_url(data_dir: Path) -> str | None:
     """The URL in the file; None without one."""
     return _existing(data_dir / FILE_NAME, "GPUWARD_URL")
+
+
+def stored_ca(data_dir: Path) -> Path | None:
+    """The authority's certificate in the file; None without one."""
+    found = _existing(data_dir / FILE_NAME, "GPUWARD_CA")
+    return None if found is None else Path(found)
 
 
 def stored_key(data_dir: Path) -> str | None:

@@ -35,6 +35,7 @@ from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.tasks import unless_stopped
+from controller.serving_tls import ServingTls, ServingTlsError, serving_tls
 from controller.settings import ControllerSettings
 from controller.store.access.key_reads import KEY_PREFIX, Principal, hash_secret
 from controller.store.access.secrets import resolve_secrets
@@ -131,6 +132,7 @@ async def run_controller(
     """
     raise_file_limit()  # before the embedded server starts, which inherits it
     try:
+        tls = serving_tls(settings)
         async with contextlib.AsyncExitStack() as stack:
             opening = _open_database(settings, stack)
             database = await unless_stopped(stop, opening, limit_s=_OPENING_ENDS_S)
@@ -138,8 +140,15 @@ async def run_controller(
                 log.info("stopped before the database was open")
                 return 0
             local_keys = {} if local_key is None else {hash_secret(local_key): _LOCAL}
-            await _Controller(settings, database, local_keys, gateway_log).run(stop, on_ready)
-    except (ControllerError, CannotOpenError, EmbeddedPostgresError, DatabaseUrlError, SchemaTooNewError) as error:
+            await _Controller(settings, database, local_keys, gateway_log, tls).run(stop, on_ready)
+    except (
+        ControllerError,
+        CannotOpenError,
+        EmbeddedPostgresError,
+        DatabaseUrlError,
+        SchemaTooNewError,
+        ServingTlsError,
+    ) as error:
         log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
     return 0
@@ -163,14 +172,18 @@ class _Controller:
         database: Database,
         local_keys: Mapping[bytes, Principal],
         gateway_log: Path | None,
+        tls: ServingTls | None,
     ) -> None:
         self._settings = settings
+        self._tls = tls
         self._gateway_log = gateway_log
         self._database = database
         self._client_env_written = False
         clock = SystemClock()
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        if tls is not None:
+            metrics.certificate(lambda: tls.certificate.expires_s, lambda: tls.certificate.problem)
         proxies = TrustedProxies(settings.trusted_proxy)
         self._connections = Bounds(
             limits_for(connection_bound(raise_file_limit())),
@@ -200,6 +213,7 @@ class _Controller:
             metrics=HubMetrics(registry),
             serves=lambda request: self._connections.serve(request, agent=True) is None,
             unreachable_after_s=settings.unreachable_after_s,
+            rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         )
         self._lag = LoopLag(clock)
         self._leading = Leading(
@@ -211,7 +225,13 @@ class _Controller:
                 database=database.share(_API_CONNECTIONS),
                 changes=self._changes,
                 leadership=lambda: (self._lease.term is not None, self._lease.term),
-                readiness=Readiness(database, self._feed, self._leader, lambda: self._client_env_written),
+                readiness=Readiness(
+                    database,
+                    self._feed,
+                    self._leader,
+                    lambda: self._client_env_written,
+                    None if tls is None else tls.check,
+                ),
                 loop_lag=self._lag.seconds,
                 analyse=partial(analyse_now, ModelCache(clock.monotonic)),
                 registry=registry,
@@ -228,6 +248,7 @@ class _Controller:
                     "" if settings.gateway_secret is None else settings.gateway_secret.get_secret_value()
                 ),
                 local_keys=local_keys,
+                authority=None if tls is None else tls.known_authority(),
             ),
             more_routes=self._hub.routes(),
         )
@@ -254,6 +275,8 @@ class _Controller:
                     group.create_task(self._hub.run(), name="hub"),
                     group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
+                if self._tls is not None:
+                    tasks.append(group.create_task(self._tls.run(), name="certificate"))
                 if gateway is not None:
                     await unless_stopped(stop, gateway.start(), limit_s=_HTTP_CLOSE_S)
                 failure = await self._make_ready(url, stop, on_ready)
@@ -278,7 +301,8 @@ class _Controller:
     ) -> ControllerError | None:
         """Writes client.env, then calls back, unless `stop` is set before. Returns why the file cannot be written."""
         try:
-            writing = publish_client_env(self._database, self._settings.data_dir, url)
+            ca = None if self._tls is None else self._tls.ca
+            writing = publish_client_env(self._database, self._settings.data_dir, url, ca)
             if await unless_stopped(stop, writing, limit_s=_HTTP_CLOSE_S):
                 self._client_env_written = True
                 on_ready(url)
@@ -288,7 +312,7 @@ class _Controller:
 
     async def _listen(self, runner: web.AppRunner) -> tuple[str, GatewayProcess | None]:
         """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
-        settings = self._settings
+        settings, tls = self._settings, self._tls
         api = await serve_socket(runner, self._connections, settings.data_dir)
         listening: list[socket.socket] | None = None
         try:
@@ -296,18 +320,20 @@ class _Controller:
                 listening = await bind(settings.host, settings.port, settings.gateway_processes)
                 address = listening[0].getsockname()
             else:
-                site = BoundedSite(runner, self._connections, settings.host, settings.port)
+                context = None if tls is None else lambda: tls.certificate.context
+                site = BoundedSite(runner, self._connections, settings.host, settings.port, context)
                 await site.start()
                 address = next(one for one in runner.addresses if isinstance(one, tuple))
         except OSError as error:
             where, why = f"{settings.host}:{settings.port}", error.strerror or error
             raise ControllerError(f"cannot listen on {where}: {why}; choose another port with --port") from error
         host, port = address[:2]
-        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host  # noqa: S104
-        url = f"http://{shown}:{port}"
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}" if tls is None else tls.url(shown, port)
         if listening is None:
             return url, None
-        return url, GatewayProcess(settings, listening, api, self._database.dsn, self._gateway_log)
+        files = None if tls is None else tls.files
+        return url, GatewayProcess(settings, listening, api, self._database.dsn, self._gateway_log, files)
 
     def _hint(self, kind: str, id_: str | None) -> None:
         self._leading.hint(kind, id_)  # first: it may end computations

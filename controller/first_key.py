@@ -19,7 +19,7 @@ _WAIT_LOGGED_S: Final = 10.0
 _RETRY_S: Final = 0.5
 
 
-async def publish_client_env(database: Database, folder: Path, url: str) -> bool:
+async def publish_client_env(database: Database, folder: Path, url: str, ca: Path | None = None) -> bool:
     """Writes client.env, with the first administrator's key at the first start. Waits for the database; returns True.
 
     Raises:
@@ -28,9 +28,9 @@ async def publish_client_env(database: Database, folder: Path, url: str) -> bool
     waiting = LogLimit(_WAIT_LOGGED_S)
     while True:
         try:
-            first = await create_first_key(database, keep=lambda key: write_client_env(folder, url, key))
+            first = await create_first_key(database, keep=lambda key: write_client_env(folder, url, key, ca))
             if first is None:
-                write_client_env(folder, url, None)
+                write_client_env(folder, url, None, ca)
                 await _warn_of_revoked_key(database, folder)
         except DATABASE_ERRORS as error:
             if waiting.admit("database") is not None:

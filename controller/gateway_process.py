@@ -41,16 +41,24 @@ class GatewayProcess:
         api: path of the controller's socket.
         dsn: of the database.
         output: file for its log; None: this process's stderr.
+        tls: certificate and key that the port shows; None: it speaks no TLS.
     """
 
     def __init__(
-        self, settings: ControllerSettings, listening: Sequence[socket.socket], api: Path, dsn: str, output: Path | None
+        self,
+        settings: ControllerSettings,
+        listening: Sequence[socket.socket],
+        api: Path,
+        dsn: str,
+        output: Path | None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         self._settings = settings
         self._listening = listening
         self._api = api
         self._dsn = dsn
         self._output = output
+        self._tls = tls
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -144,8 +152,10 @@ class GatewayProcess:
 
     def _environment(self) -> dict[str, str]:
         settings = self._settings
+        tls = {} if self._tls is None else {"GPUWARD_TLS_CERT": str(self._tls[0]), "GPUWARD_TLS_KEY": str(self._tls[1])}
         return {
             **os.environ,
+            **tls,
             "GPUWARD_DATABASE_URL": self._dsn,
             "GPUWARD_TRUSTED_PROXY": ",".join(str(network) for network in settings.trusted_proxy),
             "GPUWARD_BODIES_IN_FLIGHT": f"{settings.bodies_in_flight}MiB",

@@ -47,7 +47,7 @@ class LoopLag:
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, ledger, change feed, a known leader, the file for clients.
+    """The checks behind /readyz: database, migrations, ledger, change feed, leader, client.env, the certificate.
 
     Anything may ask, without a key. So the database is asked once at a time, and what it said is kept for a moment.
     """
@@ -58,11 +58,13 @@ class Readiness:
         feed: ChangeFeed,
         leader_known: Callable[[], Awaitable[str]],
         client_env_written: Callable[[], bool],
+        certificate: Callable[[], Check] | None = None,
     ) -> None:
         self._database = database
         self._feed = feed
         self._leader_known = leader_known
         self._client_env_written = client_env_written
+        self._certificate = certificate
         self._asking = asyncio.Lock()
         self._kept: tuple[float, dict[str, Check]] = (float("-inf"), {})
 
@@ -79,6 +81,7 @@ class Readiness:
             **database,
             "listener": self._listens(),
             "client_env": Check(ok=written, message="" if written else "client.env is not written yet"),
+            **({} if self._certificate is None else {"certificate": self._certificate()}),
         }
 
     async def _ask_database(self) -> dict[str, Check]:

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from controller.client_env import FILE_NAME, ClientEnvError, stored_url, write_client_env
+from controller.client_env import FILE_NAME, ClientEnvError, stored_ca, stored_url, write_client_env
 from controller.open_database import OPENING_ERRORS, CannotOpenError, reason_to_end
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
@@ -70,7 +70,12 @@ async def _reset(settings: ControllerSettings, folder: Path) -> Path:
         url = stored_url(folder) or f"http://127.0.0.1:{settings.port}"
         try:
             with acting("host"):
-                await create_key(database, "admin", name=KEY_NAME, keep=lambda key: write_client_env(folder, url, key))
+                await create_key(
+                    database,
+                    "admin",
+                    name=KEY_NAME,
+                    keep=lambda key: write_client_env(folder, url, key, stored_ca(folder)),
+                )
         except DATABASE_ERRORS as error:
             raise KeyResetError(
                 f"the database at {describe_dsn(database.dsn)} did not take the key: {error}; "

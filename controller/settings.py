@@ -5,9 +5,9 @@ import os
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from controller.domain.gpu_prices import GpuPrices, prices_of
@@ -16,6 +16,7 @@ from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
+from schemas.certificate_files import check_pair
 from schemas.manifest.docker import image_text
 from schemas.quantities import SizeMib
 
@@ -100,6 +101,17 @@ class ControllerSettings(BaseSettings):
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
     gpu_hour_prices: Annotated[dict[str, Decimal], NoDecode, BeforeValidator(_prices)] = {}  # by words of a GPU's model
     currency: str = Field("", validate_default=True)  # of the prices
+
+    rotate_credentials_days: Annotated[float, Field(gt=0, le=3650)] = 30.0  # age at which an agent's is replaced
+    # TLS on the public port: a certificate and its key, in PEM. None: those of `gpuward ca init`, if there are some.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None  # the authority that join tokens and client.env name; None: one that all clients know
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        check_pair(self)
+        return self
 
     @field_validator("currency")
     @classmethod

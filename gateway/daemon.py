@@ -6,11 +6,12 @@ import gc
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
@@ -22,15 +23,19 @@ from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
 from gateway.prefork import serve_forked
-from gateway.settings import GatewaySettings, address_of, part_of
+from gateway.settings import GatewaySettings, addresses_of, part_of
 from gateway.siblings import Sockets, bind_sockets
 from http1.bodies import Bodies
 from http1.files import raise_file_limit
 from http1.forwarded import TrustedProxies
 from http1.listening import open_listeners
 from http1.service_manager import READY, STOPPING, ServiceManager
+from http1.tls.pinned import trusting
 from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables
+
+if TYPE_CHECKING:  # slow to import
+    from http1.tls.certificate import ServedCertificate
 
 _SERVES: Final = b"serves\n"
 _GC_THRESHOLDS: Final = (20_000, 20, 20)  # requests leave few cycles
@@ -61,9 +66,11 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     count = len(listen_fds) or settings.gateway_processes
     try:
         check_url(settings.database_url.get_secret_value())
+        certificate_of(settings)  # each process reads it for itself
+        authority_of(settings)
         listening = _listening(settings, listen_fds)
         sockets = bind_sockets(count) if count > 1 else None
-    except (OSError, DatabaseUrlError) as error:
+    except (OSError, DatabaseUrlError, UnusableCertificateError) as error:
         log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
 
@@ -142,10 +149,13 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
     database = await open_lazily(settings.database_url.get_secret_value())
     count = 1 if place.sockets is None else len(place.sockets.bound)
     changes = ChangeFanout()
+    certificate = certificate_of(settings)
+    addresses = addresses_of(settings.controller, authority_of(settings))
     gateway = Gateway(
         database,
         changes,
-        address_of(settings.controller),
+        addresses[0],
+        others=addresses[1:],
         name=_name(place, count),
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
@@ -157,7 +167,9 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         client_stall_s=settings.client_stall,
         number=place.number,
         sockets=place.sockets,
+        certificate=certificate,
     )
+    watching = [] if certificate is None else [asyncio.create_task(certificate.watch(), name="certificate")]
     feed = asyncio.create_task(publish_changes(database, changes), name="change-feed")
     try:
         await gateway.start(place.listening)
@@ -165,6 +177,8 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         on_ready()
         place.manager.tell(READY)
         watch = Watch({feed, *gateway.tasks})
+        tell(READY)
+        watch = Watch({feed, *watching, *gateway.tasks})
         await watch.until_stopped(stop)
         if not watch.failed:
             place.manager.tell(STOPPING)
@@ -175,11 +189,46 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             watch.failed |= not await gateway.stop()
     finally:
         with end_at_last(0.0):
-            feed.cancel()
-            await asyncio.wait([feed], timeout=_END_LIMIT_S)
+            for task in (feed, *watching):
+                task.cancel()
+            await asyncio.wait([feed, *watching], timeout=_END_LIMIT_S)
             await in_time("database", partial(_close, database), 2 * _END_LIMIT_S)
     log.info("gateway stopped")
     return 1 if watch.failed else 0
+
+
+def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
+    """The certificate that the settings name; None: the port speaks no TLS.
+
+    Raises:
+        UnusableCertificateError: its files cannot be used.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    from http1.tls.certificate import CertificateError, ServedCertificate  # noqa: PLC0415 - slow to import
+
+    try:
+        return ServedCertificate(settings.tls_cert, settings.tls_key)
+    except CertificateError as error:
+        raise UnusableCertificateError(f"--tls-cert, --tls-key: {error}") from error
+
+
+def authority_of(settings: GatewaySettings) -> ssl.SSLContext | None:
+    """Verifies controllers at `https://`; None: there is none.
+
+    Raises:
+        UnusableCertificateError: the authority's file cannot be used.
+    """
+    if "https://" not in settings.controller:
+        return None
+    try:
+        return trusting(settings.ca)
+    except OSError as error:
+        raise UnusableCertificateError(f"--ca: {settings.ca} cannot be used: {error.strerror or error}") from error
+
+
+class UnusableCertificateError(Exception):
+    """The files of the certificate cannot be used; the message says what to do."""
 
 
 async def _close(database: Database) -> None:

@@ -53,15 +53,17 @@ async def fetch(controller: Controller, path: bytes, fields: Fields, limit_s: fl
         FetchError: there is none within the limit.
     """
     collected = _Collected()
-    connection = None
+    connection, asked = None, controller.address
     try:
         async with asyncio.timeout(limit_s):
-            connection = await controller.pool.connect(controller.address)
+            connection = await controller.connect()
+            asked = controller.address
             sent = [(b"host", b"controller"), *fields, *controller.credential(), (b"connection", b"close")]
             connection.begin(request_bytes(b"GET", path, sent), collected, chunked=False)
             connection.end()
             why = await collected.over
     except (ConnectError, TimeoutError) as error:
+        controller.silent(asked)
         raise FetchError(str(error) or "no answer in time") from error
     finally:
         if connection is not None:

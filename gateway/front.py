@@ -23,7 +23,7 @@ from gateway.request_body import BadRequestError, check_charset
 from gateway.served_name import ServedName
 from gateway.unserved import model_not_found
 from http1.connections import Refusal
-from http1.forwarded import Origin, TrustedProxies
+from http1.forwarded import TrustedProxies
 from http1.handler import DROPPED, Handler
 from http1.head import Fields, RequestHead
 from http1.malformed_log import MalformedLog
@@ -164,14 +164,16 @@ class Front:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
         origin, proxied = origin_of(self._proxies, connection.address, head.fields)
-        passed = Passed(self._controller, head, connection, self._fields(origin, request_id, proxied=proxied))
+        scheme = origin.scheme or ("https" if connection.secure else "http")
+        fields = self._fields(origin.address, scheme, request_id, proxied=proxied)
+        passed = Passed(self._controller, head, connection, fields)
         passed.begin()
         return passed
 
-    def _fields(self, origin: Origin, request_id: str, *, proxied: bool) -> Fields:
+    def _fields(self, address: str, scheme: str, request_id: str, *, proxied: bool) -> Fields:
         fields = [
-            (b"x-forwarded-for", origin.address.encode("latin-1", "replace")),
-            (b"x-forwarded-proto", (origin.scheme or "http").encode()),
+            (b"x-forwarded-for", address.encode("latin-1", "replace")),
+            (b"x-forwarded-proto", scheme.encode()),
             (b"x-request-id", request_id.encode()),
         ]
         if proxied:

@@ -4,9 +4,9 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -48,6 +48,9 @@ from http1.server_connection import Service
 from http1.server_states import Progress
 from http1.sweeper import Sweeper
 
+if TYPE_CHECKING:  # slow to import
+    from http1.tls.certificate import ServedCertificate
+
 log = structlog.get_logger(__name__)
 
 _SWEEP_S: Final = 0.1  # how late a deadline of a request may be
@@ -74,6 +77,8 @@ class Gateway:
         client_stall_s: after which a client that takes nothing is cut, in seconds.
         number: of this process among those of the gateway, from 0.
         sockets: by which the processes ask one another; None: it is the only one.
+        certificate: that it shows; None: it speaks no TLS.
+        others: addresses of further controllers, which are asked where the first one does not answer.
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class Gateway:
         client_stall_s: float = CLIENT_STALL_S,
         number: int = 0,
         sockets: Sockets | None = None,
+        certificate: "ServedCertificate | None" = None,
+        others: Sequence[Address] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
@@ -111,7 +118,7 @@ class Gateway:
             metrics=QueueMetrics(self.metrics.registry),
             places=self._places,
         )
-        self._controller = Controller(controller, secret, Pool())
+        self._controller = Controller(controller, secret, Pool(), others=deque(others))
         self._agents = Pool(prepare=notice_gone_hosts)
         self._failures = LogLimit()
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
@@ -144,7 +151,10 @@ class Gateway:
             registry=self.metrics.registry,
             number=number,
             others=self._ask_others,
+            certificate=(lambda: "") if certificate is None else certificate.state,
         )
+        if certificate is not None:
+            self.metrics.certificate(lambda: certificate.expires_s, lambda: certificate.problem)
         self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
         front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
         door = Door(
@@ -155,7 +165,8 @@ class Gateway:
         )
         # An exchange has a limit for its whole body, after which it says so.
         progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
-        self._server = Server(Service(front.handle, front.malformed, door, progress))
+        context = None if certificate is None else lambda: certificate.context
+        self._server = Server(Service(front.handle, front.malformed, door, progress), context)
         self._sweeper = Sweeper("gateway", _SWEEP_S, self._sweep)
         self._sweeps = 0
         self._lags: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; the worst ones of a while

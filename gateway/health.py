@@ -52,6 +52,7 @@ class Health:
         registry: the metrics of this process.
         number: of this process, from 0.
         others: asks the other processes; see `answers`.
+        certificate: what is wrong with the one that is shown, which serves on all the same; empty: nothing.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Health:
         registry: CollectorRegistry,
         number: int = 0,
         others: Ask = alone,
+        certificate: Callable[[], str] = lambda: "",
     ) -> None:
         self._controller = controller
         self._routes = routes
@@ -72,6 +74,7 @@ class Health:
         self._registry = registry
         self._number = number
         self._others = others
+        self._certificate = certificate
         self._asking = asyncio.Lock()
         self._asked_at = -math.inf
         self._kept: Mapping[int, bytes | None] = {}
@@ -109,7 +112,10 @@ class Health:
         unreachable: dict[str, Any] = {"ready": False, "checks": {"controller": {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
         problem = _problem(states)
-        body.setdefault("checks", {})["gateway"] = {"ok": not problem, "message": problem}
+        checks = body.setdefault("checks", {})
+        checks["gateway"] = {"ok": not problem, "message": problem}
+        if message := self._certificate():
+            checks["gateway_certificate"] = {"ok": True, "message": message}
         if problem:
             status, body["ready"] = 503, False
         await _send(answer, status, fields, body)

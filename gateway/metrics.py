@@ -28,6 +28,21 @@ class GatewayMetrics:
             registry=self.registry,
         )
 
+    def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
+        """Shows when the certificate ends, and whether its files cannot be used now."""
+        ends = Gauge(
+            "gpuward_gateway_certificate_expiry_timestamp_seconds",
+            "When the certificate of the port ends, in seconds since 1970; absent without TLS.",
+            registry=self.registry,
+        )
+        ends.set_function(expires_s)
+        failed = Gauge(
+            "gpuward_gateway_certificate_not_replaced",
+            "1 while the files of the certificate cannot be used, and an earlier one is shown; absent without TLS.",
+            registry=self.registry,
+        )
+        failed.set_function(lambda: float(bool(problem())))
+
     def connection_closed(self, reason: str) -> None:
         """Counts one."""
         self._closed.labels(reason).inc()

@@ -4,6 +4,7 @@ Each request gets a connection of its own, so that none inherits what the contro
 """
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -58,16 +59,17 @@ EDGES: Final = {
 _OVER: Final = (State.DONE, State.CUT)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Controller:
-    """Where the controller is.
+    """Where the controller is, or several that share a database: the one that answers is asked.
 
     Attributes:
-        address: its Unix socket, or host and port.
+        address: that of the one to ask: its Unix socket, or host and port.
         secret: by which it believes what the gateway says of clients; empty on its socket, which needs none.
         pool: makes the connections; none is kept.
         under_way: requests that are passed on.
         failures: bounds the log lines about requests that could not be passed on.
+        others: addresses of further ones, in the order in which they are asked next.
     """
 
     address: Address
@@ -75,6 +77,27 @@ class Controller:
     pool: Pool
     under_way: "set[Passed]" = field(default_factory=set)
     failures: LogLimit = field(default_factory=LogLimit)
+    others: deque[Address] = field(default_factory=deque)
+
+    async def connect(self) -> ClientConnection:
+        """A new connection, to the next one where this one takes none: no byte has left until then.
+
+        Raises:
+            ConnectError: none of them takes one.
+        """
+        for _ in range(len(self.others)):
+            asked = self.address
+            try:
+                return await self.pool.connect(asked)
+            except ConnectError:
+                self.silent(asked)
+        return await self.pool.connect(self.address)
+
+    def silent(self, asked: Address) -> None:
+        """The controller at this address does not answer: the next one is asked, unless that has happened already."""
+        if self.others and asked == self.address:
+            self.others.append(self.address)
+            self.address = self.others.popleft()
 
     def credential(self) -> Fields:
         """The fields by which the controller knows the gateway."""
@@ -85,6 +108,7 @@ class Passed:
     """One request on its way to the controller, and the answer on its way back."""
 
     __slots__ = (
+        "_asked",
         "_complete",
         "_connection",
         "_controller",
@@ -99,6 +123,7 @@ class Passed:
 
     def __init__(self, controller: Controller, head: RequestHead, connection: ServerConnection, fields: Fields) -> None:
         self._controller = controller
+        self._asked = controller.address
         self._head = head
         self._connection = connection
         self._fields = fields
@@ -122,6 +147,7 @@ class Passed:
     def overdue(self, now: float) -> None:
         """Ends the request if the controller took it and has not answered in time; `now` is of the loop's clock."""
         if self._state is State.SENT and now - self._moved > ANSWER_LIMIT_S:
+            self._controller.silent(self._asked)
             self._fail(f"the controller did not answer within {ANSWER_LIMIT_S:.0f} s; try again in a moment")
 
     def cut(self) -> None:
@@ -132,7 +158,7 @@ class Passed:
 
     async def _connect(self) -> None:
         try:
-            upstream = await self._controller.pool.connect(self._controller.address)
+            upstream = await self._controller.connect()
         except ConnectError as error:
             if self._state is State.CONNECTING:
                 self._fail(f"the controller cannot be reached: {error}; try again in a moment")
@@ -146,6 +172,7 @@ class Passed:
     def _send(self, upstream: ClientConnection) -> None:
         self._enter(State.SENT)
         self._moved = asyncio.get_running_loop().time()
+        self._asked = self._controller.address
         self._upstream = upstream
         head = self._head
         fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)

@@ -1,15 +1,24 @@
 """The gateway's settings, validated once. From arguments, else the environment (`GPUWARD_*`), else defaults."""
 
 import ipaddress
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from http1.pool import Address
+from http1.tls.pinned import Verified
+from schemas.addresses import addresses_in
+from schemas.certificate_files import check_pair
 from schemas.quantities import Seconds, SizeMib
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 _HTTP_PORT = 80
+_HTTPS_PORT = 443
 LARGEST_BODY_MIB = 64
 
 
@@ -23,7 +32,10 @@ class GatewaySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
 
-    controller: str = Field(description="Where the controller's API is: `http://HOST:PORT`, or the path of its socket.")
+    controller: str = Field(
+        description="Where the controller's API is: `http://HOST:PORT` or `https://HOST:PORT`, those of several "
+        "controllers with commas, or the path of its socket."
+    )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8420, description="Port to listen on; 0 takes any free one.")
     drain: Annotated[Seconds, Field(ge=0, le=86_400)] = 600.0
@@ -51,28 +63,55 @@ class GatewaySettings(BaseSettings):
     bodies_in_flight_per_key: SizeMib = Field(
         256, ge=LARGEST_BODY_MIB, validate_default=False, description="Memory that one key's bodies may hold."
     )
+    tls_cert: Path | None = Field(None, description="Certificate in PEM; with it the port speaks TLS.")
+    tls_key: Path | None = Field(None, description="Key of the certificate, in PEM without a passphrase.")
+    ca: Path | None = Field(
+        None, description="Certificate of the authority of a controller at `https://`; by default the system's."
+    )
     log_format: Literal["console", "json"] = Field("console", description="How logs are written.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        check_pair(self)
+        return self
 
     @field_validator("controller")
     @classmethod
     def _reachable(cls, value: str) -> str:
-        address_of(value)
+        addresses_of(value, None)
         return value
 
 
-def address_of(controller: str) -> tuple[str, int] | str:
-    """Host and port of a URL, or the path of a socket.
+def addresses_of(controller: str, authority: "SSLContext | None") -> list[Address]:
+    """Host and port of each URL, or the path of a socket.
+
+    Args:
+        controller: as the setting has it.
+        authority: verifies the controllers at `https://`; None: they are not asked yet.
 
     Raises:
-        ValueError: neither.
+        ValueError: it is neither.
     """
     if controller.startswith("/"):
-        return controller
-    parts = urlsplit(controller)
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
-        raise ValueError("must be http://HOST:PORT, or the path of a socket that begins with /")
-    return parts.hostname, parts.port or _HTTP_PORT
+        return [controller]
+    try:
+        return [_address_of(url, authority) for url in addresses_in(controller)]
+    except ValueError as error:
+        raise ValueError(
+            f"must be http://HOST:PORT or https://HOST:PORT, several with commas, or the path of a socket that begins "
+            f"with /: {error}"
+        ) from error
+
+
+def _address_of(url: str, authority: "SSLContext | None") -> Address:
+    parts = urlsplit(url)
+    if not parts.hostname or parts.path.strip("/"):
+        raise ValueError(f"{url!r} has a path, or no host")
+    if parts.scheme == "http":
+        return parts.hostname, parts.port or _HTTP_PORT
+    port = parts.port or _HTTPS_PORT
+    return (parts.hostname, port) if authority is None else Verified(parts.hostname, port, authority)
 
 
 def part_of(mebibytes: int, processes: int) -> int:

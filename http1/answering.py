@@ -34,6 +34,7 @@ class AnsweringConnection(asyncio.Protocol):
     Args:
         door: learns of the state.
         reader: reads the requests.
+        record: the door's entry, where it has one already.
 
     Attributes:
         record: the door's entry.
@@ -55,7 +56,7 @@ class AnsweringConnection(asyncio.Protocol):
         ),
     )
 
-    def __init__(self, door: Door, reader: RequestReader) -> None:
+    def __init__(self, door: Door, reader: RequestReader, record: Connection | None = None) -> None:
         self._door = door
         self._reader = reader
         self._loop = asyncio.get_running_loop()
@@ -74,7 +75,7 @@ class AnsweringConnection(asyncio.Protocol):
         self._write_paused = False
         self._read_paused = False
         self._look: asyncio.TimerHandle | None = None  # at the other side of a paused upload
-        self.record = Connection("", self._since)
+        self.record = record or Connection("", self._since)
 
     @property
     def state(self) -> State:
@@ -246,7 +247,8 @@ class AnsweringConnection(asyncio.Protocol):
         """Reads on, so that a reset does not take the answer from a client that is still sending."""
         self._enter(LINGERING)
         if self._transport is not None:
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # TLS has no half of a connection
+                self._transport.write_eof()
             self.resume_reading()
 
     def _end(self) -> None:

@@ -39,7 +39,8 @@ class Door:
         name: of the server, for logs.
         is_proxy: whether an address is a trusted proxy's, to which the bound for each address does not apply.
         closed: a metric. Called with `bound`, `head`, `busy`, `idle` or `body` for each connection that was closed for
-            it, and with `refused` for each request that found too many others.
+            it, with `handshake` for each that failed in that of TLS, and with `refused` for each request that found too
+            many others.
     """
 
     def __init__(
@@ -69,8 +70,16 @@ class Door:
         return self._connections.count(state)
 
     def admit(self, guarded: Guarded) -> bool:
-        """Takes a new connection up; False where it has to go at once, which it is told by `shut`."""
+        """Takes a new connection up; False where it has to go at once, which it is told by `shut`.
+
+        One that was admitted for its handshake keeps its place and its time.
+        """
         record = guarded.record
+        if record in self._of:
+            self._of[record] = guarded
+            if record.group is None:
+                guarded.shut(late_head=False)
+            return record.group is not None
         self._of[record] = guarded
         record.counted = not self._is_proxy(record.address)
         yielding = self._connections.admit(record)
@@ -103,6 +112,10 @@ class Door:
         if refusal is not None:
             self._count("refused")
         return refusal
+
+    def note(self, reason: str) -> None:
+        """Counts a connection that ends before its first head: `handshake`."""
+        self._count(reason)
 
     def body_complete(self, record: Connection) -> None:
         """The body of the request that is being answered is complete."""

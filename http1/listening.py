@@ -29,6 +29,18 @@ def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
     return opened
 
 
+def open_listener(host: str, port: int) -> socket.socket:
+    """A socket that listens on a port of its own; 0: any free one.
+
+    Raises:
+        OSError: the address is taken, or not this host's.
+    """
+    bound = _bind(host, port, shared=False)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
+    bound.listen(BACKLOG)
+    return bound
+
+
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
     """A bound socket. One that is not shared is refused where the port is in use; then it lets others share."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -2,14 +2,16 @@
 
 import asyncio
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
 from http1.client_connection import ClientConnection
+from http1.tls.pinned import Pinned, Verified, any_certificate, is_pinned
 
-Address: TypeAlias = tuple[str, int] | str  # host and port, or the path of a Unix socket
+Address: TypeAlias = tuple[str, int] | Pinned | Verified | str  # host and port, or the path of a Unix socket
 CONNECT_S: Final = 5.0
 # Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
 IDLE_S: Final = 3.0
@@ -91,19 +93,37 @@ class Pool:
             async with asyncio.timeout(self._connect_s):
                 if isinstance(address, str):
                     transport, connection = await self._connect_unix(made, address)
+                elif isinstance(address, Pinned):
+                    transport, connection = await self._connect_pinned(made, address)
+                elif isinstance(address, Verified):
+                    transport, connection = await self._loop.create_connection(made, *address[:2], ssl=address[2])
                 else:
                     transport, connection = await self._loop.create_connection(made, *address)
         except TimeoutError as error:
             # The kernel's own ETIMEDOUT has a number.
             raise ConnectError(str(error) or "no connection in time", error.errno) from error
         except OSError as error:
-            raise ConnectError(str(error), error.errno) from error
+            # That of TLS numbers its own library.
+            number = None if isinstance(error, ssl.SSLError) else error.errno
+            raise ConnectError(str(error), number) from error
         self._open.add(connection)
         opened = transport.get_extra_info("socket")
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             self._prepare(opened)
         return connection
+
+    async def _connect_pinned(
+        self, made: Callable[[], ClientConnection], address: Pinned
+    ) -> tuple[asyncio.Transport, ClientConnection]:
+        """Nothing is sent to a server that shows another certificate."""
+        transport, connection = await self._loop.create_connection(
+            made, address.host, address.port, ssl=any_certificate(), server_hostname=""
+        )
+        if not is_pinned(transport.get_extra_info("ssl_object"), address.fingerprint):
+            transport.abort()
+            raise ssl.SSLError("it shows another certificate than it has told")
+        return transport, connection
 
     async def _connect_unix(
         self, made: Callable[[], ClientConnection], path: str

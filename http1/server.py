@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import socket
+import ssl
+from collections.abc import Callable
 from typing import Final
 
-from http1.listening import BACKLOG
+from http1.connections import Connection
+from http1.listening import BACKLOG, open_listener
 from http1.server_connection import ServerConnection, Service
 from http1.server_states import State
 from http1.sweeper import Sweeper
+from http1.tls.acceptor import TlsAcceptor
 
 _SWEEP_S: Final = 1.0
 _SEND_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
@@ -16,12 +20,21 @@ _CLOSE_POLL_S: Final = 0.02
 
 
 class Server:
-    """Serves on one port, from `listen` to `close`."""
+    """Serves on one port, from `listen` to `close`.
 
-    def __init__(self, service: Service) -> None:
+    Args:
+        service: what its connections share.
+        context: the certificate for the next handshake; None: it speaks no TLS.
+        plain: with a certificate, whether connections without TLS are served, too.
+    """
+
+    def __init__(
+        self, service: Service, context: Callable[[], ssl.SSLContext] | None = None, *, plain: bool = False
+    ) -> None:
         self._service = service
         self._connections: set[ServerConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._acceptor = None if context is None else TlsAcceptor(service.door, self._made, context, plain=plain)
         self._bound: socket.socket | None = None
         self._sweeper = Sweeper("requests", _SWEEP_S, self._sweep)
 
@@ -40,15 +53,22 @@ class Server:
         Raises:
             OSError: the address is taken, or not this host's.
         """
+        if self._acceptor is not None:
+            await self.listen_on(open_listener(host, port))
+            return
         loop = asyncio.get_running_loop()
         self._begin(await loop.create_server(self._made, host, port, backlog=BACKLOG, reuse_address=True))
 
     async def listen_on(self, bound: socket.socket) -> None:
         """Listens on a bound socket."""
         self._bound = bound
+        if self._acceptor is not None:
+            self._acceptor.listen(bound)
+            self._begin(self._acceptor)
+            return
         self._begin(await asyncio.get_running_loop().create_server(self._made, sock=bound, backlog=BACKLOG))
 
-    def _begin(self, server: asyncio.Server) -> None:
+    def _begin(self, server: asyncio.Server | TlsAcceptor) -> None:
         self._server = server
         for listening in server.sockets:  # connections inherit it
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
@@ -89,13 +109,16 @@ class Server:
         for connection in list(self._connections):
             if connection.state is not State.CLOSED:
                 connection.abort()
+        if self._acceptor is not None:
+            self._acceptor.abort()
         await asyncio.sleep(0)
         self._sweeper.stop()
         for connection in list(self._connections):
             connection.abort()
 
-    def _made(self) -> ServerConnection:
-        return ServerConnection(self._service, opened=self._connections.add, closed=self._connections.discard)
+    def _made(self, record: Connection | None = None) -> ServerConnection:
+        opened, closed = self._connections.add, self._connections.discard
+        return ServerConnection(self._service, opened=opened, closed=closed, record=record)
 
     def _sweep(self, now: float) -> None:
         def look(connection: ServerConnection) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from http1 import connections
 from http1.answering import AnsweringConnection
-from http1.connections import Refusal
+from http1.connections import Connection, Refusal
 from http1.door import Door
 from http1.handler import Handler
 from http1.head import RequestHead
@@ -57,6 +57,7 @@ class ServerConnection(AnsweringConnection):
         service: what handles its requests.
         opened: called with it when it is open and admitted.
         closed: called with it when it is closed.
+        record: the door's entry, where it has one already.
     """
 
     __slots__ = ("_closed", "_dropped", "_has_body", "_opened", "_service", "_untaken")
@@ -67,8 +68,9 @@ class ServerConnection(AnsweringConnection):
         *,
         opened: Callable[["ServerConnection"], None],
         closed: Callable[["ServerConnection"], None],
+        record: Connection | None = None,
     ) -> None:
-        super().__init__(service.door, RequestReader(self))
+        super().__init__(service.door, RequestReader(self), record)
         self._service = service
         self._opened = opened
         self._closed = closed
@@ -80,6 +82,11 @@ class ServerConnection(AnsweringConnection):
     def address(self) -> str:
         """The client's address, without the port; empty: a Unix socket."""
         return self.record.address
+
+    @property
+    def secure(self) -> bool:
+        """Whether it speaks TLS."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def overdue(self, now: float) -> bool:
         """Whether a limit of time is exceeded at loop time `now`."""
@@ -149,8 +156,9 @@ class ServerConnection(AnsweringConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.record.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        if not self.record.address:
+            peer = transport.get_extra_info("peername")
+            self.record.address = str(peer[0]) if isinstance(peer, tuple) else ""
         if self._door.admit(self):
             self._opened(self)
 

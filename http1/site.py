@@ -6,13 +6,16 @@ A middleware wraps handlers in `answering`, and calls `serve` when a request car
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from aiohttp import web
 
 from http1.connections import Connection, Refusal, State
 from http1.door import Door
+from http1.listening import open_listener
+from http1.tls.acceptor import TlsAcceptor
 
 BACKLOG: Final = 1024
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -88,12 +91,18 @@ class Bounds(Door):
 class _Gate(asyncio.Protocol):
     """Stands before aiohttp's protocol of one connection and passes everything on."""
 
-    def __init__(self, bounds: Bounds, inner: asyncio.Protocol, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        inner: asyncio.Protocol,
+        loop: asyncio.AbstractEventLoop,
+        record: Connection | None = None,
+    ) -> None:
         self.inner = inner
         self.answered = False
         self.head_bytes = 0
         self.head_end = b""  # its last bytes
-        self.record = Connection("", loop.time())
+        self.record = record or Connection("", loop.time())
         self._bounds = bounds
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -101,9 +110,10 @@ class _Gate(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.record.address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self.record.since_s = self._loop.time()
+        if self.record.group is None:  # else it was admitted before its handshake
+            peer = transport.get_extra_info("peername")
+            self.record.address = str(peer[0]) if isinstance(peer, tuple) else ""
+            self.record.since_s = self._loop.time()
         self._passes = self._bounds.opened(self)
         if self._passes:
             self.inner.connection_made(transport)
@@ -159,12 +169,29 @@ class BoundedUnixSite(web.SockSite):
 
 
 class BoundedSite(web.TCPSite):
-    """A TCP site of an aiohttp runner whose connections are bounded."""
+    """A TCP site of an aiohttp runner whose connections are bounded.
 
-    def __init__(self, runner: web.BaseRunner, bounds: Bounds, host: str, port: int) -> None:
+    Args:
+        runner: of the application.
+        bounds: of the connections.
+        host: to listen on.
+        port: to listen on; 0: any free one.
+        context: the certificate for the next handshake; None: it speaks no TLS.
+    """
+
+    def __init__(
+        self,
+        runner: web.BaseRunner,
+        bounds: Bounds,
+        host: str,
+        port: int,
+        context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         super().__init__(runner, host, port)
         self._bounds = bounds
         self._listen_on = (host, port)
+        self._context = context
+        self._acceptor: TlsAcceptor | None = None
 
     async def start(self) -> None:
         """Binds and listens.
@@ -174,6 +201,19 @@ class BoundedSite(web.TCPSite):
         """
         await web.BaseSite.start(self)
         loop, make_protocol = asyncio.get_running_loop(), cast("web.Server", self._runner.server)
-        self._server = await loop.create_server(
-            lambda: _Gate(self._bounds, make_protocol(), loop), *self._listen_on, backlog=BACKLOG
-        )
+
+        def made(record: Connection | None = None) -> _Gate:
+            return _Gate(self._bounds, make_protocol(), loop, record)
+
+        if self._context is None:
+            self._server = await loop.create_server(made, *self._listen_on, backlog=BACKLOG)
+            return
+        self._acceptor = TlsAcceptor(self._bounds, made, self._context)
+        self._acceptor.listen(open_listener(*self._listen_on))
+        self._server = cast("asyncio.Server", self._acceptor)  # its sockets, and `close`, are all that is used
+
+    async def stop(self) -> None:
+        """Ends it, and the handshakes under way."""
+        await super().stop()
+        if self._acceptor is not None:
+            self._acceptor.abort()

@@ -1,6 +1,7 @@
 """Asks the controller, and the agent's own port, over HTTP. It changes nothing and never uses up a join token."""
 
 import asyncio
+import ssl
 import time
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -20,7 +21,13 @@ _UNAUTHORIZED: Final = 401
 
 
 async def controller_facts(
-    url: str | None, journal: Facts | None, *, readable: bool, token: bool, timeout_s: float = _LIMIT_S
+    url: str | None,
+    journal: Facts | None,
+    *,
+    readable: bool,
+    token: bool,
+    timeout_s: float = _LIMIT_S,
+    tls: ssl.SSLContext | bool = True,
 ) -> ControllerFacts:
     """What the controller says.
 
@@ -30,11 +37,13 @@ async def controller_facts(
         readable: whether the agent's data folder is readable.
         token: whether the agent was given a join token.
         timeout_s: the limit of each request.
+        tls: verifies the controller's certificate.
     """
     facts = ControllerFacts(url, token=token)
     if url is None:
         return facts
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session:
+    connector, limit = aiohttp.TCPConnector(ssl=tls), aiohttp.ClientTimeout(total=timeout_s)
+    async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
         try:
             asked_s = time.time()
             async with session.get(f"{url}/healthz", allow_redirects=False) as answer:

@@ -14,9 +14,10 @@ from agent.background import in_background
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
-from agent.errors import AgentError
+from agent.errors import AgentError, RefusedError
 from agent.facts import Facts
 from agent.gpus.simulated import load_host
+from agent.link.controllers import Controllers
 from agent.settings import default_docker_address
 
 _QUICK_S: Final = 5.0
@@ -29,6 +30,8 @@ ORDER: Final = (
     "controller", "credential", "protocol", "clock",
 )  # fmt: skip
 
+_OK: Final = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Patient:
@@ -37,7 +40,8 @@ class Patient:
     Attributes:
         data_dir: the agent's data folder.
         cache_dir: the folder for models of the hub.
-        controller_url: the controller's address; None: unknown.
+        controller_urls: addresses of the controllers; none: unknown.
+        ca: the authority of their certificates; None: as the join token named it, else the system's.
         proxy_host: where the agent's proxy listens.
         proxy_port: likewise; 0: as in the journal.
         simulate: the file of simulated hosts, in place of GPUs.
@@ -48,7 +52,8 @@ class Patient:
 
     data_dir: Path
     cache_dir: Path
-    controller_url: str | None = None
+    controller_urls: tuple[str, ...] = ()
+    ca: Path | None = None
     proxy_host: str = "0.0.0.0"  # noqa: S104 - as the agent's setting
     proxy_port: int = 0
     simulate: Path | None = None
@@ -148,9 +153,18 @@ def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Fin
 
 
 async def _controller(patient: Patient, agent: host.AgentFacts, journal: Facts | None) -> list[Finding]:
-    facts = await controller_probe.controller_facts(
-        patient.controller_url, journal, readable=agent.readable, token=patient.token
-    )
+    """What the first controller says that answers; else why the first one does not."""
+    controllers, found = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
+    try:
+        tls = controllers.tls()
+    except (RefusedError, OSError) as error:
+        return [Finding("controller", "fails", str(error), "name the authority of the controller with --ca")]
+    for url in patient.controller_urls or (None,):
+        given = {"readable": agent.readable, "token": patient.token}
+        found.append(await controller_probe.controller_facts(url, journal, **given, tls=tls))
+        if found[-1].status == _OK:
+            break
+    facts = found[-1] if found[-1].status == _OK else found[0]
     clock = controller.judge_clock(facts)
     return [*controller.judge_controller(facts), *([clock] if clock is not None else [])]
 

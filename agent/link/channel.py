@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
@@ -68,8 +69,9 @@ class Channel:
         credential: str,
         heartbeat: ControllerHeartbeat,
         spoken: Protocols = SPOKEN,
+        tls: ssl.SSLContext | bool = True,
     ) -> "Channel":
-        """Connects, and offers every protocol in `spoken`.
+        """Connects, and offers every protocol in `spoken`. `tls`: verifies the controller's certificate.
 
         Raises:
             UnauthorizedError: the credential is refused.
@@ -82,6 +84,7 @@ class Channel:
                     headers={"Authorization": f"Bearer {credential}"},
                     protocols=spoken.names(),
                     max_msg_size=MAX_MESSAGE_BYTES,
+                    ssl=tls,
                     autoping=False,  # pongs count as the controller's heartbeat, so they are handled here
                 )
         except aiohttp.WSServerHandshakeError as error:

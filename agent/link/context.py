@@ -1,5 +1,6 @@
 """What the parts of the link share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -8,6 +9,7 @@ from agent.clock import Clock
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.inventory import InventoryWatch
 from agent.journal import Journal
+from agent.link.controllers import Controllers
 from agent.link.send_queue import SendQueue
 from agent.processes.supervisor import Supervisor
 from agent.sampling.backlog import Backlog
@@ -22,6 +24,8 @@ class LinkContext:
 
     Attributes:
         name: the worker's name that the agent asks for at the join.
+        controllers: that it may connect to.
+        certificate: SHA-256 of what its proxy shows, in hexadecimal digits; empty: it speaks no TLS.
         spoken: the protocols that it offers.
     """
 
@@ -38,4 +42,6 @@ class LinkContext:
     backlog: Backlog
     clock: Clock
     heartbeat: ControllerHeartbeat
+    controllers: Controllers
+    certificate: Callable[[], str] = lambda: ""
     spoken: Protocols = SPOKEN

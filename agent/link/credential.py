@@ -11,36 +11,59 @@ from agent.link.context import LinkContext
 from agent.link.join import join
 from agent.settings import AgentSettings
 from schemas.version import __version__
-from schemas.wire import JoinRequest
+from schemas.wire import JoinRequest, JoinResponse, split_token
 
 _TOKEN_FILE_MAX_CHARS: Final = 4_096
 
 log = structlog.get_logger()
 
 
-async def credential(context: LinkContext) -> str:
-    """The journal's credential; without one the agent joins first.
+async def credentials(context: LinkContext) -> tuple[str, ...]:
+    """The journal's credentials, the newest first; without one the agent joins first.
+
+    The controller may have handed over the next one and not know it, as after a restore of its database from a backup
+    of an earlier day: then it knows one of the others.
 
     Raises:
         RefusedError: there is no token, or the controller refuses it.
         UnreachableError: the controller cannot be reached now.
     """
-    journal, url = context.journal, context.settings.controller_url
+    journal = context.journal
     if journal.facts.credential is None:
         token = _read_token(context.settings)
         if token is None:
             raise RefusedError("this worker has not joined yet: give it a token with --join-token")
-        request = JoinRequest(token=token, name=context.name, agent_version=__version__)
-        answer = await join(context.http, url, request)
+        answer = await _join(context, token)
         journal.remember(
             worker=answer.worker,
             worker_uid=answer.worker_uid,
             credential=answer.credential,
+            next_credential=None,
+            previous_credential=None,
             token_digest=_digest(token),
             highest_term=0,
         )
-        log.info("joined", worker=answer.worker, controller=url)
-    return journal.facts.credential or ""
+        log.info("joined", worker=answer.worker, controller=context.controllers.url)
+    facts = journal.facts
+    known = (facts.next_credential, facts.credential, facts.previous_credential)
+    return tuple(one for one in known if one is not None)
+
+
+async def _join(context: LinkContext, given: str) -> JoinResponse:
+    token, key_hash = split_token(given)
+    if key_hash is not None:
+        await context.controllers.learn(context.http, key_hash)
+    request = JoinRequest(token=token, name=context.name, agent_version=__version__)
+    return await join(context.http, context.controllers.url, request, context.controllers.tls())
+
+
+def remember_used(context: LinkContext, used: str) -> None:
+    """The controller has accepted this credential: it is the worker's, and the one before stays for a restore."""
+    facts = context.journal.facts
+    if used == facts.credential and facts.next_credential is None:
+        return
+    previous = facts.credential if used != facts.credential else facts.previous_credential
+    context.journal.remember(credential=used, next_credential=None, previous_credential=previous)
 
 
 def credential_refused(context: LinkContext, why: str) -> NoReturn:
@@ -54,10 +77,12 @@ def credential_refused(context: LinkContext, why: str) -> NoReturn:
     with contextlib.suppress(RefusedError):  # a file that was removed after the join holds no new token
         token = _read_token(context.settings)
     if token is not None and _digest(token) != context.journal.facts.token_digest:
-        context.journal.remember(credential=None, worker_uid=None, proxy_secret=None)
+        context.journal.remember(
+            credential=None, next_credential=None, previous_credential=None, worker_uid=None, proxy_secret=None
+        )
         raise UnreachableError(f"{why}; joining again with the new token")
     raise RefusedError(
-        f"{context.settings.controller_url}: {why}. If this worker was deleted, join again with a new --join-token"
+        f"{context.controllers.url}: {why}. If this worker was deleted, join again with a new --join-token"
     )
 
 

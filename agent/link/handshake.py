@@ -5,7 +5,7 @@ from typing import Any, Final, NoReturn
 from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
-from agent.link.credential import credential, credential_refused
+from agent.link.credential import credential_refused, credentials, remember_used
 from agent.link.incoming import next_message, rejected
 from schemas.version import __version__
 from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
@@ -20,18 +20,34 @@ async def connect(context: LinkContext) -> tuple[Channel, Welcome]:
         UnreachableError: a later attempt may succeed.
         RefusedError: the controller refuses this agent for good.
     """
-    secret = await credential(context)
+    channel, used = await _dial(context)
     try:
-        channel = await Channel.dial(
-            context.http, context.settings.controller_url, secret, context.heartbeat, context.spoken
-        )
-    except UnauthorizedError as error:
-        credential_refused(context, str(error))
-    try:
-        return channel, await _handshake(context, channel)
+        welcome = await _handshake(context, channel)
     except BaseException:
         await channel.close()
         raise
+    remember_used(context, used)
+    return channel, welcome
+
+
+async def _dial(context: LinkContext) -> tuple[Channel, str]:
+    """An open connection, and the credential that was accepted for it."""
+    refused = ""
+    for secret in await credentials(context):
+        try:
+            channel = await Channel.dial(
+                context.http,
+                context.controllers.url,
+                secret,
+                context.heartbeat,
+                context.spoken,
+                context.controllers.tls(),
+            )
+        except UnauthorizedError as error:
+            refused = str(error)
+        else:
+            return channel, secret
+    return credential_refused(context, refused)
 
 
 async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
@@ -50,6 +66,7 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         advertise=context.settings.advertised(context.proxy_port),
         proxy_port=context.proxy_port,
         sent_s=context.clock(),
+        certificate=context.certificate(),
         inventory=inventory,
         processes=tuple(record.report() for record in journal.unacknowledged()),
     )

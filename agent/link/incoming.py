@@ -6,11 +6,11 @@ from typing import Any, Final, NoReturn
 
 import structlog
 
-from agent.errors import RejectedError
+from agent.errors import CredentialReplacedError, RejectedError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
-from schemas.wire import Command, CommandResult, Rejected, ReportAck, SamplesAck, Welcome
+from schemas.wire import Command, CommandResult, NewCredential, Rejected, ReportAck, SamplesAck, Welcome
 
 _SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
@@ -22,6 +22,7 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
 
     Raises:
         UnreachableError: the connection is lost.
+        CredentialReplacedError: the agent has a new credential.
         RefusedError: the controller refuses this agent for good.
     """
     while True:
@@ -35,6 +36,9 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
                 context.backlog.acknowledge(seq)
             case Welcome(dismissed=dismissed):  # a repeated one: an operator has dismissed something
                 context.inventory.dismiss(dismissed)
+            case NewCredential(credential=credential):
+                context.journal.remember(next_credential=credential)  # before it is used: it survives a crash
+                raise CredentialReplacedError("the controller has handed over a new credential")
             case Rejected() as message:
                 rejected(context, message)
             case _:

@@ -1,5 +1,6 @@
 """Exchanges a join token for the worker's own credential."""
 
+import ssl
 from typing import Final
 
 import aiohttp
@@ -23,8 +24,10 @@ class _ApiErrorBody(View):
     error: _ApiError
 
 
-async def join(session: aiohttp.ClientSession, controller_url: str, request: JoinRequest) -> JoinResponse:
-    """One attempt to join.
+async def join(
+    session: aiohttp.ClientSession, controller_url: str, request: JoinRequest, tls: ssl.SSLContext | bool = True
+) -> JoinResponse:
+    """One attempt to join. `tls`: verifies the controller's certificate.
 
     Raises:
         RefusedError: the controller refuses this token or name; the message is the controller's.
@@ -37,6 +40,7 @@ async def join(session: aiohttp.ClientSession, controller_url: str, request: Joi
             headers={"Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S),
             allow_redirects=False,
+            ssl=tls,
         ) as response:
             body = await response.content.read(_ANSWER_MAX_BYTES)
             if response.status == _TOO_MANY or response.status >= _SERVER_ERROR:

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from agent.errors import RejectedError, UnreachableError
+from agent.errors import CredentialReplacedError, RejectedError, UnreachableError
 from agent.link.channel import Channel
 from agent.link.context import LinkContext
 from agent.link.handshake import connect
@@ -20,6 +20,7 @@ from schemas.wire import Goodbye, Welcome
 BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 10.0
 _SHORT_SESSION_S: Final = 5.0
+_FAILURES_KEPT: Final = 64
 
 log = structlog.get_logger()
 
@@ -32,7 +33,7 @@ class Link:
         self._on_ready = on_ready
         self._channel: Channel | None = None
         self._acknowledged = asyncio.Event()
-        self._failure = ""
+        self._failures: set[str] = set()
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
 
     async def run(self) -> None:
@@ -47,6 +48,8 @@ class Link:
             began_s = loop.time()
             try:
                 await self._serve(channel, welcome)
+            except CredentialReplacedError:
+                log.info("credential replaced, connecting again", worker=self._context.name)
             except (UnreachableError, SendQueueFullError) as error:
                 log.warning("connection lost", worker=self._context.name, error=str(error))
             finally:
@@ -57,6 +60,12 @@ class Link:
             await asyncio.sleep(
                 self._rng.uniform(BACKOFF_FIRST_S, 1.0) if short else self._rng.uniform(0, BACKOFF_FIRST_S)
             )
+
+    async def reconnect(self, why: str) -> None:
+        """Ends the present connection, so that the next one's hello tells what has changed."""
+        if self._channel is not None:
+            log.info("connecting again", worker=self._context.name, reason=why)
+            await self._channel.close()
 
     async def flush(self, limit_s: float) -> None:
         """Waits until the controller has acknowledged all ended processes; ends early without a connection."""
@@ -80,17 +89,19 @@ class Link:
             wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
             before_sleep=self._log_failure,
         )
-        self._failure = ""
+        self._failures.clear()
         return await retrying(connect, self._context)
 
     def _log_failure(self, state: RetryCallState) -> None:
-        """Logs the first failure, and every one with another reason."""
+        """Logs the first failure, and every one with another reason. The next attempt asks the next controller."""
+        self._context.controllers.move_on()
         error = None if state.outcome is None else state.outcome.exception()
-        if str(error) == self._failure:
+        if str(error) in self._failures:
             return
-        self._failure = str(error)
+        if len(self._failures) < _FAILURES_KEPT:
+            self._failures.add(str(error))
         what = "controller rejects this agent" if isinstance(error, RejectedError) else "controller unreachable"
-        log.warning(what, worker=self._context.name, error=self._failure)
+        log.warning(what, worker=self._context.name, error=str(error))
 
     async def _serve(self, channel: Channel, welcome: Welcome) -> None:
         self._channel = channel

@@ -49,12 +49,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class AgentStart:
-    """The start of one local agent. Without a token it uses the credential in its folder."""
+    """The start of one local agent. Without a token it uses the credential in its folder.
+
+    `ca`: the authority of the controller's certificate; None: a known one.
+    """
 
     host: LocalHost
     data_dir: Path
     controller_url: str
     join_token: str | None
+    ca: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,8 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
 async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, progress: Progress) -> None:
     with progress.step(f"Database, migrations and controller in {options.data_dir}"):
         url = await _start_controller(daemons, supervisor)
-    async with connect(Connection(url, daemons.key)) as api:
+    ca = _authority(options)
+    async with connect(Connection(url, daemons.key, ca)) as api:
         hosts = await _choose_hosts(options, daemons, progress)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
             for host in hosts:
@@ -114,9 +119,15 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
                 await run_example(api, ProgressLog(progress.detail))
     names = [host.name for host in hosts]
     client_env = options.data_dir / CLIENT_ENV
-    valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY")))
+    valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
     info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
     progress.print(ready_text(info, example=options.example))
+
+
+def _authority(options: Options) -> Path | None:
+    """That of the controller, which has written it to client.env by now; None: a known one, or no TLS."""
+    found = read_client_env(options.data_dir / CLIENT_ENV).get("GPUWARD_CA")
+    return None if found is None else Path(found)
 
 
 async def _is_valid(connection: Connection) -> bool:
@@ -160,7 +171,7 @@ async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Dae
     token: str | None = None
     if known is None or known.get("deleted_at") is not None:
         token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S}))["token"]
-    start = AgentStart(host, options.data_dir / _AGENTS / host.name, api.url, token)
+    start = AgentStart(host, options.data_dir / _AGENTS / host.name, api.url, token, _authority(options))
     supervisor.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
 
 

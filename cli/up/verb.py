@@ -110,6 +110,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
             AgentSettings,
             controller_url=start.controller_url,
             join_token=start.join_token,
+            ca=start.ca,
             name=start.host.name,
             simulate=start.host.simulate,
             data_dir=start.data_dir,

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from cli.client_tls import client_context
 from cli.connection import named_context, valid_url
 from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError, UsageError
@@ -39,13 +41,20 @@ _ROWS: Final = Kind(
 def add(
     name: NameArgument,
     url: Annotated[str, typer.Option("--url", help="URL of the controller.")],
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Authority of its certificate. Default: the system's."),
+    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Use it from now on.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
 ) -> None:
     """Add a context. Its key is read from stdin, or asked for, and is never printed."""
     with _complaining():
         address = valid_url(url, "--url")
-        made = Context(address, _key_from_stdin())
+        authority = None if ca is None else ca.expanduser().absolute()
+        if authority is not None:
+            client_context(authority)
+        made = Context(address, _key_from_stdin(), authority)
         with changing(contexts_file(os.environ)) as held:
             if name in held[0].by_name and not replace:
                 raise CliError(f"context {name!r} exists; replace it with --replace")
@@ -108,7 +117,8 @@ def show(
             print_data(row, output)
         else:
             in_use = "yes" if row["in_use"] else "no"
-            print(block(f"Name:    {wanted}\nURL:     {row['url']}\nIn use:  {in_use}"))
+            authority = f"\nCA:      {row['ca']}" if "ca" in row else ""
+            print(block(f"Name:    {wanted}\nURL:     {row['url']}\nIn use:  {in_use}{authority}"))
 
 
 @context.command()
@@ -133,7 +143,9 @@ def _contexts() -> Contexts:
 
 
 def _row(contexts: Contexts, name: str) -> dict[str, Any]:
-    return {"name": name, "url": contexts.get(name).url, "in_use": name == contexts.in_use}
+    found = contexts.get(name)
+    authority = {} if found.ca is None else {"ca": str(found.ca)}
+    return {"name": name, "url": found.url, "in_use": name == contexts.in_use, **authority}
 
 
 def _key_from_stdin() -> str:

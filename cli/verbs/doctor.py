@@ -64,7 +64,8 @@ def doctor(
     patient = Patient(
         data_dir=settings.data_dir,
         cache_dir=settings.cache_dir,
-        controller_url=None if no_url else settings.controller_url,
+        controller_urls=() if no_url else settings.controller_urls,
+        ca=settings.ca,
         proxy_host=settings.proxy_host,
         proxy_port=settings.proxy_port,
         simulate=settings.simulate,

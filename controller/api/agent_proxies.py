@@ -30,6 +30,16 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
+def url_of(source: LogSource, path: str) -> str:
+    """Where a proxy serves a path."""
+    return f"{'https' if source.certificate else 'http'}://{source.address}{path}"
+
+
+def accepted(source: LogSource) -> aiohttp.Fingerprint | bool:
+    """What a proxy must show: exactly the certificate that its agent has told."""
+    return aiohttp.Fingerprint(bytes.fromhex(source.certificate)) if source.certificate else True
+
+
 def unreachable(source: LogSource) -> ApiError:
     """503: the agent does not answer."""
     return unavailable(

@@ -33,6 +33,14 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownAuthority:
+    """The certificate authority that join tokens name: its certificate in PEM, and the SHA-256 of its public key."""
+
+    certificate: bytes
+    public_key_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class ApiContext:
     """Everything that the handlers use.
 
@@ -55,6 +63,7 @@ class ApiContext:
         connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
+        authority: that agents learn when they join; None: the controller speaks no TLS, or all systems know its own.
     """
 
     database: Database
@@ -75,6 +84,7 @@ class ApiContext:
     viewers_read_logs: bool = False
     prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
+    authority: KnownAuthority | None = None
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

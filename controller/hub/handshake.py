@@ -114,7 +114,14 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
         new = await sessions.begin_session(
-            connection, worker, hello, address, identity=identity_of(hello), place=place_of(hello, peer), judge=judge
+            connection,
+            worker,
+            hello,
+            address,
+            identity=identity_of(hello),
+            place=place_of(hello, peer),
+            judge=judge,
+            credential_hash=identity.credential_hash,
         )
         await record_quarantine(connection, identity, new)
         await clear_condition(connection, worker, COMPATIBLE)

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.credential_rotation import CredentialRotation
 from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
@@ -52,6 +53,7 @@ class Hub:
         metrics: what is counted; None: nothing.
         serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
+        rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
         unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
     """
 
@@ -69,6 +71,7 @@ class Hub:
         serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
         unreachable_after_s: float = math.inf,
+        rotate_credentials_s: float = 30 * 86_400.0,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -76,6 +79,7 @@ class Hub:
         self._join = JoinHandler(database, clock)
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets, {} if images is None else images)
         self._dismissals = Dismissals(database, clock, self._sessions)
+        self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -151,6 +155,7 @@ class Hub:
                 group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._dispatcher.run(), name="hub-dispatcher")
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
+                group.create_task(self._rotation.run(), name="hub-credentials")
         finally:
             await self.close()
 

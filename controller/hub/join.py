@@ -18,7 +18,7 @@ from controller.store.core.refusals import RefusedError, TokenRefusedError, Work
 from http1.log_limit import LogLimit
 from http1.origin_middleware import BEHIND_PROXY
 from schemas.api.envelopes import ErrorBody, ErrorView
-from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode
+from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode, split_token
 
 log = structlog.get_logger(__name__)
 
@@ -78,12 +78,13 @@ class JoinHandler:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "body"
             return refusal(400, "invalid", f"{field}: {first['msg']}")
-        counted = hashlib.sha256(wanted.token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
+        token, _ = split_token(wanted.token)  # agents before protocol 5 send the hash along
+        counted = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
         if by_token and (wait_s := self._limit.wait_s(counted)) > 0:
             return _too_many("token", wait_s)
         try:
             async with asyncio.timeout(JOIN_LIMIT_S), self._redeeming:
-                answer = await redeem(self._database, wanted.token, wanted.name)
+                answer = await redeem(self._database, token, wanted.name)
         except RefusedError as error:
             self._limit.failed(counted)
             if (more := self._failed_logged.admit(f"refused {peer}")) is not None:

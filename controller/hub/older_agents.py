@@ -5,9 +5,9 @@ Fields that came later are left out by `schemas.wire.encode`. Here stands what a
 
 from typing import Final
 
-from schemas.wire import Command, Rejected, ReportAck, SamplesAck, Welcome
+from schemas.wire import Command, NewCredential, Rejected, ReportAck, SamplesAck, Welcome
 
-Outgoing = Welcome | Command | ReportAck | SamplesAck | Rejected
+Outgoing = Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected
 
 _SIMULATED_ENGINE: Final = "{simulated_engine}"
 _KNOWN_SINCE: Final = 4  # of the placeholder; agents before start the engine by the name of its module

@@ -43,6 +43,7 @@ class Session:
         gpus_error: why they are unreadable, as last written.
         welcome: as it was last sent; None: it has not been yet.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
+        credential_sent: a new credential, with which the agent is to connect again.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -78,6 +79,7 @@ class Session:
         self.held_elsewhere: frozenset[str] = frozenset()
         self.welcome: Welcome | None = None
         self.held_until: float | None = None
+        self.credential_sent = False
         self.recheck_at = 0.0
         self._socket = socket
         self._frames = frames

@@ -42,6 +42,7 @@ _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
 _MAX_MIB: Final = 2**40
 _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[\w.:/-]{1,200}")
+_FINGERPRINT: Final = re.compile(r"([0-9a-f]{64})?")
 _ADDRESS: Final = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
 )
@@ -153,6 +154,8 @@ def _check(message: AgentMessage) -> None:
             _bounded("processes", message.processes, MAX_PROCESSES)
             for report in message.processes:
                 _report(report)
+            if not _FINGERPRINT.fullmatch(message.certificate):
+                raise MalformedMessageError("certificate: must be a SHA-256 in 64 hexadecimal digits, or empty")
         case Heartbeat():
             _sent(message.sent_s)
             _text("gpus_error", message.gpus_error, MAX_TEXT)

@@ -34,6 +34,7 @@ class Endpoint:
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
     revision: str = ""  # its generation
     adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` that asks for it
+    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
 
 
 async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
@@ -46,6 +47,7 @@ async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
             instance=one.instance,
             address=one.address,
             secret=one.secret,
+            certificate=one.certificate,
             limits=one.limits,
             request_model=process.request_model,
             max_in_flight=_max_in_flight(one.limits, process),

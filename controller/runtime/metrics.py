@@ -18,6 +18,7 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self._reconcile_seconds = Histogram(
             "gpuward_reconcile_seconds",
             "Time of one reconcile step, per key and outcome.",
@@ -83,6 +84,21 @@ class Metrics:
         self._bodies_held = Gauge(
             "gpuward_bodies_in_flight_bytes", "Bytes that requests' bodies hold now.", registry=registry
         )
+
+    def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
+        """`expires_s` returns when the certificate of the port ends; `problem`, why its files cannot be used now."""
+        ends = Gauge(
+            "gpuward_certificate_expiry_timestamp_seconds",
+            "When the certificate of the public port ends, in seconds since 1970; absent without TLS.",
+            registry=self._registry,
+        )
+        ends.set_function(expires_s)
+        failed = Gauge(
+            "gpuward_certificate_not_replaced",
+            "1 while the files of the certificate cannot be used, and an earlier one is shown; absent without TLS.",
+            registry=self._registry,
+        )
+        failed.set_function(lambda: float(bool(problem())))
 
     def body_refused(self, bound: str) -> None:
         """A request's body did not fit into the bound of its `key` or of `all`."""

@@ -61,6 +61,11 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "gpu_hour_prices": "What an hour of a GPU costs, by words of its model: `MODEL=PRICE`, separated by commas, "
         "such as `H100=2.50, A100 80GB=1.80, *=1`; see [Policies](policies.md#in-money)",
         "currency": "Currency of the prices, such as `EUR`; required with them",
+        "rotate_credentials_days": "Days after which an agent's credential is replaced; see [TLS](tls.md)",
+        "tls_cert": "Certificate of the public port, in PEM; without it that of `gpuward ca init`, if there is one",
+        "tls_key": "Key of the certificate, in PEM without a passphrase",
+        "tls_ca": "Authority of the certificate, which join tokens and `client.env` name; leave it out where systems "
+        "know it",
     },
     "GatewaySettings": {"drain": "Longest time after SIGTERM for which answers of models go on"},
     "AgentSettings": {},

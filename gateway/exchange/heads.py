@@ -7,6 +7,8 @@ from controller.live.endpoints import Endpoint
 from gateway.event_stream import is_event_stream, is_plain
 from gateway.outcomes import Happening, of_agents_answer
 from http1.head import HOP_BY_HOP, PassedOn, RequestHead, ResponseHead, lines_of
+from http1.pool import Address
+from http1.tls.pinned import Pinned
 from schemas.wire import (
     OUR_HEADERS,
     PROXY_ENGINE_PREFIX,
@@ -44,7 +46,7 @@ def forwarded(
         readable: the answer must come without an encoding, since the gateway changes it or has begun it.
         expect: the body follows once the agent asks for it.
     """
-    replica = _replica(endpoint.address, endpoint.instance, endpoint.secret)
+    replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     lines = (_READABLE if readable else _FORWARDED).lines(head)
     expected = b"expect: 100-continue\r\n" if expect else b""
     framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
@@ -60,24 +62,26 @@ def path_of(head: RequestHead) -> str:
     return found
 
 
-def address_of(endpoint: Endpoint) -> tuple[str, int]:
-    """Host and port of a replica's agent."""
-    return _replica(endpoint.address, endpoint.instance, endpoint.secret).address
+def address_of(endpoint: Endpoint) -> Address:
+    """Where a replica's agent is, and what it must show."""
+    return _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate).address
 
 
 class _Replica(NamedTuple):
     """What requests to a replica have in common. `path`: before the engine's own; `lines`: of its head."""
 
-    address: tuple[str, int]
+    address: Address
     path: bytes
     lines: bytes
 
 
 @lru_cache(maxsize=4096)
-def _replica(address: str, instance: str, secret: str) -> _Replica:
-    host, _, port = address.rpartition(":")
+def _replica(address: str, instance: str, secret: str, certificate: str) -> _Replica:
+    name, _, port = address.rpartition(":")
+    host = name.strip("[]")
+    at = Pinned(host, int(port), bytes.fromhex(certificate)) if certificate else (host, int(port))
     lines = lines_of([(b"host", address.encode()), (b"authorization", b"Bearer " + secret.encode())])
-    return _Replica((host.strip("[]"), int(port)), b"%b/%b" % (_ENGINES, instance.encode()), lines)
+    return _Replica(at, b"%b/%b" % (_ENGINES, instance.encode()), lines)
 
 
 def returned(head: ResponseHead) -> bytes:

@@ -52,6 +52,10 @@ class TokenView(View):
 
 
 class TokenCreated(TokenView):
-    """The answer to the creation of a token, the only one with its value."""
+    """The answer to the creation of a token, the only one with its value.
+
+    Where the controller has a certificate authority of its own, the token ends with a dot and the SHA-256 of that
+    authority's public key, by which an agent knows the controller.
+    """
 
     token: str

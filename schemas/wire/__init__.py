@@ -19,7 +19,7 @@ from schemas.wire.commands import (
 from schemas.wire.containers import PULLING, RUNTIME_DOCKER, ContainerOrder, RuntimeFacts
 from schemas.wire.gpu_details import ForeignProcess, GpuDetails
 from schemas.wire.inventory import DeviceFacts, Health, HostFacts, Inventory, InventoryChanged, Vendor
-from schemas.wire.join import JOIN_PATH, JoinRequest, JoinResponse
+from schemas.wire.join import CA_PATH, JOIN_PATH, JoinRequest, JoinResponse, split_token, token_with_authority
 from schemas.wire.messages import (
     CONNECT_PATH,
     MAX_MESSAGE_BYTES,
@@ -52,9 +52,10 @@ from schemas.wire.proxy import (
 )
 from schemas.wire.reports import GPU_MEMORY_HELD, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
-from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, Rejected, Welcome
+from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Welcome
 
 __all__ = [
+    "CA_PATH",
     "CONNECT_PATH",
     "GPU_MEMORY_HELD",
     "HEARTBEAT_S",
@@ -97,6 +98,7 @@ __all__ = [
     "JoinRequest",
     "JoinResponse",
     "ModelFetch",
+    "NewCredential",
     "ProbeOrder",
     "ProcessReport",
     "ProcessSample",
@@ -123,4 +125,6 @@ __all__ = [
     "is_final",
     "no_common_protocol",
     "offered_protocols",
+    "split_token",
+    "token_with_authority",
 ]

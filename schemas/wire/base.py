@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,13 +18,20 @@ class Since:
 
 
 class Wire(BaseModel):
-    """Frozen. Unknown keys are ignored, so that a field can be added without turning older readers away."""
+    """Frozen. Unknown keys are ignored, so that a field can be added without turning older readers away.
 
+    Attributes:
+        since: protocol of a whole message that came later, which older peers are not sent.
+    """
+
+    since: ClassVar[int] = 0
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 def encode(message: Wire, protocol: int) -> str:
     """The message as JSON, without the fields that came after `protocol`."""
+    if message.since > protocol:
+        raise AssertionError(f"{type(message).__name__} is of protocol {message.since}, the peer speaks {protocol}")
     return message.model_dump_json(exclude=_later_fields(type(message), protocol))
 
 

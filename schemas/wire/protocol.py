@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 LOWEST_PROTOCOL: Final = 3
-HIGHEST_PROTOCOL: Final = 4  # 4: readers ignore unknown keys. It rises when an older peer could misunderstand a message
+# 4: readers ignore unknown keys; 5: new credentials. It rises when an older peer could misunderstand a message.
+HIGHEST_PROTOCOL: Final = 5
 _UNNAMED: Final = 3  # of peers that name no protocol
 _NAME: Final = re.compile(r"gpuward\.v(\d{1,4})")
 _MAX_OFFERED: Final = 64

@@ -1,6 +1,8 @@
 """A connection's own messages: hello and welcome, heartbeats, rejection and goodbye."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field
 
 from schemas.wire.base import Since, Wire
 from schemas.wire.inventory import DeviceFacts, Inventory
@@ -23,6 +25,7 @@ class Hello(Wire):
     advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int
     sent_s: float | None = None
+    certificate: Annotated[str, Since(5)] = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
     inventory: Inventory
     processes: tuple[ProcessReport, ...]
 
@@ -41,6 +44,14 @@ class Welcome(Wire):
     sample_s: float = SAMPLE_S
     proxy_secret: str
     dismissed: Annotated[dict[str, int], Since(4)] = {}
+
+
+class NewCredential(Wire):
+    """The credential with which the agent connects from now on. The present one is valid until it has done so."""
+
+    since: ClassVar[int] = 5
+    type: Literal["credential"] = "credential"
+    credential: Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class Heartbeat(Wire):

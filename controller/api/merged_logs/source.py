@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import aiohttp
 
-from controller.api.agent_proxies import unreachable
+from controller.api.agent_proxies import accepted, unreachable, url_of
 from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameReader, Item, Line, Note
 from controller.store.views.logs import InstanceLog
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
@@ -116,13 +116,15 @@ class LogReading:
         source = self.log.source
         if not source.address:
             return self._unreachable()
-        url = f"http://{source.address}{PROXY_LOGS_PREFIX}/{self.log.instance}"
+        url = url_of(source, f"{PROXY_LOGS_PREFIX}/{self.log.instance}")
         headers = {"Authorization": f"Bearer {source.secret}"}
         asked = {**query, "times": "1", "rank": str(self.log.rank)}
         if self._resumes:
             asked["epoch"] = str(self.log.epoch)
         async with asyncio.timeout(_HEAD_S) as limit:
-            async with session.get(url, params=asked, headers=headers, timeout=_TIMEOUT) as answer:
+            async with session.get(
+                url, params=asked, headers=headers, timeout=_TIMEOUT, ssl=accepted(source)
+            ) as answer:
                 limit.reschedule(None)
                 return await self._relay(answer)
 

@@ -13,13 +13,17 @@ from controller.store.access.tokens import create_token, list_tokens, revoke_tok
 from schemas.api.access import TokenCreated, TokenView
 from schemas.api.envelopes import Page
 from schemas.api.requests import TokenBody
+from schemas.wire import token_with_authority
 
 
 async def post(request: web.Request) -> web.Response:
     """`POST /tokens`."""
     body = await read_model(request, TokenBody, optional=True)
-    token = await create_token(request.app[CONTEXT].database, ttl_s=body.expires_s, uses=body.uses)
-    return json_response(token, status=201)
+    context = request.app[CONTEXT]
+    made = await create_token(context.database, ttl_s=body.expires_s, uses=body.uses)
+    if context.authority is not None:
+        made = made.model_copy(update={"token": token_with_authority(made.token, context.authority.public_key_hash)})
+    return json_response(made, status=201)
 
 
 async def get_all(request: web.Request) -> web.Response:

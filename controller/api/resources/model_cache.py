@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp import web
 from pydantic import ValidationError
 
-from controller.api.agent_proxies import AGENT_PROXIES, unreachable
+from controller.api.agent_proxies import AGENT_PROXIES, accepted, unreachable, url_of
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
@@ -47,9 +47,11 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
     if not source.address:
         raise unreachable(source)
     session, headers = request.app[AGENT_PROXIES], {"Authorization": f"Bearer {source.secret}"}
-    url = f"http://{source.address}{PROXY_CACHE}"
+    url = url_of(source, PROXY_CACHE)
     try:
-        async with session.request(method, url, params=query, headers=headers, timeout=_TIMEOUT) as answer:
+        async with session.request(
+            method, url, params=query, headers=headers, timeout=_TIMEOUT, ssl=accepted(source)
+        ) as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(
                     409, "agent_too_old", f"the agent of worker {source.worker!r} keeps no cache; upgrade it"

@@ -28,6 +28,7 @@ class RunningInstance:
     revision: RevisionKey
     engine: str  # chosen by placement; empty: the spec leaves no choice
     limits: ServingLimits
+    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ async def read_serving(connection: Reader) -> Serving:
         unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
         """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
-                  d.spec->'serving' as limits, w.proxy_address, w.proxy_secret
+                  d.spec->'serving' as limits, w.proxy_address, w.proxy_secret,
+                  w.proxy_certificate
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
              join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
@@ -176,6 +178,7 @@ async def read_serving(connection: Reader) -> Serving:
             instance=row["id"],
             address=row["proxy_address"],
             secret=row["proxy_secret"],
+            certificate=row["proxy_certificate"],
             revision=(row["deployment_uid"], row["revision"]),
             engine=row["engine"],
             limits=_limits(row["limits"]),

@@ -45,6 +45,12 @@ class LogSource:
     phase: str
     address: str  # HOST:PORT
     secret: str
+    certificate: str = ""  # SHA-256 of what the proxy shows, in hexadecimal digits; empty: it speaks no TLS
+
+
+def log_source_of(row: Any) -> LogSource:
+    """The proxy in a row with a worker's columns."""
+    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"], row["proxy_certificate"])
 
 
 async def list_instances(
@@ -99,7 +105,7 @@ async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSou
         NotFoundError: no instance has this id.
     """
     rows = await connection.fetch(
-        """select w.name, w.phase, w.proxy_address, w.proxy_secret
+        """select w.name, w.phase, w.proxy_address, w.proxy_secret, w.proxy_certificate
              from instances i
              left join lateral (
                  select p.worker_id, p.epoch, 0 as claimed from processes p where p.instance_id = i.id and p.rank = $2
@@ -115,7 +121,7 @@ async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSou
     if not rows:
         raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
     row = rows[0]
-    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"]) if row["name"] else None
+    return log_source_of(row) if row["name"] else None
 
 
 async def cache_source(connection: Reader, worker: str) -> LogSource:
@@ -125,12 +131,13 @@ async def cache_source(connection: Reader, worker: str) -> LogSource:
         NotFoundError: there is none.
     """
     rows = await connection.fetch(
-        "select name, phase, proxy_address, proxy_secret from workers where name = $1 and deleted_at is null", worker
+        "select name, phase, proxy_address, proxy_secret, proxy_certificate from workers"
+        " where name = $1 and deleted_at is null",
+        worker,
     )
     if not rows:
         raise NotFoundError(f"no worker is named {worker!r}; `gpuward get workers` lists them")
-    row = rows[0]
-    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"])
+    return log_source_of(rows[0])
 
 
 async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[InstanceView]:

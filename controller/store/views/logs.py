@@ -7,11 +7,12 @@ from typing import Final
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import Row
-from controller.store.views.instances import LogSource
+from controller.store.views.instances import LogSource, log_source_of
 
 # Of each rank the newest start. A claim goes before a report: its process may not be reported yet.
 _LOGS: Final = """
-    select i.id, at.rank, at.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret
+    select i.id, at.rank, at.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret,
+           w.proxy_certificate
       from instances i
       join deployments d on d.uid = i.deployment_uid
      cross join lateral (
@@ -120,7 +121,7 @@ def _logs(rows: Iterable[Row]) -> tuple[InstanceLog, ...]:
             row["id"],
             row["rank"],
             row["epoch"],
-            LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"]),
+            log_source_of(row),
         )
         for row in rows
     )

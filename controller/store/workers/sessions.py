@@ -11,7 +11,8 @@ from schemas.wire import Hello, Inventory
 from schemas.worker_labels import with_agent_labels
 
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
-_BY_CREDENTIAL: Final = "select id, name, proxy_secret, deleted_at from workers where credential_hash = $1"
+_BY_CREDENTIAL: Final = """
+    select id, name, proxy_secret, deleted_at from workers where credential_hash = $1 or next_credential_hash = $1"""
 _BEFORE: Final = """
     select w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
@@ -28,9 +29,15 @@ _HELLO: Final = """
            highest_term = case when $10 then highest_term else $4 end,
            proxy_address = case when $10 then proxy_address else $5 end,
            protocol = case when $10 then protocol else $6 end,
+           proxy_certificate = case when $10 then proxy_certificate else $11 end,
            reported_at = case when $10 then reported_at else clock_timestamp() end
      where w.id = $1
     returning w.session, clock_timestamp() as at, (select term from lease where id = 1) as term"""
+# Its first connection with the next credential makes that the worker's; the one before is of no use from then on.
+_TAKE_NEXT: Final = """
+    update workers
+       set credential_hash = next_credential_hash, next_credential_hash = null, credential_since = clock_timestamp()
+     where id = $1 and next_credential_hash = $2"""
 _CONNECTED: Final = """
     insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
         on conflict (worker_id) do update
@@ -55,6 +62,7 @@ class Identity:
     name: str
     proxy_secret: str
     deleted: bool
+    credential_hash: bytes = b""  # of the credential that was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +87,11 @@ class NewSession:
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
-    """The worker, deleted or not, whose credential has this SHA-256; None if it is unknown."""
+    """The worker, deleted or not, whose credential, or the next one, has this SHA-256; None if it is unknown."""
     row = await connection.fetchrow(_BY_CREDENTIAL, credential_hash)
     if row is None:
         return None
-    return Identity(str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None)
+    return Identity(str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None, credential_hash)
 
 
 async def begin_session(
@@ -95,6 +103,7 @@ async def begin_session(
     identity: str,
     place: str,
     judge: Callable[[Sequence[HelloSeen]], Quarantine | None],
+    credential_hash: bytes = b"",
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
 
@@ -106,6 +115,7 @@ async def begin_session(
         identity: tells apart two agents with one credential.
         place: where an operator finds the agent.
         judge: decides on a quarantine.
+        credential_hash: of the credential that the agent gave.
 
     Raises:
         WorkerGoneError: the worker is deleted.
@@ -122,8 +132,10 @@ async def begin_session(
     row = await connection.fetchrow(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
         [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
-        quarantine and quarantine.until, quarantine.reason if quarantine else "", held,
+        quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
     )  # fmt: skip
+    if not held:
+        await connection.execute(_TAKE_NEXT, worker_id, credential_hash)
     await connection.execute(_CONNECTED, worker_id, row["session"])
     return NewSession(
         row["session"],

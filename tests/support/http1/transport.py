@@ -28,6 +28,9 @@ class MemoryTransport(asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         assert not self.lost
         self.eof = True

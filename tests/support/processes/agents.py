@@ -57,7 +57,7 @@ def simulated_settings(url: str, folder: Path, token: str, host: dict[str, Any],
     hosts = write_hosts(folder, host)
     folders = {"data_dir": folder / "data", "cache_dir": folder / "models"}
     given = {"name": host["name"], "simulate": hosts, "proxy_host": "127.0.0.1", **folders}
-    return AgentSettings(controller_url=url, **{"join_token": token, **given, **fields})
+    return AgentSettings(**{"controller_url": url, "join_token": token, **given, **fields})
 
 
 def settings_for(controller: ControllerDouble, folder: Path, **fields: Any) -> AgentSettings:

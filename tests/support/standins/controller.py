@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from schemas.wire import (
+    CA_PATH,
     CONNECT_PATH,
     JOIN_PATH,
     SPOKEN,
@@ -58,6 +60,9 @@ class ControllerDouble:
         self.protocols = SPOKEN.names()
         self.refusal: Rejected | None = None
         self.headers: dict[str, str] = {}
+        self.tls: ssl.SSLContext | None = None
+        self.authority = b""  # that it answers with, in PEM
+        self.given: list[str] = []  # the credential of each connection
         self.raw: list[str] = []
         self.hellos: list[Hello] = []
         self.reports: list[ProcessReport] = []
@@ -83,13 +88,17 @@ class ControllerDouble:
         app.router.add_post(JOIN_PATH, self._join)
         app.router.add_get(CONNECT_PATH, self._connect)
         app.router.add_get("/healthz", self._healthz)
-        served = listening(app, port=self._port, shutdown_s=0.1, cancel_handlers=False)
+        app.router.add_get(CA_PATH, self._ca)
+        served = listening(app, port=self._port, shutdown_s=0.1, cancel_handlers=False, tls=self.tls)
         address = await self._server.enter_async_context(served)
         self._port = int(address.rpartition(":")[2])
-        self.url = f"http://{address}"
+        self.url = f"{'http' if self.tls is None else 'https'}://{address}"
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.json_response({"status": "ok", "loop_lag_s": 0.0}, headers=self.headers)
+
+    async def _ca(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self.authority) if self.authority else web.Response(status=404)
 
     async def stop(self) -> None:
         """Closes connection and port."""
@@ -161,7 +170,9 @@ class ControllerDouble:
         return web.json_response(answer.model_dump())
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.credentials:
+        credential = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        self.given.append(credential)
+        if credential not in self.credentials:
             return web.Response(status=401)
         ws = web.WebSocketResponse(protocols=self.protocols)
         await ws.prepare(request)

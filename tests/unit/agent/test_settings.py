@@ -27,6 +27,10 @@ def test_environment_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     ("field", "value"),
     [
         ("controller_url", "c:8080"),
+        ("controller_url", "http://a:1,b:2"),
+        ("controller_url", " , "),
+        ("tls_key", "/key.pem"),
+        ("proxy_tls", "maybe"),
         ("name", "Not_A_Label"),
         ("advertise", "http://h:1"),
         ("advertise", "h:0"),
@@ -83,3 +87,24 @@ def test_only_root_runs_containers_as_another_user(monkeypatch: pytest.MonkeyPat
         return
     with pytest.raises(ValidationError, match="only an agent of root"):
         _settings(container_user="1000:44")
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "speaks"),
+    [
+        ("http://127.0.0.1:1", {}, False),
+        ("http://localhost:1,http://[::1]:2", {"advertise": "127.0.0.1"}, False),
+        ("http://127.0.0.1:1", {"advertise": "10.0.0.1:7"}, True),
+        ("http://10.0.0.1:1", {}, True),
+        ("https://c.example,http://127.0.0.1:1", {}, True),
+        ("http://10.0.0.1:1", {"proxy_tls": "off"}, False),
+        ("http://127.0.0.1:1", {"proxy_tls": "on"}, True),
+    ],
+)
+def test_the_proxy_speaks_tls_unless_all_is_on_this_host(url: str, fields: dict[str, object], speaks: bool) -> None:
+    assert _settings(controller_url=url, **fields).speaks_tls() == speaks
+
+
+def test_several_controllers() -> None:
+    settings = _settings(controller_url="http://a:1/, http://b:2,http://a:1")
+    assert settings.controller_urls == ("http://a:1", "http://b:2")

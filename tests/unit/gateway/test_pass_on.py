@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.pass_on import ANSWER_LIMIT_S, Controller, Passed, State
+from gateway.settings import addresses_of
 from http1 import server_states
 from http1.client_connection import ClientConnection
 from http1.connections import Limits
@@ -179,3 +181,62 @@ async def test_a_controller_that_is_away_is_logged_once_a_minute(logs: list[Any]
         assert (await world.ask(GET)).state is State.DONE
         assert world.transport.written.startswith(b"HTTP/1.1 503 ")
     assert [line["event"] for line in logs] == ["request not passed on"]
+
+
+# Several controllers
+
+
+async def test_the_next_controller_is_asked_where_one_takes_no_connection() -> None:
+    refused: list[Any] = []
+
+    class Some(MemoryPool):
+        """Refuses one address."""
+
+        async def connect(self, address: Any) -> ClientConnection:
+            if address == "a":
+                refused.append(address)
+                raise ConnectError("refused", 111)
+            return await super().connect(address)
+
+    controller = Controller("a", "", Some(), others=deque(["b", "c"]))
+    for _ in range(2):
+        await controller.connect()
+    assert refused == ["a"]
+    assert (controller.address, [*controller.others]) == ("b", ["c", "a"])
+
+
+async def test_one_that_is_silent_is_not_asked_next() -> None:
+    world = World()
+    world.controller.others.append("other.sock")
+    await world.ask(GET)
+    world.late()
+    assert world.controller.address == "other.sock"
+    world.controller.silent("controller.sock")  # a later request to the silent one changes nothing
+    assert world.controller.address == "other.sock"
+
+
+async def test_where_all_are_away_each_is_asked_once() -> None:
+    pool = MemoryPool()
+    pool.refuses = True
+    controller = Controller("a", "", pool, others=deque(["b"]))
+    with pytest.raises(ConnectError):
+        await controller.connect()
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("/run/c.sock", ["/run/c.sock"]),
+        ("http://a", [("a", 80)]),
+        ("http://a:1,http://[::1]:2", [("a", 1), ("::1", 2)]),
+        ("https://a", [("a", 443)]),
+    ],
+)
+def test_addresses_of_controllers(text: str, addresses: list[Any]) -> None:
+    assert addresses_of(text, None) == addresses
+
+
+@pytest.mark.parametrize("text", ["", "a:1", "http://a/path", "http://a,/run/c.sock", "ftp://a"])
+def test_what_is_not_an_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        addresses_of(text, None)

@@ -1,0 +1,111 @@
+"""Which certificate the public port shows, and the authority that agents and clients of this host learn.
+
+Files that the settings name go first; else the authority of the data folder, whose server's certificate this renews.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from controller.api.context import Check, KnownAuthority
+from controller.settings import ControllerSettings
+from http1.tls.authority import Authority, AuthorityError
+from http1.tls.certificate import CertificateError, ServedCertificate
+from http1.tls.issue import describe, public_key_hash
+
+log = structlog.get_logger(__name__)
+
+_RENEW_EVERY_S: Final = 3600.0
+
+
+class ServingTlsError(Exception):
+    """The certificate cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTls:
+    """The certificate in use.
+
+    Attributes:
+        files: certificate and key, in PEM; both may be one file.
+        certificate: read from them.
+        ca: the authority's certificate, which agents and clients of this host learn; None: one that they know.
+        authority: of the data folder, which renews the certificate; None: the certificate is another one.
+    """
+
+    files: tuple[Path, Path]
+    certificate: ServedCertificate
+    ca: Path | None
+    authority: Authority | None
+
+    def url(self, host: str, port: int) -> str:
+        """Where clients of this host reach it: by a name that the certificate has."""
+        names = describe(self.files[0].read_bytes()).names
+        return f"https://{_reachable(host, names)}:{port}"
+
+    def known_authority(self) -> KnownAuthority | None:
+        """What join tokens name.
+
+        Raises:
+            ServingTlsError: the authority's file cannot be used.
+        """
+        if self.ca is None:
+            return None
+        try:
+            content = self.ca.read_bytes()
+            return KnownAuthority(content, public_key_hash(content))
+        except (OSError, ValueError) as error:
+            raise ServingTlsError(f"{self.ca} cannot be used: {error}; give a certificate in PEM") from error
+
+    def check(self) -> Check:
+        """For /readyz: a certificate that could not be replaced serves on, one that has expired does not."""
+        state = self.certificate.state()
+        return Check(ok="has expired" not in state, message=state)
+
+    async def run(self) -> None:
+        """Reads changed files again, and renews the certificate of an own authority, until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.certificate.watch(), name="certificate-files")
+            if self.authority is not None:
+                group.create_task(_keep_renewed(self.authority), name="certificate-renewal")
+
+
+def serving_tls(settings: ControllerSettings) -> ServingTls | None:
+    """The certificate that the settings or the data folder have; None: neither, and the port speaks no TLS.
+
+    Raises:
+        ServingTlsError: it cannot be used.
+    """
+    authority = Authority(settings.data_dir)
+    try:
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            files = (settings.tls_cert, settings.tls_key)
+            return ServingTls(files, ServedCertificate(*files), settings.tls_ca, None)
+        if not authority.exists:
+            return None
+        authority.renew(datetime.now(UTC))
+        files = (authority.server, authority.server)
+        return ServingTls(files, ServedCertificate(*files), authority.certificate, authority)
+    except (AuthorityError, CertificateError) as error:
+        raise ServingTlsError(str(error)) from error
+
+
+async def _keep_renewed(authority: Authority) -> None:
+    while True:
+        await asyncio.sleep(_RENEW_EVERY_S)
+        try:
+            await asyncio.to_thread(authority.renew, datetime.now(UTC))
+        except AuthorityError as error:
+            log.error("certificate not renewed", error=str(error))  # noqa: TRY400 - the message says what to do
+
+
+def _reachable(host: str, names: Sequence[str]) -> str:
+    """The host as it is bound, if the certificate names it; else the first name that is no pattern."""
+    if host in names:
+        return f"[{host}]" if ":" in host else host
+    return next((name for name in names if "*" not in name and ":" not in name), host)

@@ -1,0 +1,212 @@
+"""Takes connections of a port that speaks TLS: their handshakes have a deadline and count against the door's bounds.
+
+asyncio tells a protocol of a connection only after its handshake, when it is too late to bound those that end none.
+So each connection is admitted as it arrives, with the time that every new connection has for its first head.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from http1.connections import Connection
+from http1.door import Door
+from http1.log_limit import LogLimit
+
+log = structlog.get_logger(__name__)
+
+_HANDSHAKE_S: Final = 10.0
+_SHUTDOWN_S: Final = 2.0  # for the other side's word of farewell
+_LAST_ANSWER_S: Final = 2.0
+_AT_ONCE: Final = 64  # accepted in one turn of the loop
+_PAUSE_S: Final = 0.5  # where the system has no files left
+_DROPPED_BYTES: Final = 64 * 1024
+_CLIENT_HELLO: Final = 0x16  # the first byte of a handshake
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_MESSAGE: Final = b'{"error": {"code": "tls_required", "message": "this port speaks TLS; use https://"}}'
+PLAIN_REFUSED: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    % (len(_MESSAGE), _MESSAGE)
+)
+
+
+class TlsAcceptor:
+    """Takes the connections of its sockets, from `listen` to `close`. Made in the loop that serves.
+
+    Args:
+        door: admits them.
+        made: makes the protocol of a connection whose entry the door has.
+        context: the certificate for the next handshake.
+        plain: whether it takes connections without TLS, too; else these get an answer that says so.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        made: Callable[[Connection], asyncio.BaseProtocol],
+        context: Callable[[], ssl.SSLContext],
+        *,
+        plain: bool = False,
+    ) -> None:
+        self.door = door
+        self._made = made
+        self._context = context
+        self._plain = plain
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[_Arriving] = set()
+        self._failures = LogLimit()
+        self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.sockets: list[socket.socket] = []
+
+    def listen(self, listening: socket.socket) -> None:
+        """Takes the connections of a listening socket, which it closes at the end."""
+        listening.setblocking(False)
+        self.sockets.append(listening)
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def close(self) -> None:
+        """Takes no more; those that have arrived may end their handshakes."""
+        for handle in self._resume.values():
+            handle.cancel()
+        self._resume.clear()
+        while self.sockets:
+            listening = self.sockets.pop()
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+
+    def abort(self) -> None:
+        """Ends all handshakes."""
+        for arriving in list(self._arriving):
+            arriving.shut(late_head=False)
+
+    async def serve(self, arriving: "_Arriving") -> None:
+        """Makes the protocol of a connection that has arrived, or ends it."""
+        accepted = arriving.accepted
+        try:
+            first = await arriving.first_byte()
+            if first == _CLIENT_HELLO or (self._plain and first is not None):
+                await self._connect(arriving, secure=first == _CLIENT_HELLO)
+            elif first is not None:
+                self.door.note("handshake")
+                await arriving.refuse_plain(first)
+        except (OSError, EOFError) as error:  # SSLError and TimeoutError are OSErrors
+            self._failed(arriving, error)
+        except Exception:  # a defect of ours ends this connection alone
+            log.exception("connection not accepted")
+        finally:
+            if not arriving.taken:
+                self.door.lost(arriving.record)
+                accepted.close()
+            self._arriving.discard(arriving)
+
+    async def _connect(self, arriving: "_Arriving", *, secure: bool) -> None:
+        def made() -> asyncio.BaseProtocol:
+            return self._made(arriving.record)
+
+        arriving.taken = True  # the transport closes the socket, and its protocol tells the door
+        try:
+            if secure:
+                await self._loop.connect_accepted_socket(
+                    made,
+                    arriving.accepted,
+                    ssl=self._context(),
+                    ssl_handshake_timeout=_HANDSHAKE_S,
+                    ssl_shutdown_timeout=_SHUTDOWN_S,
+                )
+            else:
+                await self._loop.connect_accepted_socket(made, arriving.accepted)
+        except BaseException:
+            # A protocol that was told of its connection is told of its end. Telling the door twice changes nothing.
+            self.door.lost(arriving.record)
+            raise
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            host = str(address[0]) if isinstance(address, tuple) else ""
+            arriving = _Arriving(accepted, Connection(host, self._loop.time()))
+            if self.door.admit(arriving):
+                self._arriving.add(arriving)
+                arriving.task = self._loop.create_task(self.serve(arriving), name="tls-handshake")
+            else:
+                accepted.close()
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Without files for connections it looks again in a moment. A socket that was shut down has no more."""
+        self._loop.remove_reader(listening.fileno())
+        if error.errno not in _EXHAUSTED:
+            return
+        if (more := self._failures.admit("no files")) is not None:
+            log.warning("connections not accepted", error=str(error), more_before=more)
+        self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        self._resume.pop(listening, None)
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def _failed(self, arriving: "_Arriving", error: Exception) -> None:
+        self.door.note("handshake")
+        why = getattr(error, "reason", None) or str(error) or type(error).__name__
+        if (more := self._failures.admit(f"{arriving.record.address} {why}")) is not None:
+            log.info("TLS handshake failed", peer=arriving.record.address, error=why, more_before=more)
+
+
+class _Arriving:
+    """A connection whose handshake is not complete."""
+
+    __slots__ = ("accepted", "record", "taken", "task")
+
+    def __init__(self, accepted: socket.socket, record: Connection) -> None:
+        self.accepted = accepted
+        self.record = record
+        self.taken = False
+        self.task: asyncio.Task[None] | None = None
+
+    def shut(self, *, late_head: bool) -> None:  # noqa: ARG002 - no answer is possible before the handshake
+        """Ends it for the door."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def first_byte(self) -> int | None:
+        """What the client begins with, which stays to be read; None: it has closed."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                data = self.accepted.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                await _readable(loop, self.accepted)
+            else:
+                return data[0] if data else None
+
+    async def refuse_plain(self, first: int) -> None:
+        """Answers what looks like HTTP, and reads on for a moment, so that a reset does not take the answer."""
+        loop = asyncio.get_running_loop()
+        if bytes((first,)).isalpha():
+            self.accepted.send(PLAIN_REFUSED)  # fits into the buffer of a new connection
+        self.accepted.shutdown(socket.SHUT_WR)
+        dropped = 0
+        async with asyncio.timeout(_LAST_ANSWER_S):
+            while dropped < _DROPPED_BYTES and (data := await loop.sock_recv(self.accepted, 4096)):
+                dropped += len(data)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, waiting: socket.socket) -> None:
+    ready = loop.create_future()
+    loop.add_reader(waiting.fileno(), lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(waiting.fileno())

@@ -1,0 +1,54 @@
+"""What a client accepts: certificates of an authority, or exactly one certificate that it was told."""
+
+import hashlib
+import ssl
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Pinned(NamedTuple):
+    """Host and port of a server that has told the SHA-256 of its certificate."""
+
+    host: str
+    port: int
+    fingerprint: bytes
+
+
+class Verified(NamedTuple):
+    """Host and port of a server whose certificate an authority has signed for that host."""
+
+    host: str
+    port: int
+    authority: ssl.SSLContext
+
+
+@cache
+def any_certificate() -> ssl.SSLContext:
+    """For a connection that is not trusted before `is_pinned` holds: nothing may be sent on it until then."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def is_pinned(connection: ssl.SSLObject | None, fingerprint: bytes) -> bool:
+    """Whether the other side has shown this certificate, and that it has its key."""
+    shown = None if connection is None else connection.getpeercert(binary_form=True)
+    return shown is not None and hashlib.sha256(shown).digest() == fingerprint
+
+
+def trusting(authority: Path | None) -> ssl.SSLContext:
+    """Verifies against the certificates in a file alone; None: against those of the system.
+
+    Raises:
+        OSError: the file cannot be read, or holds no certificate.
+    """
+    if authority is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cafile=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

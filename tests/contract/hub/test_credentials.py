@@ -1,0 +1,133 @@
+"""The hub replaces old credentials. Until the agent has connected with the next one, both are valid."""
+
+from typing import Any
+
+import pytest
+from aiohttp import WSServerHandshakeError
+
+from controller.hub.credential_rotation import CredentialRotation
+from controller.runtime.clock import SystemClock
+from controller.store.core.database import Database
+from controller.store.workers import sessions
+from schemas.wire import CONNECT_PATH, SPOKEN, NewCredential, Protocols, Welcome
+from support.leading.served_hub import HubUnderTest
+from support.standins.agent import Connection, hello
+
+DAY_S = 86_400.0
+
+
+def rotation(hub: HubUnderTest, older_than_s: float = 30 * DAY_S) -> CredentialRotation:
+    return CredentialRotation(hub.database, SystemClock(), hub.hub._sessions, older_than_s)
+
+
+async def aged(hub: HubUnderTest, days: int = 31) -> None:
+    await hub.execute("update workers set credential_since = now() - $1 * interval '1 day'", days)
+
+
+async def dial(hub: HubUnderTest, credential: str, spoken: Protocols = SPOKEN) -> Connection:
+    headers = {"Authorization": f"Bearer {credential}"}
+    return Connection(await hub.session.ws_connect(hub.url + CONNECT_PATH, headers=headers, protocols=spoken.names()))
+
+
+async def connect(hub: HubUnderTest, credential: str, protocol: int = SPOKEN.highest, **fields: Any) -> Connection:
+    connection = await dial(hub, credential, Protocols(3, protocol))
+    await connection.send(hello(protocol=protocol, **fields))
+    assert isinstance(await connection.next(), Welcome)
+    return connection
+
+
+async def handed_over(hub: HubUnderTest, connection: Connection) -> str:
+    await rotation(hub).look()
+    message = await connection.next()
+    assert isinstance(message, NewCredential)
+    return message.credential
+
+
+async def is_valid(hub: HubUnderTest, credential: str) -> bool:
+    try:
+        await (await dial(hub, credential)).socket.close()
+    except WSServerHandshakeError as error:
+        return error.status != 401
+    return True
+
+
+async def test_an_old_credential_is_replaced_once_the_next_is_used(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    connection = await connect(hub, "secret-gpu-1")
+    await rotation(hub).look()
+    assert await hub.value("select next_credential_hash from workers") is None  # it is new
+    await aged(hub)
+    given = await handed_over(hub, connection)
+    await rotation(hub).look()  # a second look sends no other
+    assert await is_valid(hub, "secret-gpu-1")
+    assert await is_valid(hub, given)
+    await connect(hub, given)
+    assert await is_valid(hub, given)
+    assert not await is_valid(hub, "secret-gpu-1")
+    row = await hub.one(
+        "select next_credential_hash, credential_since > now() - interval '1 day' as young from workers"
+    )
+    assert (row["next_credential_hash"], row["young"]) == (None, True)
+
+
+async def test_a_lost_message_leaves_the_present_one(hub: HubUnderTest) -> None:
+    """The hash is stored and the controller dies before the message is sent; the next session gets another."""
+    await hub.add_worker()
+    connection = await connect(hub, "secret-gpu-1")
+    await aged(hub)
+    lost = await handed_over(hub, connection)
+    again = await connect(hub, "secret-gpu-1")
+    given = await handed_over(hub, again)
+    assert given != lost
+    assert not await is_valid(hub, lost)
+    await connect(hub, given)
+
+
+async def test_a_hello_that_fails_leaves_both(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    await hub.add_worker()
+    connection = await connect(hub, "secret-gpu-1")
+    await aged(hub)
+    given = await handed_over(hub, connection)
+    begin = sessions.begin_session
+
+    async def failing(*args: Any, **fields: Any) -> Any:
+        await begin(*args, **fields)
+        raise OSError("the database is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions, "begin_session", failing)
+        broken = await dial(hub, given)
+        await broken.send(hello(protocol=SPOKEN.highest))
+        await broken.end()
+    assert await is_valid(hub, "secret-gpu-1")
+    assert await is_valid(hub, given)
+
+
+async def test_older_agents_keep_theirs(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await connect(hub, "secret-gpu-1", protocol=NewCredential.since - 1)
+    await aged(hub)
+    await rotation(hub).look()
+    assert await hub.value("select next_credential_hash from workers") is None
+
+
+async def test_a_session_that_is_over_writes_none(hub: HubUnderTest, database: Database) -> None:
+    del database
+    worker = await hub.add_worker()
+    await connect(hub, "secret-gpu-1")
+    await aged(hub)
+    await hub.execute("update workers set session = session + 1 where id::text = $1", worker)
+    await rotation(hub).look()
+    assert await hub.value("select next_credential_hash from workers") is None
+
+
+async def test_the_certificate_of_the_proxy_is_that_of_the_newest_hello(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    for certificate in ("ab" * 32, "cd" * 32, ""):
+        await connect(hub, "secret-gpu-1", certificate=certificate)
+        assert await hub.value("select proxy_certificate from workers") == certificate
+    connection = await dial(hub, "secret-gpu-1")
+    await connection.send(hello(protocol=SPOKEN.highest, certificate="no hash"))
+    end = await connection.end()
+    assert "certificate" in str(end)
+    assert await hub.value("select proxy_certificate from workers") == ""

@@ -1,0 +1,335 @@
+"""TLS on real sockets: what a server shows, whom it bounds, what a client accepts."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+import uvloop
+from aiohttp import web
+
+from http1.client_connection import ClientConnection
+from http1.connections import Limits
+from http1.door import Door
+from http1.handler import DROPPED, Handler
+from http1.head import RequestHead, ResponseHead, request_bytes
+from http1.pool import ConnectError, Pool
+from http1.server import Server
+from http1.server_connection import ServerConnection, Service
+from http1.site import BoundedSite, Bounds
+from http1.tls.certificate import CertificateError, ServedCertificate
+from http1.tls.issue import Issued, issue_server, make_authority, make_self_signed
+from http1.tls.pinned import Pinned, Verified, trusting
+
+LIMITS = Limits(64, 32, 16)
+NOW = datetime.now(UTC)
+AUTHORITY = make_authority(NOW)
+LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
+
+
+def write(folder: Path, issued: Issued) -> tuple[Path, Path]:
+    certificate, key = folder / "server.crt", folder / "server.key"
+    certificate.write_bytes(issued.certificate)
+    key.write_bytes(issued.key)
+    return certificate, key
+
+
+def issued(days: int = 90) -> Issued:
+    return issue_server(AUTHORITY, ["localhost", "127.0.0.1"], NOW, days=days)
+
+
+class Served:
+    """A server that answers whether its connection speaks TLS."""
+
+    def __init__(self, certificate: ServedCertificate, limits: Limits = LIMITS, *, plain: bool = False) -> None:
+        self.closed: list[str] = []
+        self.certificate = certificate
+        self.door = Door(limits, name="test", closed=self.closed.append)
+        service = Service(self._answer, lambda error: str(error).encode(), self.door)
+        self.server = Server(service, lambda: certificate.context, plain=plain)
+
+    def _answer(self, head: RequestHead, connection: ServerConnection) -> Handler:
+        if head.path == b"/large":
+            connection.answer(200, (), b"x" * 3_000_000)
+        elif head.method == b"POST":
+            connection.answer(413, (), b"too large")
+        else:
+            connection.answer(200, (), b"secure" if connection.secure else b"plain")
+        return DROPPED
+
+    @contextlib.asynccontextmanager
+    async def run(self) -> AsyncIterator["Served"]:
+        await self.server.listen("127.0.0.1", 0)
+        try:
+            yield self
+        finally:
+            await self.server.close(0.0)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> ServedCertificate:
+    return ServedCertificate(*write(tmp_path, issued()))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> ssl.SSLContext:
+    file = tmp_path / "ca.crt"
+    file.write_bytes(AUTHORITY.certificate)
+    return trusting(file)
+
+
+async def get(port: int, context: ssl.SSLContext, path: str = "/") -> tuple[int, bytes]:
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+        session.get(f"https://127.0.0.1:{port}{path}", ssl=context) as answer,
+    ):
+        return answer.status, await answer.read()
+
+
+async def raw(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_requests_are_answered_over_tls(
+    loop: object, certificate: ServedCertificate, authority: ssl.SSLContext
+) -> None:
+    async def ask() -> None:
+        async with Served(certificate).run() as served:
+            assert await get(served.server.port, authority) == (200, b"secure")
+            status, body = await get(served.server.port, authority, "/large")
+            assert (status, len(body)) == (200, 3_000_000)
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await get(served.server.port, ssl.create_default_context())
+        assert len(served.door) == 0
+
+    with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]
+        runner.run(ask())
+
+
+async def test_an_answer_before_the_whole_body_arrives(
+    certificate: ServedCertificate, authority: ssl.SSLContext
+) -> None:
+    async with Served(certificate).run() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port, ssl=authority)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nbegin")
+        async with asyncio.timeout(5):
+            assert b" 413 " in await reader.readline()
+        writer.transport.abort()
+
+
+async def test_plain_http_to_the_tls_port_is_told_so(certificate: ServedCertificate) -> None:
+    async with Served(certificate).run() as served:
+        answer = await raw(served.server.port, b"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer key\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"use https://" in answer
+        assert await raw(served.server.port, b"\x00\x01\x02") == b""
+        assert served.closed == ["handshake"] * 2
+
+
+async def test_a_port_may_take_both(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:
+    async with Served(certificate, plain=True).run() as served:
+        assert (await raw(served.server.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"plain")
+        assert await get(served.server.port, authority) == (200, b"secure")
+
+
+@pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
+async def test_a_slow_handshake_ends_within_the_time_for_a_head(begun: bytes, certificate: ServedCertificate) -> None:
+    async with Served(certificate, Limits(64, 32, 16, head_s=0.2)).run() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        writer.write(begun)
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        assert served.closed == ["head"]
+        assert len(served.door) == 0
+        writer.close()
+
+
+async def test_handshakes_count_against_the_bounds(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:
+    limits = Limits(8, 4, 2, unread_s=0.0)
+    async with Served(certificate, limits).run() as served:
+        held = [await asyncio.open_connection("127.0.0.1", served.server.port) for _ in range(12)]
+        assert await get(served.server.port, authority) == (200, b"secure")
+        assert len(served.door) <= 8
+        assert served.closed.count("bound") >= 8
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_garbled_handshake_is_counted_and_ends(certificate: ServedCertificate) -> None:
+    async with Served(certificate).run() as served:
+        answer = await raw(served.server.port, b"\x16\x03\x01\x00\x04none")
+        assert b"HTTP" not in answer
+        assert served.closed == ["handshake"]
+        assert len(served.door) == 0
+
+
+async def test_old_versions_of_tls_are_refused(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        authority.minimum_version = authority.maximum_version = ssl.TLSVersion.TLSv1_1
+    async with Served(certificate).run() as served:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(served.server.port, authority)
+
+
+# Certificates that change
+
+
+async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, authority: ssl.SSLContext) -> None:
+    served = Served(ServedCertificate(*write(tmp_path, issued())))
+    before = served.certificate.fingerprint
+    async with served.run():
+        write(tmp_path, issued(45))
+        assert served.certificate.look()
+        assert served.certificate.fingerprint != before
+        context = trusting(tmp_path / "ca.crt")
+        _, writer = await asyncio.open_connection("127.0.0.1", served.server.port, ssl=context)
+        shown = writer.get_extra_info("ssl_object").getpeercert()
+        assert ssl.cert_time_to_seconds(shown["notAfter"]) == served.certificate.expires_s
+        writer.close()
+        assert await get(served.server.port, authority) == (200, b"secure")
+
+
+@pytest.mark.parametrize("what", ["missing", "no PEM", "another's key", "encrypted"])
+async def test_a_broken_file_keeps_the_earlier_certificate(
+    what: str, tmp_path: Path, authority: ssl.SSLContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = write(tmp_path, issued())
+    served = Served(ServedCertificate(certificate, key))
+    match what:
+        case "missing":
+            certificate.unlink()
+        case "no PEM":
+            certificate.write_text("nothing")
+        case "another's key":
+            key.write_bytes(issued().key)
+        case _:
+            key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n")
+    capsys.readouterr()
+    for _ in range(3):
+        assert not served.certificate.look()
+    assert capsys.readouterr().out.count("certificate not replaced") == 1
+    assert str(tmp_path) in served.certificate.problem
+    assert "not used" in served.certificate.state()
+    async with served.run():
+        assert await get(served.server.port, authority) == (200, b"secure")
+    write(tmp_path, issued())
+    assert served.certificate.look()
+    assert served.certificate.state() == ""
+
+
+def test_a_certificate_that_ends_soon_is_warned_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    certificate = ServedCertificate(*write(tmp_path, issued(3)))
+    certificate.look()
+    assert capsys.readouterr().out.count("certificate ends soon") == 1
+    assert "ends in" in certificate.state()
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match="cannot be read"):
+        ServedCertificate(tmp_path / "none.crt", tmp_path / "none.key")
+
+
+# Clients
+
+
+class Collected:
+    """Collects one answer."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        self.over: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def response_head(self, head: ResponseHead) -> None:
+        self.body += b"%d " % head.status
+
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:  # noqa: ARG002 - not needed here
+        self.body += data
+
+    def response_end(self) -> None:
+        self.over.set_result(self.body)
+
+    def response_failed(self, why: str) -> None:
+        self.over.set_exception(ConnectionError(why))
+
+    def request_writable(self, *, ready: bool) -> None:
+        pass
+
+
+async def ask(connection: ClientConnection) -> bytes:
+    collected = Collected()
+    connection.ask(request_bytes(b"GET", b"/", [(b"host", b"x")]), (), collected)
+    async with asyncio.timeout(5):
+        return await collected.over
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_client_accepts_exactly_the_certificate_that_it_was_told(loop: object, tmp_path: Path) -> None:
+    async def both() -> None:
+        own = ServedCertificate(*write(tmp_path, make_self_signed("gpu-1", NOW)))
+        async with Served(own).run() as served:
+            pool = Pool()
+            connection = await pool.connect(Pinned("127.0.0.1", served.server.port, own.fingerprint))
+            assert await ask(connection) == b"200 secure"
+            with pytest.raises(ConnectError, match="another certificate") as refused:
+                await pool.connect(Pinned("127.0.0.1", served.server.port, bytes(32)))
+            assert refused.value.errno is None
+            pool.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]
+        runner.run(both())
+
+
+async def test_a_client_verifies_an_authority_and_the_name(
+    certificate: ServedCertificate, authority: ssl.SSLContext
+) -> None:
+    async with Served(certificate).run() as served:
+        pool = Pool()
+        assert await ask(await pool.connect(Verified("localhost", served.server.port, authority))) == b"200 secure"
+        with pytest.raises(ConnectError):
+            await pool.connect(Verified("127.0.0.1", served.server.port, ssl.create_default_context()))
+        pool.close()
+        await asyncio.sleep(0)
+
+
+async def test_an_expired_certificate_is_not_accepted(tmp_path: Path, authority: ssl.SSLContext) -> None:
+    old = issue_server(AUTHORITY, ["127.0.0.1"], NOW - timedelta(days=2), days=1)
+    async with Served(ServedCertificate(*write(tmp_path, old))).run() as served:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError, match="expired"):
+            await get(served.server.port, authority)
+
+
+# aiohttp's site
+
+
+async def test_a_site_speaks_tls_within_its_bounds(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:
+    closed: list[str] = []
+    bounds = Bounds(LIMITS, name="test", closed=closed.append)
+
+    async def scheme(request: web.Request) -> web.Response:
+        with bounds.answering(request):
+            return web.Response(text=request.scheme)
+
+    app = web.Application()
+    app.router.add_get("/", scheme)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await BoundedSite(runner, bounds, "127.0.0.1", 0, lambda: certificate.context).start()
+        port = runner.addresses[0][1]
+        assert await get(port, authority) == (200, b"https")
+        assert (await raw(port, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        assert closed == ["handshake"]
+    finally:
+        await runner.cleanup()
