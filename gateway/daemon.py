@@ -176,8 +176,6 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
         place.manager.tell(READY)
-        watch = Watch({feed, *gateway.tasks})
-        tell(READY)
         watch = Watch({feed, *watching, *gateway.tasks})
         await watch.until_stopped(stop)
         if not watch.failed:
