@@ -20,7 +20,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,7 +34,7 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
-	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours: see bench/'
+	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
@@ -117,8 +117,8 @@ $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready
 test-docker: $(VENV)/.ready-dev
 	$(BIN)/python tests/docker/run.py $(ARGS)
 
-# Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live and bench-hours exit with 1 where a limit is exceeded.
-bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-watch: bench-%: $(VENV)/.ready-dev
+# Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours and bench-scrape exit with 1 where a limit is exceeded.
+bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-watch bench-scrape: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
 
 bench-gateway: $(VENV)/.ready-dev

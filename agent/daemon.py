@@ -20,6 +20,7 @@ from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.engine_accounts import UNUSED_UIDS
+from agent.engine_signs import EngineSigns
 from agent.errors import AgentError, DataFolderError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
@@ -56,6 +57,7 @@ from http1.client import BoundedConnector
 from http1.service_manager import READY, STOPPING, ServiceManager
 from http1.tls.certificate import POLL_S, ServedCertificate
 from schemas.log_lines import configure_logs
+from schemas.process_figures import GcWatch
 from schemas.unknown_variables import unknown_variables
 from schemas.wire import SPOKEN, HostFacts, Protocols
 
@@ -170,6 +172,8 @@ class _Agent:
     async def run(self) -> None:
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
+            collections = GcWatch()
+            stack.callback(collections.close)
             journal = Journal(settings.data_dir)
             stack.callback(journal.close)
             name, host, reader = self._host(journal)
@@ -211,6 +215,7 @@ class _Agent:
                 certificate=certificate,
             )
             await stack.enter_async_context(proxy)
+            requests = RequestCounter(journal.live, in_flight, probes, boot_clock)
             process_context = ProcessContext(
                 journal=journal,
                 folders=folders,
@@ -224,6 +229,14 @@ class _Agent:
                 allotting=asyncio.Lock(),
                 gpu_index=inventory.index_of,
                 gpus_listing=inventory.listing if settings.simulate is None else lambda _key: (),
+                signs=EngineSigns(
+                    waits=proxy.waits,
+                    forget=proxy.forget_waits,
+                    tokens_still=requests.tokens_still,
+                    tokens_moved=requests.tokens_moved,
+                    probing=requests.probing,
+                    gpu_idle=inventory.idle_for,
+                ),
                 report=lambda record: send_queue.add_report(record.report()),
                 fetches=fetches,
                 containers=ContainerRuntime(
@@ -238,7 +251,6 @@ class _Agent:
             )
             supervisor = await stack.enter_async_context(Supervisor(process_context, inventory, heartbeat))
             backlog = Backlog()
-            requests = RequestCounter(journal.live, in_flight, probes, boot_clock)
             owners = PidOwners(str(settings.data_dir))
             sampler = Sampler(inventory, journal.live, owners, requests, backlog, boot_clock)
             link_context = LinkContext(
@@ -257,6 +269,7 @@ class _Agent:
                 heartbeat=heartbeat,
                 controllers=Controllers(settings.controller_urls, settings.ca, settings.data_dir),
                 certificate=lambda: "" if certificate is None else certificate.fingerprint.hex(),
+                collections=collections,
                 spoken=self._spoken,
             )
             link = Link(link_context, self._on_ready)

@@ -5,10 +5,12 @@ What provably did not reach the engine is marked as a refusal, so that another r
 
 import asyncio
 import errno
+from collections import deque
 from typing import Final
 
 import structlog
 
+from agent.decide.stalls import Wait
 from agent.engine_states import ANSWERING, CONNECTING, CUT, DONE, EDGES, SENT, State
 from agent.in_flight import InFlightRequests
 from agent.proxy_answers import end, refuse
@@ -32,6 +34,7 @@ _READ_LIMIT_S: Final = 90_000.0  # between two pieces; a last resort, beyond the
 PROGRESS: Final = Progress(body_s=60.0, write_s=300.0)
 KEPT_S: Final = 1.5  # idle connections. Engines end theirs after 5 s (uvicorn, llama.cpp) or 2 s (gunicorn)
 _SWEEP_S: Final = 0.5
+_GIVEN_UP: Final = 1000  # that are kept of an instance
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -45,6 +48,8 @@ class Engines:
         self.in_flight = in_flight
         self.pool = Pool(idle_s=KEPT_S)
         self.under_way: set[EngineExchange] = set()
+        self.answered: dict[str, float] = {}  # when the last answer of an instance was complete
+        self._given_up: dict[str, deque[tuple[float, float]]] = {}  # sent, and left by their callers, without an answer
         self.loop = asyncio.get_running_loop()
         self._sweeper = Sweeper("requests to engines", _SWEEP_S, self._sweep)
         self._sweeper.start()
@@ -63,6 +68,33 @@ class Engines:
         self.in_flight.began(instance)
         exchange.begin()
         return exchange
+
+    def given_up(self, instance: str, sent: float) -> None:
+        """A caller left that was sent not a byte of its answer."""
+        self._given_up.setdefault(instance, deque(maxlen=_GIVEN_UP)).append((sent, self.loop.time()))
+
+    def waits(self, instance: str) -> tuple[list[Wait], float | None]:
+        """The requests that wait for the engine or did so in vain, and how long ago it gave a byte of an answer.
+
+        A request that still comes, or whose caller takes nothing, does not wait for the engine. None: it never did.
+        """
+        now = self.loop.time()
+        sign = self.answered.get(instance)
+        waiting: list[Wait] = []
+        for one in self.under_way:
+            if one.instance != instance:
+                continue
+            if one.state is ANSWERING:
+                sign = one.since if sign is None else max(sign, one.since)
+            if one.waits_for_engine:
+                waiting.append(Wait(now - one.since))
+        waiting += [Wait(now - sent, now - left) for sent, left in self._given_up.get(instance, ())]
+        return waiting, None if sign is None else now - sign
+
+    def forget(self, instance: str) -> None:
+        """Its process is another one from now on."""
+        self.answered.pop(instance, None)
+        self._given_up.pop(instance, None)
 
     def _sweep(self, now: float) -> None:
         def look(exchange: EngineExchange) -> None:
@@ -112,6 +144,16 @@ class EngineExchange:
     def state(self) -> State:
         """How far it is."""
         return self._state
+
+    @property
+    def instance(self) -> str:
+        """Whose engine it goes to."""
+        return self._instance
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether the engine has the whole request, and the caller takes its answer."""
+        return self._complete and self._ready and self._state in (SENT, ANSWERING)
 
     def begin(self) -> None:
         """Sends the request; where its body comes at once, with that."""
@@ -189,6 +231,8 @@ class EngineExchange:
     def gone(self) -> None:
         """The caller is gone: the engine's request ends with it."""
         if self._state not in (DONE, CUT):
+            if self._state is SENT and self._complete:
+                self._engines.given_up(self._instance, self.since)
             self._over(CUT)
 
     def writable(self, *, ready: bool) -> None:
@@ -235,6 +279,7 @@ class EngineExchange:
             self._begin_answer(self._answer)
         self._engine = None
         self._over(DONE)
+        self._engines.answered[self._instance] = self.since
         self._connection.finish()
 
     def response_failed(self, why: str) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from agent.clock import boot_clock
 from agent.engine_builds import EngineBuilds
+from agent.gpus.idle import IdleGpus
 from agent.gpus.reader import GpuReader, GpuReading, GpuWork
 from agent.installed_engines import installed_engines
 from agent.process_records import ProcessKey
@@ -52,6 +53,7 @@ class InventoryWatch:
         self._reported: Inventory | None = None
         self._foreign: dict[str, tuple[ForeignProcess, ...]] = {}
         self._listed: dict[str, frozenset[ProcessKey]] = {}
+        self._idle = IdleGpus(boot_clock)
         self._impossible = 0
         self._reports = 0
         self._builds = EngineBuilds()
@@ -90,7 +92,15 @@ class InventoryWatch:
         except OSError as error:  # as above
             self._rare.warning("GPUs not sampled", cause="sample", error=repr(error))
             return None
-        return None if reading is None else replace(reading, gpus=self._possible(reading.gpus))
+        if reading is None:
+            return None
+        gpus = self._possible(reading.gpus)
+        self._idle.note(gpus)
+        return replace(reading, gpus=gpus)
+
+    def idle_for(self, uuid: str) -> float | None:
+        """For how many seconds a GPU was seen to do nothing; None: unknown."""
+        return self._idle.seconds(uuid)
 
     def dismiss(self, dismissed: Mapping[str, int]) -> None:
         """Passes on how often an operator has dismissed what the driver reported of a GPU, by UUID."""

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from agent.controller_heartbeat import ControllerHeartbeat
+from agent.decide.stalls import Wait
 from agent.engine_exchange import PROGRESS, Engines
 from agent.errors import AgentError
 from agent.in_flight import InFlightRequests
@@ -112,6 +113,15 @@ class Proxy:
         await self._server.close(_SHUTDOWN_LIMIT_S)
         if self._engines is not None:
             self._engines.close()
+
+    def waits(self, instance: str) -> tuple[list[Wait], float | None]:
+        """As `Engines.waits`."""
+        return ([], None) if self._engines is None else self._engines.waits(instance)
+
+    def forget_waits(self, instance: str) -> None:
+        """A new process of the instance begins: nothing waits for it yet."""
+        if self._engines is not None:
+            self._engines.forget(instance)
 
     def refuse_requests(self) -> None:
         """Refuses requests to engines from now on, so that other replicas get them; those in flight go on."""

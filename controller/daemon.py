@@ -54,6 +54,8 @@ from http1.server_log import ServerLog
 from http1.service_manager import READY, STOPPING, ServiceManager
 from http1.site import BoundedSite, Bounds
 from schemas.log_lines import configure_logs
+from schemas.process_figures import GcWatch, read_figures
+from schemas.process_metrics import ProcessMetrics
 from schemas.unknown_variables import unknown_variables
 from schemas.version import __version__
 
@@ -197,6 +199,10 @@ class _Controller:
             refused=metrics.body_refused,
         )
         metrics.bodies_held(lambda: bodies.held)
+        self._collections = GcWatch()
+        registry.register(
+            ProcessMetrics("controller", lambda: {(): read_figures(self._collections, settings.data_dir)}, disk=True)
+        )
         self._changes = ChangeFanout()
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -215,7 +221,9 @@ class _Controller:
             unreachable_after_s=settings.unreachable_after_s,
             rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         )
+        registry.register(ProcessMetrics("agent", self._hub.agents_processes, labels=("worker",), disk=True))
         self._lag = LoopLag(clock)
+        metrics.loop_lag(self._lag.seconds)
         self._leading = Leading(
             database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
         )
@@ -295,6 +303,7 @@ class _Controller:
             if gateway is not None:
                 await gateway.stop()
             await runner.cleanup()
+            self._collections.close()
 
     async def _make_ready(
         self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]

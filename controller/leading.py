@@ -129,7 +129,9 @@ class _Term:
         passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve)
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._instances = self._loop(
-            InstancesReconciler(database, term, self._analyses, settings.restarts, passes, self._wake_placement),
+            InstancesReconciler(
+                database, term, self._analyses, settings.restarts, passes, self._wake_placement, metrics
+            ),
             _INSTANCES,
         )
         self._placement = self._loop(

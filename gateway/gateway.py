@@ -47,6 +47,8 @@ from http1.server import Server
 from http1.server_connection import Service
 from http1.server_states import Progress
 from http1.sweeper import Sweeper
+from schemas.process_figures import GcWatch, read_figures
+from schemas.process_metrics import ProcessMetrics
 
 if TYPE_CHECKING:  # slow to import
     from http1.tls.certificate import ServedCertificate
@@ -104,6 +106,9 @@ class Gateway:
         self.metrics = GatewayMetrics(CollectorRegistry())
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
+        self.metrics.loop_lag(self.loop_lag_s)
+        self._collections = GcWatch()
+        self.metrics.registry.register(ProcessMetrics("gateway", lambda: {(): read_figures(self._collections)}))
         self._meter = Meter(database)
         self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
@@ -232,6 +237,7 @@ class Gateway:
         Returns:
             Whether each step went well. What fails in one is logged, and the next one follows.
         """
+        self._collections.close()
         steps: list[tuple[str, Step]] = [
             ("connections", lambda: self._server.close(_CLOSE_S)),
             ("usage", self._meter.stop),

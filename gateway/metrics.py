@@ -27,6 +27,15 @@ class GatewayMetrics:
             "Bytes of bodies of requests to models that are held.",
             registry=self.registry,
         )
+        self._loop_lag = Gauge(
+            "gpuward_gateway_loop_lag_seconds",
+            "How late the event loop of the gateway was at worst in the last ten seconds.",
+            registry=self.registry,
+        )
+
+    def loop_lag(self, read: Callable[[], float]) -> None:
+        """Reads the seconds at each scrape."""
+        self._loop_lag.set_function(read)
 
     def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
         """Shows when the certificate ends, and whether its files cannot be used now."""

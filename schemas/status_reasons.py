@@ -67,6 +67,10 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "Raise `start_timeout`, or see the log: `gpuward logs NAME --previous`.",
     ),
     "liveness": ReasonText("The process stopped answering its health check and was killed.", _SEE_LOGS),
+    "no_answer": ReasonText(
+        "The process answers its health check, but generates nothing for its requests.",
+        "It is restarted if that lasts. See the log: `gpuward logs NAME`. The manifest's `probe` sets the limits.",
+    ),
     "probe_failed": ReasonText("The running process fails its health check.", "See the log: `gpuward logs NAME`."),
     "agent_stopped": ReasonText(
         "The agent was shut down and stopped its engines, or a worker is silent for that reason.",

@@ -23,6 +23,7 @@ class ProcessHealth:
         ready: whether it has answered a probe.
         failures: failed probes in a row.
         unhealthy_s: when it became unhealthy; None while it is not.
+        stalled: it takes requests and generates nothing. Only a sign that it generates ends this, no answered probe.
     """
 
     state: Literal["starting", "running", "unhealthy"]
@@ -30,6 +31,7 @@ class ProcessHealth:
     ready: bool = False
     failures: int = 0
     unhealthy_s: float | None = None
+    stalled: bool = False
 
 
 def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool | None, now_s: float) -> ProcessHealth:
@@ -39,6 +41,8 @@ def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool |
     """
     if answered is None:
         return health
+    if answered and health.stalled:
+        return replace(health, failures=0)
     if answered:
         return replace(health, state="running", ready=True, failures=0, unhealthy_s=None)
     if not health.ready:
@@ -48,6 +52,23 @@ def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool |
         return replace(health, failures=failures)
     since = now_s if health.unhealthy_s is None else health.unhealthy_s
     return replace(health, state="unhealthy", failures=failures, unhealthy_s=since)
+
+
+def after_stall(health: ProcessHealth, *, now_s: float) -> ProcessHealth:
+    """The health of a process that generates nothing. While it starts, this says nothing."""
+    if not health.ready or health.stalled:
+        return health
+    since = now_s if health.unhealthy_s is None else health.unhealthy_s
+    return replace(health, state="unhealthy", stalled=True, unhealthy_s=since)
+
+
+def after_progress(health: ProcessHealth, limits: HealthLimits) -> ProcessHealth:
+    """The health of a process that was seen to generate. A failing probe stands."""
+    if not health.stalled:
+        return health
+    if health.failures >= limits.failures:
+        return replace(health, stalled=False)
+    return replace(health, state="running", stalled=False, unhealthy_s=None)
 
 
 def kill_reason(

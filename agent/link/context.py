@@ -15,6 +15,7 @@ from agent.processes.supervisor import Supervisor
 from agent.sampling.backlog import Backlog
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings
+from schemas.process_figures import GcWatch
 from schemas.wire import SPOKEN, Protocols
 
 
@@ -26,6 +27,7 @@ class LinkContext:
         name: the worker's name that the agent asks for at the join.
         controllers: that it may connect to.
         certificate: SHA-256 of what its proxy shows, in hexadecimal digits; empty: it speaks no TLS.
+        collections: what its garbage collector did.
         spoken: the protocols that it offers.
     """
 
@@ -43,5 +45,6 @@ class LinkContext:
     clock: Clock
     heartbeat: ControllerHeartbeat
     controllers: Controllers
+    collections: GcWatch
     certificate: Callable[[], str] = lambda: ""
     spoken: Protocols = SPOKEN

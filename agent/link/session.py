@@ -8,6 +8,7 @@ from agent.link.channel import Channel
 from agent.link.context import LinkContext
 from agent.link.incoming import receive_all
 from agent.wait_first import wait_first
+from schemas.process_figures import read_figures
 from schemas.wire import Heartbeat, InventoryChanged, Samples, Welcome
 
 _PING_S: Final = 3.0
@@ -59,7 +60,13 @@ class Session:
             if context.inventory.mark_reported(inventory):
                 context.send_queue.add(InventoryChanged(inventory=inventory))
             seq += 1
-            beat = Heartbeat(seq=seq, sent_s=context.clock(), gpus=inventory.gpus, gpus_error=inventory.gpus_error)
+            beat = Heartbeat(
+                seq=seq,
+                sent_s=context.clock(),
+                gpus=inventory.gpus,
+                gpus_error=inventory.gpus_error,
+                process=read_figures(context.collections, context.settings.data_dir),
+            )
             context.send_queue.add(beat)
 
     async def _ping(self) -> None:

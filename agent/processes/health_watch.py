@@ -7,13 +7,21 @@ from typing import Final
 
 import structlog
 
-from agent.decide.health import HealthLimits, ProcessHealth, after_probe, kill_reason
+from agent.decide.health import (
+    HealthLimits,
+    ProcessHealth,
+    after_probe,
+    after_progress,
+    after_stall,
+    kill_reason,
+)
 from agent.process_records import StopPlan
 from agent.processes.kept_record import KeptRecord
 from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
 from agent.processes.running import Running
-from schemas.wire import ProbeOrder, StartOrder
+from agent.processes.stall_watch import StallWatch
+from schemas.wire import NO_ANSWER, ProbeOrder, StartOrder
 
 _ALIVE_AFTER_S: Final = 0.2  # without a port, a process is running after this time
 _FIRST_PROBES_S: Final = (0.1, 0.1, 0.1, 0.15, 0.25)  # short at first, so that a fast start is noticed at once
@@ -33,23 +41,32 @@ async def watch_health(
     health = _first_health(kept, clock())
     began_s, first_delays = clock(), iter(_FIRST_PROBES_S)
     log_state = context.folders.log_state(kept.key)
-    while True:
-        if port is None:
-            answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
-        else:
-            answered = await context.prober.probe(order.probe, port, is_proxied=group.is_proxied)
-            if group.is_unknown and not answered:
-                answered = None
-        health = after_probe(health, limits, answered=answered, now_s=clock())
-        if not health.ready:
-            before, log_state = log_state, context.folders.log_state(kept.key)
-            if log_state != before:
-                health = replace(health, progress_s=clock())
-        reason = kill_reason(health, limits, clock()) if answered is not None else None
-        if reason is not None:
-            return StopPlan(reason=reason, drain_time_s=0.0), _kill_message(reason, order)
-        _report(kept, health, clock())
-        await asyncio.sleep(probe.period_s if health.ready else next(first_delays, _FIRST_PROBES_S[-1]))
+    async with StallWatch(kept, order, context) as stalls:
+        while True:
+            if port is None:
+                answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
+            else:
+                answered = await context.prober.probe(order.probe, port, is_proxied=group.is_proxied)
+                if group.is_unknown and not answered:
+                    answered = None
+            health = _after_look(after_probe(health, limits, answered=answered, now_s=clock()), limits, stalls, clock())
+            if not health.ready:
+                before, log_state = log_state, context.folders.log_state(kept.key)
+                if log_state != before:
+                    health = replace(health, progress_s=clock())
+            reason = kill_reason(health, limits, clock()) if answered is not None else None
+            if reason is not None:
+                return StopPlan(reason=reason, drain_time_s=0.0), _kill_message(reason, order, stalls.why)
+            _report(kept, health, clock(), stalls.why if health.stalled else "")
+            await asyncio.sleep(probe.period_s if health.ready else next(first_delays, _FIRST_PROBES_S[-1]))
+
+
+def _after_look(health: ProcessHealth, limits: HealthLimits, stalls: StallWatch, now_s: float) -> ProcessHealth:
+    """The health after a look at whether it generates. What still starts is not expected to."""
+    stalled = stalls.look() if health.ready else None
+    if stalled is None:
+        return health
+    return after_stall(health, now_s=now_s) if stalled else after_progress(health, limits)
 
 
 async def rotate_log(kept: KeptRecord, context: ProcessContext, kills: deque[int]) -> None:
@@ -66,10 +83,10 @@ async def rotate_log(kept: KeptRecord, context: ProcessContext, kills: deque[int
             log.warning("log not rotated", instance=kept.key.instance, error=str(error))
 
 
-def _kill_message(reason: str, order: StartOrder) -> str:
+def _kill_message(reason: str, order: StartOrder, why: str) -> str:
     if reason == "start_timeout":
         return f"no answer to its probe, and nothing logged for {order.start_timeout_s:g} s"
-    return f"unhealthy for {order.liveness_timeout_s:g} s"
+    return f"unhealthy for {order.liveness_timeout_s:g} s" + (f" ({why})" if why else "")
 
 
 def _first_health(kept: KeptRecord, now_s: float) -> ProcessHealth:
@@ -78,8 +95,9 @@ def _first_health(kept: KeptRecord, now_s: float) -> ProcessHealth:
     return ProcessHealth(state=state, progress_s=now_s, ready=kept.now.ready, unhealthy_s=since)
 
 
-def _report(kept: KeptRecord, health: ProcessHealth, now_s: float) -> None:
+def _report(kept: KeptRecord, health: ProcessHealth, now_s: float, why: str) -> None:
     if (health.state, health.ready) == (kept.now.state, kept.now.ready):
         return
     first = health.ready and not kept.now.ready
-    kept.write(state=health.state, ready=health.ready, ready_s=now_s if first else kept.now.ready_s)
+    said = {"message": why} if why or kept.now.message.startswith(f"{NO_ANSWER}:") else {}
+    kept.write(state=health.state, ready=health.ready, ready_s=now_s if first else kept.now.ready_s, **said)

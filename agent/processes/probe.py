@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 from typing import Final
 
 import aiohttp
@@ -10,6 +11,9 @@ from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
 _PROXY_LIMIT_S: Final = 0.5
+_MOST_BYTES: Final = 2**20
+_OK, _ERROR, _BUSY = 200, 500, 503
+_CLOSE: Final = {"Connection": "close"}
 # This agent or host has run out of something: it says nothing about the engine.
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 
@@ -37,6 +41,34 @@ class Prober:
                 return 200 <= response.status < 300  # noqa: PLR2004 - 2xx
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return _of(error)
+
+    async def generate(self, port: int, timeout_s: float) -> bool | None:
+        """Whether the engine generates one token in time. None: unknown, as where it is busy or has no completions."""
+        base, timeout = f"http://127.0.0.1:{port}", aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._session.get(f"{base}/v1/models", timeout=timeout, headers=_CLOSE) as listed:
+                    model = _first_model(await listed.content.read(_MOST_BYTES)) if listed.status == _OK else None
+                if model is None:
+                    return None
+                body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
+                async with self._session.post(
+                    f"{base}/v1/completions", json=body, timeout=timeout, headers=_CLOSE
+                ) as got:
+                    await got.content.read(_MOST_BYTES)
+                    # Refusals say nothing: it offers no completions, wants other fields, or has a full queue.
+                    return True if got.status == _OK else None if got.status < _ERROR or got.status == _BUSY else False
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            return _of(error)
+
+
+def _first_model(text: bytes) -> str | None:
+    """The first name in a list of models."""
+    found = json.loads(text)
+    models = found.get("data") if isinstance(found, dict) else None
+    first = models[0] if isinstance(models, list) and models else None
+    name = first.get("id") if isinstance(first, dict) else None
+    return name if isinstance(name, str) else None
 
 
 async def _connects(port: int, *, is_proxied: bool) -> bool | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent.clock import Clock
 from agent.containers.runtime import ContainerRuntime
+from agent.engine_signs import EngineSigns
 from agent.in_flight import InFlightRequests
 from agent.journal import Journal
 from agent.model_cache.fetches import Fetches
@@ -38,5 +39,6 @@ class ProcessContext:
     report: Callable[[ProcessRecord], None]
     gpu_index: Callable[[str], int | None]
     gpus_listing: Callable[[ProcessKey], tuple[str, ...]]
+    signs: EngineSigns
     fetches: Fetches
     containers: ContainerRuntime

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
@@ -51,6 +52,16 @@ class _Scrape:
     at_s: float
     requests: int | None
     pressure: Pressure = UNKNOWN_PRESSURE
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """What an engine's counters came to, since when they stand there, and when they were last read."""
+
+    total: float
+    since_s: float
+    at_s: float
 
 
 class RequestCounter:
@@ -77,6 +88,31 @@ class RequestCounter:
         self._scrapes: dict[ProcessKey, list[_Scrape]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._impossible = 0
+        self._tokens: dict[ProcessKey, _Tokens] = {}
+        self._probed: dict[ProcessKey, int] = {}
+
+    def tokens_still(self, key: ProcessKey) -> float | None:
+        """For how long its counters of tokens have stood still, in seconds up to the last scrape; None: unknown."""
+        found = self._tokens.get(key)
+        if found is None or self._clock() - found.at_s > _STALE_S:
+            return None
+        return found.at_s - found.since_s
+
+    def tokens_moved(self, key: ProcessKey) -> float | None:
+        """How long ago its counters of tokens were seen to have moved, or first seen, in seconds; None: never."""
+        found = self._tokens.get(key)
+        return None if found is None else self._clock() - found.since_s
+
+    @contextmanager
+    def probing(self, key: ProcessKey) -> Iterator[None]:
+        """A request of ours is at the engine meanwhile: it does not count."""
+        self._probed[key] = self._probed.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._probed[key] -= 1
+            if not self._probed[key]:
+                del self._probed[key]
 
     async def run(self) -> None:
         """Scrapes until cancelled."""
@@ -88,6 +124,7 @@ class RequestCounter:
         """Scrapes each engine once."""
         records = [record for record in self._live() if _gauges(record) and record.ready and record.port is not None]
         self._scrapes = {record.key: self._scrapes.get(record.key, []) for record in records}
+        self._tokens = {key: tokens for key, tokens in self._tokens.items() if key in self._scrapes}
         async with asyncio.TaskGroup() as group:
             for record in records:
                 group.create_task(self._scrape(record))
@@ -119,12 +156,22 @@ class RequestCounter:
         return None if not scrapes or any(s.requests is None for s in scrapes) else 0
 
     async def _scrape(self, record: ProcessRecord) -> None:
+        key = record.key
         async with self._slots:
-            requests, pressure = await self._read_gauges(f"http://127.0.0.1:{record.port}{METRICS_PATH}", record)
-        self._scrapes.setdefault(record.key, []).append(_Scrape(self._clock(), requests, pressure))
+            before = self._probed.get(key, 0)
+            found = await self._read_gauges(f"http://127.0.0.1:{record.port}{METRICS_PATH}", record)
+        ours = max(before, self._probed.get(key, 0))
+        if found.requests:
+            found = replace(found, requests=max(found.requests - ours, 0))
+        self._scrapes.setdefault(key, []).append(found)
+        if found.tokens is not None:
+            last = self._tokens.get(key)
+            moved = last is None or last.total != found.tokens
+            since = found.at_s if last is None or moved else last.since_s
+            self._tokens[key] = _Tokens(found.tokens, since, found.at_s)
 
-    async def _read_gauges(self, url: str, record: ProcessRecord) -> tuple[int | None, Pressure]:
-        """The requests by its gauges, and its pressure; None: unknown.
+    async def _read_gauges(self, url: str, record: ProcessRecord) -> _Scrape:
+        """The requests by its gauges, its pressure, and its tokens by its counters; None: unknown.
 
         The requests are 0 if the engine answers without metrics or without these gauges.
         """
@@ -132,22 +179,22 @@ class RequestCounter:
         try:
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
                 if response.status in _NOT_OFFERED:
-                    return 0, UNKNOWN_PRESSURE
+                    return _Scrape(self._clock(), 0)
                 if response.status != _OK:
-                    return None, UNKNOWN_PRESSURE
+                    return _Scrape(self._clock(), None)
                 body = bytearray()
                 async for chunk in response.content.iter_any():
                     body += chunk
                     if len(body) > _MAX_BYTES:
-                        return None, UNKNOWN_PRESSURE
+                        return _Scrape(self._clock(), None)
             text = body.decode()
             pressure = read_pressure(text, record.order)
-            return sum_gauges(text, _gauges(record)), pressure
+            return _Scrape(self._clock(), sum_gauges(text, _gauges(record)), pressure, read_tokens(text, record.order))
         except ImpossibleGaugeError:
             self._impossible += 1
-            return None, UNKNOWN_PRESSURE
         except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
-            return None, UNKNOWN_PRESSURE
+            pass
+        return _Scrape(self._clock(), None)
 
 
 class ImpossibleGaugeError(ValueError):
@@ -182,6 +229,19 @@ def read_pressure(text: str, order: StartOrder | None) -> Pressure:
         queued=sum_gauges(text, order.queue_gauges) if order is not None and queued else None,
         kv_use=sum(caches) / len(caches) if caches else None,
     )
+
+
+def read_tokens(text: str, order: StartOrder | None) -> float | None:
+    """The sum of the order's counters of tokens over all labels; None: it has none.
+
+    Raises:
+        ImpossibleGaugeError: one of them is negative or not finite.
+        ValueError: one of their lines is invalid.
+    """
+    values = [] if order is None else _values(text, order.progress_counters)
+    if not all(0 <= value < math.inf for value in values):
+        raise ImpossibleGaugeError("a counter must be 0 or more")
+    return sum(values) if values else None
 
 
 def _values(text: str, gauges: Collection[str]) -> list[float]:

@@ -26,6 +26,7 @@ def make_engine(args: Namespace) -> Engine:
         ),
         load_seconds=args.load_seconds,
         slots=args.slots,
+        hang_after=args.hang_after,
         kv_tokens=args.kv_tokens,
         without=frozenset(args.without),
     )

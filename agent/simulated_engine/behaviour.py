@@ -28,6 +28,7 @@ class Behaviour:
     die: int | None = None  # the process
     cut: int | None = None  # the connection alone
     silent: int | None = None
+    hang: bool = False  # the whole engine generates nothing from here on, while its port answers
     usage: bool = True
     cached: int | None = None  # tokens of the prompt that usage calls cached
     gzip: bool = False  # where the client accepts it
@@ -98,6 +99,7 @@ _READERS: Final[dict[str, Callable[[str | None], Any]]] = {
     "die": _after,
     "cut": _after,
     "silent": _after,
+    "hang": _flag,
     "usage": _flag,
     "cached": _number(0, MAX_TOKENS),
     "gzip": _flag,

@@ -35,6 +35,7 @@ class Engine:
         slots: how many requests are answered at once; others wait in their order. 0: all.
         kv_tokens: how many tokens of prompts and answers fill the KV cache.
         without: paths that it does not serve.
+        hang_after: after so many requests it generates nothing more, while its port answers; None: never.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class Engine:
         slots: int = 0,
         kv_tokens: int = 0,
         without: frozenset[str] = frozenset(),
+        hang_after: int | None = None,
     ) -> None:
+        self._hang_after = hang_after
+        self._hangs = False
         self._names = names
         self._behaviour = behaviour
         self._loaded_at = time.monotonic() + load_seconds
@@ -123,6 +127,7 @@ class Engine:
             _refuse(answer, told.refuse, "the engine was told to refuse", anthropic=endpoint.anthropic)
             return
         taken = counters.journal.take(told.id)
+        self._hangs = self._hangs or told.hang or (self._hang_after is not None and self._count >= self._hang_after)
         self._count += 1
         generation = Generation(
             f"{os.getpid()}-{self._count}", int(time.time()), ask,
@@ -158,18 +163,21 @@ class Engine:
         counters.running += 1
         counters.most_running = max(counters.most_running, counters.running)
         counters.held_tokens += held
-        counters.prompt_tokens += held
         try:
             await writer.begin()
+            await self._unless_it_hangs()
+            counters.prompt_tokens += held
             if not generation.ask.stream:
-                await writer.produce(generation.tokens)
-                counters.generation_tokens += generation.tokens
+                async for made in writer.produce(generation.tokens):
+                    await self._unless_it_hangs()
+                    counters.generation_tokens += made
                 await writer.send_whole(form)
                 return
             writer.begin_stream(form.stream_type)
             await writer.write(form.opening())
             for i in range(generation.tokens):
                 await writer.pace(i)
+                await self._unless_it_hangs()
                 counters.generation_tokens += 1
                 counters.held_tokens += 1
                 held += 1
@@ -180,6 +188,10 @@ class Engine:
             counters.held_tokens -= held
             counters.running -= 1
             self._slots.release()
+
+    async def _unless_it_hangs(self) -> None:
+        if self._hangs:
+            await asyncio.Event().wait()  # the client's close cancels
 
 
 class _Writer:
@@ -209,11 +221,17 @@ class _Writer:
         elif i % _AT_ONCE == 0:
             await asyncio.sleep(0)  # others' turn
 
-    async def produce(self, count: int) -> None:
-        """Takes the time of so many tokens."""
+    async def produce(self, count: int) -> AsyncIterator[int]:
+        """Takes the time of so many tokens; yields how many it has made since, about once a second."""
         told = self._told
         ends = min((after for after in (told.die, told.cut, told.silent) if after is not None), default=count)
-        await asyncio.sleep(told.token_seconds * min(ends, count))
+        left = min(ends, count)
+        at_once = max(int(1 / told.token_seconds), 1) if told.token_seconds else max(left, 1)
+        while left > 0:
+            made = min(at_once, left)
+            await asyncio.sleep(told.token_seconds * made)
+            left -= made
+            yield made
         await self.fail_after(ends)
 
     async def fail_after(self, tokens: int) -> None:

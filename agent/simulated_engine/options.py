@@ -18,6 +18,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     add("--wait-seconds", type=_seconds, default=0.0, help="seconds before the first byte of an answer")
     add("--die-after-tokens", type=_count, default=None, metavar="N", help="die after N tokens of an answer")
     add("--refuse", type=_status, default=None, metavar="STATUS", help="answer every request with this status")
+    add("--hang-after", type=_count, default=None, metavar="N", help="generate nothing more after N requests")
     add("--silent", action="store_true", help="take requests, and never answer")
     add("--no-usage", action="store_true", help="state no usage in answers")
     add("--slots", type=_count, default=0, metavar="N", help="answer at most N requests at once, queue others; 0: all")

@@ -189,6 +189,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.cleanup_ctx.append(pending.pending_context)
     app.cleanup_ctx.append(catalog.catalog_context)
     app.cleanup_ctx.append(attention.attention_context)
+    app.cleanup_ctx.append(metrics.metrics_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():

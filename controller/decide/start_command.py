@@ -8,13 +8,14 @@ from controller.domain.placement import Layout, Need
 from controller.engines.base import IN_CONTAINER, LOOPBACK, Launch
 from controller.engines.containers import container_env, container_of, image_key
 from controller.engines.registry import engine_for
-from schemas.manifest.deployment import DeploymentSpec, SecretRef
+from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
 
 # The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)
 # and above those of well-known servers. The port follows from instance and epoch: every rank knows it beforehand, and
 # the next epoch tries another one if this one was taken.
 RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
+_PROBE: Final = Probe()
 _NO_LAYOUT: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
 
 
@@ -97,7 +98,7 @@ def start_payload(
     own = engine_for(spec).chosen(engine)
     process = own.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
-    stop_after = spec.stop_on_disconnect_after
+    stop_after, stalled = spec.stop_on_disconnect_after, spec.probe or _PROBE
     order = StartOrder(
         deployment=deployment,
         deployment_uid=deployment_uid,
@@ -114,6 +115,9 @@ def start_payload(
         request_gauges=process.request_gauges,
         queue_gauges=process.queue_gauges,
         cache_gauges=process.cache_gauges,
+        progress_counters=process.progress_counters,
+        stalled_requests=stalled.no_answer_requests,
+        stalled_after_s=stalled.no_answer_after,
         fetches=process.fetches,
         container=container_of(spec, own, launch),
         host_memory_mib=None if spec.resources.host_memory == "auto" else spec.resources.host_memory,

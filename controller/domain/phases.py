@@ -123,7 +123,7 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
         P.STOPPING: _STOP,
     },
     P.RUNNING: {
-        P.UNHEALTHY: _instances("its probe fails, or its GPU is lost"),
+        P.UNHEALTHY: _instances("its probe fails, it generates nothing for its requests, or its GPU is lost"),
         P.BACKOFF: _EXIT,
         P.SUCCEEDED: _COMPLETED,
         P.FAILED: _OUT_OF_RETRIES,
@@ -131,7 +131,7 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
         P.STOPPING: _STOP,
     },
     P.UNHEALTHY: {
-        P.RUNNING: _instances("its probe succeeds again, or its lost GPU is back"),
+        P.RUNNING: _instances("its probe succeeds again, it generates again, or its lost GPU is back"),
         P.BACKOFF: _instances("its process ends, or is killed because its probe keeps failing"),
         P.SUCCEEDED: _COMPLETED,  # a task may end while its probe fails
         P.FAILED: _OUT_OF_RETRIES,

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol, Self
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.wire import ModelFetch, ProbeOrder, SimulatedLoad
+from schemas.wire import GenerateOrder, ModelFetch, ProbeOrder, SimulatedLoad
 
 LOOPBACK: Final = "127.0.0.1"
 IN_CONTAINER: Final = "{host}"  # the agent fills it in: all addresses on a bridge, loopback on the host's network
@@ -102,6 +102,8 @@ class EngineProcess:
     # Likewise: those of requests in the server's own queue, and those of the share of its KV cache that is in use.
     queue_gauges: tuple[str, ...] = ()
     cache_gauges: tuple[str, ...] = ()
+    # Counters of tokens: while one of them rises, the server works.
+    progress_counters: tuple[str, ...] = ()
     serves_at_once: int = SERVES_AT_ONCE  # requests that it works on at once; the others wait in its own queue
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
     # The spec's adapters by name, each with the `model` by which the server knows it.
@@ -162,7 +164,14 @@ def probe_order(spec: DeploymentSpec, default_path: str | None) -> ProbeOrder | 
     """The spec's probe, else the engine's default, else None."""
     if spec.probe is not None:
         probe = spec.probe
-        return ProbeOrder(path=probe.path, period_s=probe.period, timeout_s=probe.timeout, failures=probe.failures)
+        generate = GenerateOrder(every_s=probe.generate_every, timeout_s=probe.generate_timeout)
+        return ProbeOrder(
+            path=probe.path,
+            period_s=probe.period,
+            timeout_s=probe.timeout,
+            failures=probe.failures,
+            generate=generate if probe.generate else None,
+        )
     if default_path is None:
         return None
     return ProbeOrder(path=default_path, period_s=5.0, timeout_s=3.0, failures=3)

@@ -197,6 +197,7 @@ class LlamaCppEngine(SingleEngine):
             request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
             queue_gauges=("llamacpp:requests_deferred",),
             cache_gauges=("llamacpp:kv_cache_usage_ratio",),
+            progress_counters=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total"),
             serves_at_once=figure(spec, *_SLOTS) or launch.sequences or _DEFAULT_SLOTS,
         )
 

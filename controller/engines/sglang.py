@@ -144,6 +144,7 @@ class SglangEngine(ModelServer):
             request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
             queue_gauges=("sglang:num_queue_reqs",) if serves else (),
             cache_gauges=("sglang:token_usage",) if serves else (),
+            progress_counters=("sglang:generation_tokens_total", "sglang:prompt_tokens_total") if serves else (),
             serves_at_once=_TABLE.serves_at_once(spec),
         )
 

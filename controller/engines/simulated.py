@@ -35,7 +35,7 @@ _MAX_FIGURE: Final = 10_000_000
 _ERRORS: Final = (400, 599)  # statuses
 _NUMBERS: Final = (
     "load_seconds", "exit_after", "exit_code", "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "slots",
-    "kv_tokens",
+    "kv_tokens", "hang_after",
 )  # fmt: skip
 Steps = tuple[tuple[float, float], ...]
 
@@ -125,6 +125,7 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "usage": _flag,
     "slots": _figure,
     "kv_tokens": _figure,
+    "hang_after": _count,
     "without": _paths,
     "served_model_name": _model_name,
     # The figures of the model that it stands for, as an analysis would give them.
@@ -228,6 +229,7 @@ class SimulatedEngine(SingleEngine):
             request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
             queue_gauges=("simulated_requests_waiting",),
             cache_gauges=("vllm:kv_cache_usage_perc",),
+            progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
             serves_at_once=args.get("slots") or SERVES_AT_ONCE,
             adapters={name: name for name in spec.serving.adapters},
         )

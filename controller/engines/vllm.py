@@ -131,6 +131,7 @@ class VllmEngine(ModelServer):
             request_gauges=("vllm:num_requests_running", "vllm:num_requests_waiting") if serves else (),
             queue_gauges=("vllm:num_requests_waiting",) if serves else (),
             cache_gauges=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") if serves else (),  # the old name
+            progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total") if serves else (),
             serves_at_once=_TABLE.serves_at_once(spec),
             adapters={name: name for name in spec.serving.adapters},
             gpus_by_index=True,  # versions before 0.21 fail on UUIDs: https://github.com/vllm-project/vllm/issues/32569

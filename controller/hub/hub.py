@@ -30,6 +30,7 @@ from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.workers.sessions import Identity
+from schemas.process_figures import ProcessFigures
 from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, ReportAck, Welcome
 
 log = structlog.get_logger(__name__)
@@ -140,6 +141,11 @@ class Hub:
     def connected(self) -> int:
         """The number of connected agents."""
         return len(self._sessions)
+
+    def agents_processes(self) -> dict[tuple[str, ...], ProcessFigures]:
+        """What the agents that are connected here last said of their own processes, by worker."""
+        found = {session.name: session.process for session in self._sessions.values()}
+        return {(name,): figures for name, figures in found.items() if figures is not None}
 
     def healthy_for_s(self) -> float:
         """Seconds for which heartbeats have been written without a gap; 0 while they are not."""

@@ -100,6 +100,7 @@ class MessageHandler:
             case Heartbeat(gpus=gpus, gpus_error=error):
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
+                session.process = message.process
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
                 if overdue or error != session.gpus_error or devices.facts_differ(session.gpus, gpus):
                     await self._write_change(session, gpus, error)

@@ -12,6 +12,7 @@ from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
+from schemas.process_figures import ProcessFigures
 from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, Welcome, encode
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,7 @@ class Session:
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
         gpus_error: why they are unreadable, as last written.
         welcome: as it was last sent; None: it has not been yet.
+        process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
@@ -68,6 +70,7 @@ class Session:
         self.boot_id = boot_id
         self.protocol = protocol
         self.offset_s: float | None = None
+        self.process: ProcessFigures | None = None
         self._compared_s = 0.0
         self.clean = False
         self.ours = False

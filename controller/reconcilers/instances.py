@@ -13,6 +13,7 @@ from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import check_term
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.errors import LostGuardError
@@ -35,7 +36,9 @@ class InstancesReconciler:
         settings: RestartSettings,
         passes: PlacementPasses,
         wake_placement: Callable[[], None],
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics
         self._database = database
         self._term = term
         self._analyses = analyses
@@ -60,6 +63,7 @@ class InstancesReconciler:
         placed = await self._apply([step for step in steps if step.effects.writes])
         for step in steps:
             self._follow_up(step, placed)
+            self._count(step)
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         for step in steps:
             if placed.intersection(step.names):
@@ -113,6 +117,18 @@ class InstancesReconciler:
                     new = new_instance(name, facts.uid, facts.name, create.revision)
                     found.append(NewInstance(new, revision.spec, need))
         return found
+
+    def _count(self, step: DeploymentStep) -> None:
+        if self._metrics is None:
+            return
+        for event in step.effects.events:
+            if event.reason == "running" and "durations" in event.evidence:
+                self._metrics.started(event.evidence["durations"])
+        for change in step.effects.phase_changes:
+            if change.restarts is not None:
+                self._metrics.restarted(step.facts.name)
+        if step.effects.finish:
+            self._metrics.finished(step.facts.name)
 
     def _follow_up(self, step: DeploymentStep, placed: Collection[str]) -> None:
         effects, facts = step.effects, step.facts

@@ -1,6 +1,7 @@
 """The controller's own counters, under the contract's names. Figures that are read from rows are not kept here."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -8,6 +9,7 @@ _OUTCOME_LABELS = {"requeue": "again"}  # the label is older than the outcome's 
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _CANCEL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _PLACEMENT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_START_BUCKETS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
 
 
 class Metrics:
@@ -54,6 +56,20 @@ class Metrics:
             buckets=_PLACEMENT_BUCKETS,
         )
 
+        self._starts = Histogram(
+            "gpuward_start_seconds",
+            "Time that starts of instances took, by phase, and in all (`total`).",
+            ["phase"],
+            registry=registry,
+            buckets=_START_BUCKETS,
+        )
+        self._restarts = Counter(
+            "gpuward_instance_restarts_total",
+            "Restarts of a deployment's instances after an end, counted by the leader since it leads.",
+            ["deployment"],
+            registry=registry,
+        )
+
         self._evaluations = Counter(
             "gpuward_policy_evaluations_total",
             "Verdicts of utilization policies on instances.",
@@ -81,6 +97,11 @@ class Metrics:
         )
         for bound in ("key", "all"):
             self._bodies_refused.labels(bound)
+        self._loop_lag = Gauge(
+            "gpuward_controller_loop_lag_seconds",
+            "How late the event loop of the controller was at worst in the last ten seconds.",
+            registry=registry,
+        )
         self._bodies_held = Gauge(
             "gpuward_bodies_in_flight_bytes", "Bytes that requests' bodies hold now.", registry=registry
         )
@@ -107,6 +128,10 @@ class Metrics:
     def bodies_held(self, read: Callable[[], float]) -> None:
         """`read` returns the bytes that bodies hold."""
         self._bodies_held.set_function(read)
+
+    def loop_lag(self, read: Callable[[], float]) -> None:
+        """`read` returns the event loop's recent lag in seconds."""
+        self._loop_lag.set_function(read)
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` got `outcome` from a step that took `seconds`."""
@@ -136,6 +161,20 @@ class Metrics:
     def placement_seconds(self, seconds: float) -> None:
         """An instance's claims were committed `seconds` after it became pending."""
         self._placement_seconds.observe(max(seconds, 0.0))
+
+    def started(self, durations: Mapping[str, float]) -> None:
+        """A start took so many seconds in each of these phases."""
+        for phase, seconds in durations.items():
+            self._starts.labels(phase).observe(max(seconds, 0.0))
+
+    def restarted(self, deployment: str) -> None:
+        """An instance of a deployment restarts after an end."""
+        self._restarts.labels(deployment).inc()
+
+    def finished(self, deployment: str) -> None:
+        """A deployment is gone: its series ends."""
+        with contextlib.suppress(KeyError):  # none of its instances ever restarted
+            self._restarts.remove(deployment)
 
     def connection_closed(self, reason: str) -> None:
         """The server closed a connection or refused a request for this reason, one of the label's."""

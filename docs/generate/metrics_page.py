@@ -9,10 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.store.views.fleet_figures import Amount, Capacity, FleetFigures, Idle, Replicas
 from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
 from gateway.metrics import GatewayMetrics
 from gateway.queue_metrics import QueueMetrics
 from gateway.request_metrics import RequestMetrics
+from schemas.process_metrics import ProcessMetrics
 from schemas.wire import GpuDetails
 from tables import code, sentence, table, words
 
@@ -37,6 +39,14 @@ Units are base units: seconds, bytes, and ratios from 0 to 1. A histogram has `_
 While the database is away, a controller serves its own counters, `gpuward_leader`, and 0 for `gpuward_database_up`.
 What it reads from the database is absent then, not zero: instances, workers, GPUs, and what policies freed.
 
+`gpuward_controller_*` are of the controller that answers, `gpuward_gateway_*` of the gateway, and `gpuward_agent_*` of
+the agents that are connected to that controller. With several controllers, scrape each: what is read from the database
+is the same on all.
+
+Of GPUs a claimed one is `claimed` in any state. Of the others one is `free` if an instance could be placed on it, and
+`unusable` if not: it is unhealthy or missing, in MIG mode, cordoned, or its worker is. Idle GPU hours over a day are
+`avg_over_time(gpuward_idle_gpus[1d]) * 24`. [Monitoring](monitoring.md) says what a scrape costs.
+
 """
 # Values of labels that a fixed set has; other labels hold names.
 LABELS: Final[Mapping[str, str]] = {
@@ -46,15 +56,20 @@ LABELS: Final[Mapping[str, str]] = {
     "dry_run": "`true` where the number is only shown",
     "endpoint": "path of the request; empty for unknown paths",
     "gpu_uuid": "UUID of the GPU",
-    "kind": "reconciler whose keys these are; of tokens: `prompt`, `cached` or `completion`",
+    "invariant": "name of the invariant, as `gpuward audit` prints it",
+    "kind": "reconciler whose keys these are; of tokens: `prompt`, `cached` or `completion`; of backlogs: `commands`, "
+    "`webhooks`, `relocations`, `wakes` or `deletions`",
+    "model": "name of the GPU's model",
     "outcome": "how it ended, see below",
-    "phase": "phase, see [States](states.md)",
+    "phase": "phase, see [States](states.md); of starts also `fetching`, `pulling` and `total`",
     "policy": "name of the policy; `(inline)` for inline policies",
     "purpose": "what is computed",
     "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files); of "
-    "retries: `not_connected`, `agent_refused` or `engine_busy`",
+    "retries: `not_connected`, `agent_refused` or `engine_busy`; of waiting instances a "
+    "[reason code](reason-codes.md), or the phase where there is none",
     "revision": "number of the revision; empty where no replica got the request",
-    "state": "how far the request was: `receiving`, `admitted`, `waiting`, `connecting`, `sent` or `answering`",
+    "state": "how far the request was: `receiving`, `admitted`, `waiting`, `connecting`, `sent` or `answering`; of "
+    "GPUs: `claimed`, `free` or `unusable`",
     "status": "`2xx`, `3xx`, `4xx`, `5xx`, or `499` where the client left before the end",
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
@@ -91,11 +106,15 @@ def _counted() -> Iterator[MetricFacts]:
     GatewayMetrics(registry).certificate(lambda: 0.0, str)
     QueueMetrics(registry)
     RequestMetrics(registry)
+    registry.register(ProcessMetrics("controller", dict, disk=True))
+    registry.register(ProcessMetrics("gateway", dict))
+    registry.register(ProcessMetrics("agent", dict, labels=("worker",), disk=True))
     for collector in registry.collectors:
-        (family,) = collector.describe()
-        suffix = "_total" if family.type == "counter" else ""
-        # What has labels has no sample yet, so the names are taken from the collector itself.
-        yield MetricFacts(family.name + suffix, family.type, tuple(collector._labelnames), family.documentation)  # noqa: SLF001
+        for family in collector.describe():
+            suffix = "_total" if family.type == "counter" else ""
+            # What has labels has no sample yet, so their names are taken from what makes the samples.
+            named = collector if hasattr(collector, "_labelnames") else family
+            yield MetricFacts(family.name + suffix, family.type, tuple(named._labelnames), family.documentation)  # noqa: SLF001
 
 
 class _Listing(CollectorRegistry):
@@ -115,12 +134,27 @@ def _read_from_rows() -> Iterator[MetricFacts]:
     details = {**GpuDetails(power_w=1).model_dump(), "xids": {"13": 1}}
     details |= {name: 1 for name, value in details.items() if value is None}
     figures = replace(figures, gpus={("w", "g"): GpuFigures(healthy=True, details=details)})
+    figures = replace(figures, fleet=_fleet())
     figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, stands=False)})
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):
         sample = family.samples[0]
         kind = "info" if family.name.endswith("_info") else family.type
         yield MetricFacts(sample.name, kind, tuple(sample.labels), family.documentation)
+
+
+def _fleet() -> FleetFigures:
+    one, states = Amount(1, 1.0), {"claimed": 1, "free": 1, "unusable": 1}
+    return FleetFigures(
+        capacity={"m": Capacity(states, states)},
+        waiting={"r": one},
+        idle={"d": Idle(1.0, 1.0)},
+        replicas={"d": Replicas(1, 1)},
+        backlog={"commands": one},
+        violations={"i": 0},
+        audit_age_s=1.0,
+        history_age_s=1.0,
+    )
 
 
 def page() -> str:

@@ -40,6 +40,34 @@ class Probe(Strict):
         "Failures before the first success do not count: the instance is still starting.",
     )
 
+    no_answer_requests: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        3,
+        description="Requests without an answer after which the instance is unhealthy, though its health check "
+        "succeeds; 0: never. Its engine must count tokens (vLLM, SGLang, llama.cpp), the counts must stand still, and "
+        "its GPUs must do nothing. An engine that is slow is not unhealthy.",
+    )
+    no_answer_after: Seconds = Field(
+        120.0, description="How long the engine must be without progress before these requests count, at least 1 s."
+    )
+    generate: bool = Field(
+        default=False,
+        description="Ask the engine for one token where nothing else shows that it generates. `failures` such probes "
+        "in a row without an answer make the instance unhealthy. An engine without `/v1/completions` is not judged.",
+    )
+    generate_every: Seconds = Field(
+        60.0, description="Time without a sign that the engine generates before it is asked for a token, at least 1 s."
+    )
+    generate_timeout: Seconds = Field(
+        60.0, description="Longest time to wait for that token, at least 1 s. It should exceed a long prefill."
+    )
+
+    @field_validator("no_answer_after", "generate_every", "generate_timeout")
+    @classmethod
+    def _at_least_a_second(cls, value: float) -> float:
+        if value < 1:
+            raise ValueError(f"must be at least 1s, got {value:g}s")
+        return value
+
     @field_validator("period", "timeout")
     @classmethod
     def _positive(cls, value: float) -> float:
@@ -202,6 +230,10 @@ class DeploymentSpec(Strict):
             )
         if self.utilization_policy not in (None, NO_POLICY) and self.resources.gpus == 0:
             raise ValueError("utilization_policy: requires a GPU, but resources.gpus is 0; remove one of them")
+        if self.probe is not None and self.probe.generate and not self.takes_requests:
+            raise ValueError(
+                "probe.generate: needs a server, and the command has no {port}; use {port} in it, or remove the field"
+            )
         check_docker(self)
         self._check_range()
         check_rolling(self)

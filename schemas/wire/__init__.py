@@ -10,6 +10,7 @@ from schemas.wire.commands import (
     ClaimOrder,
     Command,
     CommandResult,
+    GenerateOrder,
     ModelFetch,
     ProbeOrder,
     SimulatedLoad,
@@ -50,7 +51,7 @@ from schemas.wire.proxy import (
     end_to_end,
     is_final,
 )
-from schemas.wire.reports import GPU_MEMORY_HELD, ExitReason, ProcessReport, ProcessState, ReportAck
+from schemas.wire.reports import GPU_MEMORY_HELD, NO_ANSWER, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
 from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Welcome
 
@@ -64,6 +65,7 @@ __all__ = [
     "JOIN_PATH",
     "LOWEST_PROTOCOL",
     "MAX_MESSAGE_BYTES",
+    "NO_ANSWER",
     "OUR_HEADERS",
     "PROXY_CACHE",
     "PROXY_ENGINE_PREFIX",
@@ -86,6 +88,7 @@ __all__ = [
     "DeviceFacts",
     "ExitReason",
     "ForeignProcess",
+    "GenerateOrder",
     "Goodbye",
     "GpuDetails",
     "GpuSample",

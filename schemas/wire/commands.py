@@ -14,6 +14,13 @@ class ClaimOrder(Wire):
     exclusive: bool
 
 
+class GenerateOrder(Wire):
+    """One token is asked for after so long without a sign that the engine generates."""
+
+    every_s: float
+    timeout_s: float
+
+
 class ProbeOrder(Wire):
     """HTTP GET on the engine's port; 2xx is healthy. `failures` in a row make the process unhealthy."""
 
@@ -21,6 +28,7 @@ class ProbeOrder(Wire):
     period_s: float
     timeout_s: float
     failures: int
+    generate: Annotated[GenerateOrder | None, Since(4)] = None  # None: no tokens are asked for
 
 
 class SimulatedLoad(Wire):
@@ -60,6 +68,9 @@ class StartOrder(Wire):
     queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise: the requests in the engine's own queue
     host_memory_mib: Annotated[int | None, Since(4)] = None  # its limit of host memory, as its user states; None: none
     cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
+    progress_counters: Annotated[tuple[str, ...], Since(4)] = ()  # counters of its tokens, which rise while it works
+    stalled_requests: Annotated[int, Since(4)] = 0  # so many without an answer make it unhealthy; 0: none do
+    stalled_after_s: Annotated[float, Since(4)] = 120.0
     fetches: Annotated[tuple[ModelFetch, ...], Since(4)] = ()  # fetched by the agent, with the token in `env`
     container: Annotated[ContainerOrder | None, Since(4)] = None  # None: a process of the host
     secret_env: Annotated[tuple[str, ...], Since(4)] = ()  # names in `env` whose values are secrets

@@ -6,6 +6,7 @@ from schemas.wire.base import Since, Wire
 
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
 GPU_MEMORY_HELD: Final = "gpu_memory_held"  # and a colon: in the message of an exit after which memory is not back
+NO_ANSWER: Final = "no_answer"  # and a colon: in the message of an unhealthy process that generates nothing
 ExitReason = Literal[
     "exit",  # it exited by itself
     "stopped",  # a stop command

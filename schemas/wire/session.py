@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from schemas.process_figures import ProcessFigures
 from schemas.wire.base import Since, Wire
 from schemas.wire.inventory import DeviceFacts, Inventory
 from schemas.wire.protocol import HIGHEST_PROTOCOL
@@ -65,6 +66,7 @@ class Heartbeat(Wire):
     sent_s: float | None = None
     gpus: tuple[DeviceFacts, ...] | None
     gpus_error: Annotated[str, Since(4)] = ""
+    process: Annotated[ProcessFigures | None, Since(4)] = None  # of the agent itself
 
 
 class Goodbye(Wire):

@@ -30,7 +30,7 @@ ROUTES: Final = (
     Route("GET", "/api/v1/audit", get, Access.READ, "Check the ledger's invariants", "ledger", AuditView),
     Route(
         "POST", "/api/v1/audit/repair", post_repair, Access.ADMINISTER,
-        "Mend what breaks invariants where that is no guess", "ledger", RepairView,
+        "Mend what breaks invariants where that can be done for certain", "ledger", RepairView,
         query=(Query("dry_run", "only say what would be changed", "boolean"),),
     ),
 )  # fmt: skip

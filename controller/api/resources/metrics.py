@@ -1,37 +1,55 @@
 """Metrics (/metrics): this process's own, and gauges read from the rows at each scrape.
 
-A series ends with its rows, since nothing is kept between scrapes. While the database is away only the process's own
-metrics are served, and `gpuward_database_up` is 0.
+A series ends with its rows, since nothing is kept between scrapes. Those who scrape at once share one reading, and the
+text is written beside the event loop: with thousands of GPUs it takes a second. While the database is away only the
+process's own metrics are served, and `gpuward_database_up` is 0.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from controller.api.context import CONTEXT, DATABASE_WAITS
 from controller.api.database_waits import DatabaseWaits
+from controller.api.resources.exposition import exposition
+from controller.api.resources.fleet_metrics import fleet_families
 from controller.api.resources.gpu_metrics import gpu_families
 from controller.api.route import Access, Route
+from controller.api.single_flight import SingleFlight
 from controller.domain.phases import InstancePhase, WorkerPhase
 from controller.runtime.database import is_database_trouble
 from controller.store.core.database import Database
 from controller.store.views.metrics import Figures, read_figures
 
 _READ_LIMIT_S: Final = 5.0  # scrapers give up after ten
+METRICS: Final = web.AppKey("METRICS", SingleFlight[bytes])
+
+
+async def metrics_context(app: web.Application) -> AsyncIterator[None]:
+    """Holds what answers all that scrape at once with one reading, and ends it with the app."""
+    shared = app[METRICS] = SingleFlight(partial(_scrape, app))
+    try:
+        yield
+    finally:
+        await shared.close()
 
 
 async def get(request: web.Request) -> web.Response:
     """`GET /metrics`."""
-    context = request.app[CONTEXT]
-    figures = await _figures(context.database, request.app[DATABASE_WAITS])
+    return web.Response(body=await request.app[METRICS].get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _scrape(app: web.Application) -> bytes:
+    context = app[CONTEXT]
+    figures = await _figures(context.database, app[DATABASE_WAITS])
     leading, _ = context.leadership()
-    text = generate_latest(context.registry) + figures_text(figures, leading=leading, version=context.version)
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    own = generate_latest(context.registry)  # here: its gauges read what the loop changes
+    return own + await asyncio.to_thread(figures_text, figures, leading=leading, version=context.version)
 
 
 async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
@@ -51,17 +69,7 @@ async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
 
 def figures_text(figures: Figures | None, *, leading: bool, version: str) -> bytes:
     """The figures in Prometheus' text format. Every phase is listed, also at zero. None: the database is away."""
-    registry = CollectorRegistry()
-    registry.register(_Once(_families(figures, leading=leading, version=version)))
-    return generate_latest(registry)
-
-
-class _Once(Collector):
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+    return exposition(_families(figures, leading=leading, version=version))
 
 
 def _families(figures: Figures | None, *, leading: bool, version: str) -> list[Metric]:
@@ -92,6 +100,7 @@ def _read_from_rows(figures: Figures) -> list[Metric]:
             figures.utilization.items(),
         ),
         *gpu_families(figures.gpus),
+        *fleet_families(figures.fleet),
         _freed(figures.freed_gpu_s),
         *_autoscaler(figures),
         *_rollouts(figures),

@@ -13,7 +13,7 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import LIVE, PHASE_OF_STATE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
-from schemas.wire import PULLING
+from schemas.wire import NO_ANSWER, PULLING
 
 P = InstancePhase
 FETCHING: Final = "fetching"
@@ -89,8 +89,9 @@ def _step_towards(
         effects.requeue(0.0)
     if phase is P.STARTING and instance.phase in (P.RUNNING, P.UNHEALTHY):
         return  # a late report of the same epoch, within which phases only go forward
-    unhealthy = phase is P.UNHEALTHY
-    effects.change_phase(instance, phase, "probe_failed" if unhealthy else "", process.message if unhealthy else "")
+    message = process.message if phase is P.UNHEALTHY else ""
+    reason = "no_answer" if message.startswith(f"{NO_ANSWER}:") else "probe_failed"
+    effects.change_phase(instance, phase, reason if phase is P.UNHEALTHY else "", message)
     if phase is P.RUNNING and instance.phase is P.STARTING:
         _tell_start(facts, instance, effects)
 

@@ -1,4 +1,4 @@
-"""Mends the ledger where that is no guess. `repair.sql` has the statements; what they leave is named with a way out.
+"""Mends the ledger without guessing. `repair.sql` has the statements; what they leave is named with a way out.
 
 It all happens in one transaction that holds off every other writer, so what it finds is what it mends.
 """

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.store.core.database import Reader
+from controller.store.views.fleet_figures import FleetFigures, read_fleet
 from controller.store.views.gpus import DETAILS_GOOD_FOR_S, READING_GOOD_FOR_S
 
 _MIB = 2**20
@@ -42,6 +43,7 @@ class Figures:
     silent_gateways: int = 0
     rollouts: dict[tuple[str, str], RolloutFigures] = field(default_factory=dict)  # by deployment and new revision
     gpus: dict[tuple[str, str], GpuFigures] = field(default_factory=dict)  # by worker and UUID
+    fleet: FleetFigures = field(default_factory=FleetFigures)
 
 
 async def read_figures(connection: Reader) -> Figures:
@@ -93,6 +95,7 @@ async def read_figures(connection: Reader) -> Figures:
              from rollouts o join deployments d on d.uid = o.deployment_uid and d.deleted_at is null
             where o.state <> 'complete' and o.stable <> o.revision"""
     )
+    fleet = await read_fleet(connection)
     return Figures(
         instances={row["phase"]: row["n"] for row in instances},
         workers={row["phase"]: row["n"] for row in workers},
@@ -105,6 +108,7 @@ async def read_figures(connection: Reader) -> Figures:
             for row in scaled
             if not row["dry_run"]
         },
+        fleet=fleet,
         silent_gateways=len({name for row in scaled for name in row["silent"]}),
         gpus={(row["worker"], row["uuid"]): GpuFigures(row["healthy"], row["details"] or {}) for row in gpus},
         rollouts={

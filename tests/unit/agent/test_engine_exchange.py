@@ -48,3 +48,38 @@ async def test_a_full_engine_pauses_the_sender(monkeypatch: pytest.MonkeyPatch, 
     engines.close()
     transport.lose()
     await asyncio.sleep(0)
+
+
+async def test_what_waits_for_the_engine_is_told_apart() -> None:
+    def handle(head: RequestHead, connection: ServerConnection) -> Handler:
+        connection.admit()
+        return engines.ask(head, connection, "i", 9, b"/v1/chat/completions")
+
+    engines = Engines(InFlightRequests())
+    pool = engines.pool = MemoryPool()
+    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+    whole = HEAD.replace(b"300000", b"2") + b"{}"
+    callers = [
+        ServerConnection(Service(handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None)
+        for _ in range(3)
+    ]
+    transports = [MemoryTransport(caller) for caller in callers]
+    assert engines.waits("i") == ([], None)
+    for transport, sent in zip(transports, (whole, whole, HEAD + b"x"), strict=True):
+        transport.receive(sent)
+    await settle()
+    waits, sign = engines.waits("i")
+    assert ([wait.ended for wait in waits], sign) == ([0.0, 0.0], None), "one request still comes"
+    assert engines.waits("other") == ([], None)
+    transports[0].lose()
+    await asyncio.sleep(0.02)
+    left, still = sorted(engines.waits("i")[0], key=lambda wait: -wait.ended)
+    assert left.ended > 0 == still.ended, "its caller has left, and another one waits"
+    pool.made[1].receive(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+    assert engines.waits("i")[1] is not None, "an answer is a sign"
+    engines.forget("i")
+    assert engines.waits("i") == ([], None)
+    engines.close()
+    for transport in transports[1:]:
+        transport.lose()
+    await asyncio.sleep(0)

@@ -1,14 +1,18 @@
 """A probe that this agent could not make says nothing about the engine."""
 
+import asyncio
 import errno
 import socket
+from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe
 from agent.processes.probe import Prober
 from schemas.wire import ProbeOrder
+from support.loopback import listening
 
 ORDER = ProbeOrder(path="/health", period_s=1.0, timeout_s=1.0, failures=1)
 
@@ -33,3 +37,39 @@ def test_an_unknown_probe_changes_nothing() -> None:
     running = ProcessHealth(state="running", progress_s=0.0, ready=True)
     assert after_probe(running, limits, answered=None, now_s=50.0) == running
     assert after_probe(running, limits, answered=False, now_s=50.0).state == "unhealthy"
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "generates"),
+    [
+        ({"data": [{"id": "m"}]}, 200, True),
+        ({"data": [{"id": "m"}]}, 500, False),
+        ({"data": [{"id": "m"}]}, 503, None),  # a full queue
+        ({"data": [{"id": "m"}]}, 404, None),  # an engine without completions
+        ({"data": [{"id": "m"}]}, 429, None),
+        ({"data": [{"id": "m"}]}, 0, False),  # never
+        ({"data": []}, 200, None),
+        ([1], 200, None),
+    ],
+)
+async def test_one_token(models: Any, status: int, generates: bool | None) -> None:
+    asked: list[Any] = []
+
+    async def listed(_: web.Request) -> web.Response:
+        return web.json_response(models)
+
+    async def complete(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        if not status:
+            await asyncio.sleep(30)
+        return web.json_response({}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listed)
+    app.router.add_post("/v1/completions", complete)
+    async with listening(app) as address, aiohttp.ClientSession() as session:
+        port = int(address.rpartition(":")[2])
+        assert await Prober(session).generate(port, 0.3) is generates
+    assert all((one["model"], one["max_tokens"]) == ("m", 1) for one in asked)
+    async with aiohttp.ClientSession() as session:
+        assert await Prober(session).generate(port, 0.3) is False, "nothing listens"

@@ -198,3 +198,38 @@ def unused_port() -> int:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
         return port
+
+
+async def test_tokens_stand_still_up_to_a_fresh_scrape(engine: Engine, session: aiohttp.ClientSession) -> None:
+    watch, tokens = Watch(session, engine.port), 10
+    order = start_order("run", request_gauges=GAUGES, progress_counters=("vllm:generation_tokens_total",))
+    watch.record = watch.record.model_copy(update={"order": order})
+    key = watch.record.key
+    engine.answer = lambda: web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {tokens}\n')
+    assert watch.watch.tokens_still(key) is None, "not scraped yet"
+    await watch.scraped()
+    assert watch.watch.tokens_still(key) == 0
+    watch.now_s = 5.0
+    await watch.scraped()
+    assert watch.watch.tokens_still(key) == 5.0
+    watch.now_s, tokens = 10.0, 11
+    await watch.scraped()
+    assert watch.watch.tokens_still(key) == 0
+    engine.answer = lambda: web.Response(status=500)
+    watch.now_s = 15.0
+    await watch.scraped()
+    assert watch.watch.tokens_still(key) == 0, "what a vain scrape missed is unknown"
+    watch.now_s = 10.0 + module._STALE_S + 1
+    assert watch.watch.tokens_still(key) is None
+    engine.answer = lambda: web.Response(text=VLLM)
+    await watch.scraped()
+    assert watch.watch.tokens_still(key) is None, "the engine counts none"
+
+
+async def test_our_own_request_for_a_token_is_not_counted(engine: Engine, session: aiohttp.ClientSession) -> None:
+    watch = Watch(session, engine.port)
+    engine.answer = lambda: web.Response(text="vllm:num_requests_running 1\n")
+    with watch.watch.probing(watch.record.key):
+        assert await watch.scraped() == 0
+    await watch.scraped()
+    assert await watch.scraped() == 1
