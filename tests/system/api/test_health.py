@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +43,19 @@ async def test_readiness_requires_every_check(api: ServedApi, monkeypatch: Any) 
     assert (status, body["ready"]) == (503, False)
 
 
+async def scraped(api: ServedApi) -> Callable[..., float]:
+    """What a scrape says, by name and labels."""
+    async with api.session.get(api.url + "/metrics", headers=api.header("viewer")) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text = await answer.text()
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    return lambda name, **labels: samples[name, tuple(sorted(labels.items()))]
+
+
 async def test_metrics_have_the_names_of_the_contract(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=1)
     await add_instance(db, await add_deployment(db, "d"), "d-1", phase="running", epoch=1)
@@ -56,18 +69,10 @@ async def test_metrics_have_the_names_of_the_contract(api: ServedApi, db: Databa
     api.metrics.cancel_seconds(0.02)
     api.metrics.placed("placed", 4)
     api.metrics.placement_seconds(0.3)
-    async with api.session.get(api.url + "/metrics", headers=api.header("viewer")) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain")
-        text = await answer.text()
-    samples = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-    def value(name: str, **labels: str) -> float:
-        return samples[name, tuple(sorted(labels.items()))]
-
+    api.metrics.started({"starting": 2.0, "total": 3.0})
+    api.metrics.restarted("d")
+    api.metrics.finished("another")
+    value = await scraped(api)
     assert value("gpuward_reconcile_seconds_count", kind="instances", outcome="done") == 1
     assert value("gpuward_queue_depth", kind="instances") == 3
     assert value("gpuward_computations_in_flight") == 2
@@ -80,8 +85,42 @@ async def test_metrics_have_the_names_of_the_contract(api: ServedApi, db: Databa
     assert value("gpuward_workers", phase="ready") == 1
     assert value("gpuward_gpu_memory_claimed_bytes", worker="w", gpu_uuid="GPU-w-0", deployment="d") == 2**30
     assert value("gpuward_gpu_utilization_ratio", worker="w", gpu_uuid="GPU-w-0") == 0.25
+    assert value("gpuward_start_seconds_count", phase="total") == 1
+    assert value("gpuward_instance_restarts_total", deployment="d") == 1
     assert value("gpuward_leader") == 1
     assert value("gpuward_build_info", version="1.2.3") == 1
+
+
+async def test_metrics_of_the_whole_fleet(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=1)
+    await add_instance(db, await add_deployment(db, "d"), "d-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "d-1", GIB)
+    async with db.transaction() as connection:
+        await connection.execute("insert into audit_results values ('one_lease', 2, now())")
+        await connection.execute(
+            """insert into policy_verdicts (instance_id, epoch, deployment_uid, policy, policy_generation, action,
+                                            dry_run, verdict)
+               select id, epoch, deployment_uid, 'p', 1, 'notify', false, 'idle' from instances where id = 'd-1'"""
+        )
+        await connection.execute(
+            """insert into webhook_deliveries (id, url, secret, payload, created_at)
+               values (gen_random_uuid(), 'http://receiver', 's', '{}', now() - interval '1 hour')"""
+        )
+    await add_instance(db, await add_deployment(db, "waits"), "waits-1", phase="pending")
+    value = await scraped(api)
+    assert value("gpuward_gpus", model="H100", state="claimed") == 1
+    assert value("gpuward_gpus", model="H100", state="free") == 0
+    assert value("gpuward_gpus_memory_bytes", model="H100", state="claimed") == 2**30
+    assert value("gpuward_gpus_memory_bytes", model="H100", state="free") == 39 * 2**30
+    assert value("gpuward_instances_waiting", reason="pending") == 1
+    assert value("gpuward_deployment_wanted_replicas", deployment="d") == 1
+    assert value("gpuward_deployment_ready_replicas", deployment="d") == 0
+    assert value("gpuward_idle_gpus", deployment="d") == 1 / 40
+    assert value("gpuward_audit_violations", invariant="one_lease") == 2
+    assert value("gpuward_audit_age_seconds") < 60
+    assert value("gpuward_backlog", kind="webhooks") == 1
+    assert value("gpuward_backlog_oldest_seconds", kind="webhooks") >= 3600
+    assert value("gpuward_agents_connected") == 0
 
 
 async def test_openapi_describes_every_route(api: ServedApi) -> None:
