@@ -20,7 +20,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -45,11 +45,14 @@ help:
 
 setup: $(VENV)/.ready-dev
 
+# The environments of the other targets, too.
+setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(ENGINES)/.ready $(UI)/.ready
+
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -109,7 +112,7 @@ test-ui: ui-check
 $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
 	rm -f $@
 	$(PYTHON) -m venv --clear $(UI)
-	$(UI)/bin/python $(LOCKED) requirements-ui.lock
+	$(UI)/bin/python $(LOCKED) requirements-ui.lock --no-compile
 	cd ui && PATH=$(abspath $(UI)/bin):$$PATH npm ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
 	touch $@
 
@@ -173,14 +176,14 @@ $(DOCS)/.ready: requirements-docs.lock
 	@$(call check_python)
 	@echo "Installing $$(grep -c '^[a-z]' requirements-docs.lock) packages into $(DOCS) ..."
 	@$(PYTHON) -m venv --clear $(DOCS)
-	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock
+	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock --no-compile
 	@touch $@
 
 $(FLAGS)/.ready: requirements-flags.lock requirements-flags-servers.lock
 	@$(call check_python)
 	@echo 'Installing argument parsers of model servers into $(FLAGS): a minute or more ...'
 	@$(PYTHON) -m venv --clear $(FLAGS)
-	@$(FLAGS)/bin/python $(LOCKED) requirements-flags.lock
+	@$(FLAGS)/bin/python $(LOCKED) requirements-flags.lock --no-compile
 	@$(FLAGS)/bin/python tests/flags/install_servers.py requirements-flags-servers.lock $(FLAGS)/servers
 	@touch $@
 
@@ -191,11 +194,11 @@ $(ENGINES)/.ready: requirements-engines.lock requirements-engines-cuda.lock
 	@echo 'Installing PyTorch and Transformers into $(ENGINES): a minute or more ...'
 	@$(PYTHON) -m venv --clear $(ENGINES)
 	@sed -n '/^torch==/,/[^\]$$/p' requirements-engines.lock > $(ENGINES)/torch.lock
-	@$(ENGINES)/bin/python $(LOCKED) $(ENGINES)/torch.lock --no-index 2>/dev/null || true
-	@$(ENGINES)/bin/python $(LOCKED) requirements-engines.lock
+	@$(ENGINES)/bin/python $(LOCKED) $(ENGINES)/torch.lock --no-compile --no-index 2>/dev/null || true
+	@$(ENGINES)/bin/python $(LOCKED) requirements-engines.lock --no-compile
 	@if $(ENGINES)/bin/python -c '$(TORCH_WANTS_CUDA)'; then \
 	    echo "This build of PyTorch needs CUDA's libraries: installing them too ..."; \
-	    $(ENGINES)/bin/python $(LOCKED) requirements-engines-cuda.lock; \
+	    $(ENGINES)/bin/python $(LOCKED) requirements-engines-cuda.lock --no-compile; \
 	fi
 	@$(ENGINES)/bin/python -m pip --disable-pip-version-check check
 	@touch $@

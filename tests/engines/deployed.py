@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -119,6 +120,14 @@ class Deployed:
         with urllib.request.urlopen(url, timeout=20) as answer:
             text: str = answer.read().decode()
         return text
+
+    def story(self) -> str:
+        """What happened to it, for the message of a test that fails."""
+        events = gpuward(self.up, "events", "--for", f"deployment/{self.name}")
+        return "\n".join([events, *(f"{file}:\n{file.read_text()[-2000:]}" for file in self._logs())])
+
+    def _logs(self) -> list[Path]:
+        return sorted((self.up.data_dir / "agents").glob(f"*/instances/{self.name}-*/**/*.log"))
 
     def family(self) -> list[psutil.Process]:
         """Its processes and their descendants. Those which change their title hide their environment by that."""

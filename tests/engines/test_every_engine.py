@@ -132,7 +132,10 @@ def test_a_stream_in_flight_is_drained_and_nothing_is_left(up: Up, tiny: Deploye
     _, rest = tiny.stream(400)
     ending = threading.Thread(target=tiny.delete)
     ending.start()
-    reasons = [chunk.choices[0].finish_reason for chunk in rest if chunk.choices]
+    try:
+        reasons = [chunk.choices[0].finish_reason for chunk in rest if chunk.choices]
+    except APIError as error:
+        raise AssertionError(tiny.story()) from error
     ending.join(180)
     assert reasons[-1] == "length"
     assert not ending.is_alive()
