@@ -65,15 +65,26 @@ def prepared() -> Iterator[Path]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Has several processes begin with the long tests, so that none waits for the last test of another."""
+    """Has several processes begin with the long tests, so that none waits for the last test of another.
+
+    Each file keeps the order of its tests: the last one may judge what the others have met.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=_long_first)
+        longest: dict[Path, float] = {}
+        for item in items:
+            longest[item.path] = max(longest.get(item.path, 0.0), _timeout_s(item))
+        items.sort(key=lambda item: (_room(item.path), -longest[item.path]))
 
 
-def _long_first(item: pytest.Item) -> tuple[int, float]:
-    room = item.path.relative_to(Path(__file__).parent).parts[0]
-    timeout = item.get_closest_marker("timeout")  # what takes long has a longer one
-    return _LONG.index(room) if room in _LONG else len(_LONG), -float(timeout.args[0]) if timeout else 0.0
+def _room(path: Path) -> int:
+    room = path.relative_to(Path(__file__).parent).parts[0]
+    return _LONG.index(room) if room in _LONG else len(_LONG)
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    """What takes long has a longer one of its own."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
 
 
 @pytest.hookimpl(trylast=True)

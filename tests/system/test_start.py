@@ -15,7 +15,7 @@ from support.database.gate import DatabaseGate, gate_to
 from support.processes.cluster import Cluster
 
 HEEDED_S = 1.0
-SLACK_S = 2.0  # a busy machine, and the end of the interpreter
+SLACK_S = 5.0  # of a machine that runs ten other things
 STARTS_S = 60.0
 ENDS_S = 45.0  # below the minute for which it would wait
 
