@@ -62,7 +62,7 @@ check: $(VENV)/.ready-dev
 
 # Real processes wait for one another more than they compute, so three tests run at once on two cores.
 test-cases: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 3 --dist loadfile --no-loadscope-reorder
 
 # The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the

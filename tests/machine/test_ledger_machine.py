@@ -20,8 +20,7 @@ from machine.rules import LedgerMachine
 from support.database.postgres import PostgresServer
 from support.profiles import TIMEOUT_S, machine_settings
 
-# One process runs all, since the last test says what all have met.
-pytestmark = [pytest.mark.cases, pytest.mark.xdist_group("ledger")]
+pytestmark = pytest.mark.cases
 ONE = {"replicas": 1, "resources": {"gpus": 1}}
 SHARED = {"replicas": 3, "resources": {"gpus": 1, "gpu_memory": "10GiB"}}
 GOOD = ["good"] * 3

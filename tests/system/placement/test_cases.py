@@ -17,7 +17,7 @@ from support.processes.cluster import Json
 from support.processes.placement_site import Site, gpus_of
 from support.processes.placement_tables import args_of, need_mib
 
-pytestmark = [pytest.mark.cases, pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("placement")]
+pytestmark = [pytest.mark.cases, pytest.mark.asyncio(loop_scope="session")]
 H80 = ("h80-1", "h80-2", "h80-3", "h80-4")
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.processes.cluster import Json
 from support.processes.placement_site import Site
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("placement")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB_OF_A80 = 85899345920 // 2**20
 
 

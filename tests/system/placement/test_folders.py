@@ -9,7 +9,7 @@ from support.builders.model_files import sparse_safetensors
 from support.processes.cluster import Json
 from support.processes.placement_site import Site, gpus_of
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.cases, pytest.mark.xdist_group("placement")]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.cases]
 GIB = 2**30
 BERT = {
     "architectures": ["BertModel"], "model_type": "bert", "hidden_size": 768, "intermediate_size": 3072,

@@ -4,7 +4,7 @@ import pytest
 
 from support.processes.placement_site import Site
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("placement")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 # With stated memory, so that the model, which does not exist, is not read.
 WANTED = {"name": "case", "engine": "vllm", "model": "hf:Qwen/Qwen3-32B", "resources": {"gpu_memory": "40GiB"}}
 

@@ -6,7 +6,7 @@ from support.processes.cluster import Json
 from support.processes.placement_site import Site, gpus_of
 from support.processes.placement_tables import args_of
 
-pytestmark = [pytest.mark.cases, pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("placement")]
+pytestmark = [pytest.mark.cases, pytest.mark.asyncio(loop_scope="session")]
 A80 = ("a80-1", "a80-2", "a80-3")
 
 
