@@ -1,11 +1,15 @@
 """What agents at rest cost the controller: many simulated agents in one process against one controller process.
 
 The agents are real: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight GPUs every five
-seconds. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller
-and PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event loop.
-From the slope it extrapolates what more agents would cost.
+seconds. A real agent costs six times what the controller spends on it. So beyond what two cores carry, doubles take
+their place (`--doubles`), which speak the same protocol and run nothing, with samples of eight GPUs as well. For each
+number of agents, after all have joined, the bench measures a steady stretch: the cost of controller, gateway and
+PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event loop. Then
+it cuts the connections of all doubles at once and measures the time until the last one is welcome again. A table ends
+it; from the slope it extrapolates what more agents would cost.
 
     make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
+    make bench-agents ARGS='--sizes --doubles 1000 5000'
 """
 
 import argparse
@@ -16,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import asyncpg
@@ -31,6 +35,7 @@ SETTLE_S = 15.0
 LOOK_S = 0.05
 SAMPLE_S = 0.5
 MORE = 5_000
+PERIOD_S = 10.0  # of the doubles' samples: the default of real agents
 
 
 @dataclass
@@ -47,10 +52,18 @@ class Samples:
 class Cost:
     """CPU at one size, in % of one core."""
 
+    kind: str
     agents: int
+    joins_per_s: float
     controller: float
+    gateway: float
     postgres: float
     agents_process: float
+    controller_mib: float
+    postgres_mib: float
+    write_lag_s: float  # p99, from a heartbeat's arrival to its row
+    loop_lag_s: float  # p99 of the worst of ten seconds
+    herd_s: float | None = None  # from the cut of all connections until the last one is back
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -64,8 +77,8 @@ def spread(values: list[float]) -> str:
     return f"p50 {quantile(values, 0.5) * 1000:.0f} ms, p99 {quantile(values, 0.99) * 1000:.0f} ms"
 
 
-async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> None:
-    """Adds agents and prints the cost of each."""
+async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> float:
+    """Adds agents and prints the cost of each; returns how many joined per second."""
     before = meter.cpu_s()
     took = await hosts.add(cluster, count)
     controller, postgres, agents = ((b - a) / count * 1000 for a, b in zip(before, meter.cpu_s(), strict=True))
@@ -74,6 +87,7 @@ async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> 
         f" token: controller {controller:.1f} ms, PostgreSQL {postgres:.1f} ms, the agent itself {agents:.1f} ms",
         flush=True,
     )
+    return count / took
 
 
 async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
@@ -104,7 +118,7 @@ async def watch_health(cluster: Cluster, samples: Samples) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
-async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -> Cost:
+async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_per_s: float, seconds: float) -> Cost:
     """Measures a steady period and prints it."""
     samples = Samples()
     connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
@@ -112,9 +126,11 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
         asyncio.create_task(watch_rows(connection, samples)),
         asyncio.create_task(watch_health(cluster, samples)),
     ]
-    before, began = meter.cpu_s(), time.monotonic()
+    gateway = cluster.gateway()
+    before, passed, began = meter.cpu_s(), sum(gateway.cpu_times()[:2]), time.monotonic()
     await asyncio.sleep(seconds)
     after, took = meter.cpu_s(), time.monotonic() - began
+    passing = (sum(gateway.cpu_times()[:2]) - passed) / took * 100
     for watcher in watchers:
         watcher.cancel()
     for result in await asyncio.gather(*watchers, return_exceptions=True):
@@ -128,8 +144,8 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
     controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
     rss, pss = meter.memory_mib()
     print(
-        f"{agents} agents over {took:.0f} s, % of one core: controller {controller:.1f}, PostgreSQL {postgres:.1f},"
-        f" the agents' process {theirs:.1f}\n"
+        f"{agents} {kind} over {took:.0f} s, % of one core: controller {controller:.1f}, gateway {passing:.1f},"
+        f" PostgreSQL {postgres:.1f}, the agents' process {theirs:.1f}\n"
         f"    memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB\n"
         f"    heartbeat to its row: {spread(samples.write_lags)};"
         f" age of the rows: {spread(samples.ages)}\n"
@@ -137,7 +153,26 @@ async def observe(cluster: Cluster, meter: Meter, agents: int, seconds: float) -
         f" worst loop lag in ten seconds: {spread(samples.loop_lags)}",
         flush=True,
     )
-    return Cost(agents, controller, postgres, theirs)
+    return Cost(
+        kind, agents, joins_per_s, controller, passing, postgres, theirs, rss, pss,
+        quantile(samples.write_lags, 0.99), quantile(samples.loop_lags, 0.99),
+    )  # fmt: skip
+
+
+def table(costs: list[Cost]) -> None:
+    """Prints what was measured, a line for each size."""
+    print(
+        "\n| agents | joins/s | controller | gateway | PostgreSQL | agents' process | controller | PostgreSQL"
+        " | heartbeat to row, p99 | loop lag, p99 | all back after a cut |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for c in costs:
+        herd = "" if c.herd_s is None else f"{c.herd_s:.1f} s"
+        print(
+            f"| {c.agents:,} {c.kind} | {c.joins_per_s:.0f} | {c.controller:.0f} % | {c.gateway:.0f} %"
+            f" | {c.postgres:.0f} % | {c.agents_process:.0f} % | {c.controller_mib:.0f} MiB | {c.postgres_mib:.0f} MiB"
+            f" | {c.write_lag_s * 1000:.0f} ms | {c.loop_lag_s * 1000:.0f} ms | {herd} |"
+        )
 
 
 def extrapolate(costs: list[Cost]) -> None:
@@ -156,24 +191,32 @@ def extrapolate(costs: list[Cost]) -> None:
     )
 
 
-async def run(options: argparse.Namespace, folder: Path) -> None:
-    """The whole benchmark; each size adds agents to the one before."""
+async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: Path) -> list[Cost]:
+    """The whole benchmark for one kind of agents; each size adds agents to the one before."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:
         await cluster.start_controller()
         homes = folder / "agents"
         homes.mkdir()
-        hosts = await ManyHosts.start(cluster.url, "agents", str(homes))
+        argument = str(homes) if kind == "agents" else str(PERIOD_S)
+        hosts = await ManyHosts.start(cluster.url, "agents" if kind == "agents" else "synthetic", argument)
         meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
         costs: list[Cost] = []
         started = 0
-        for size in sorted(options.sizes):
-            await join(cluster, hosts, meter, size - started)
+        for size in sorted(sizes):
+            joins_per_s = await join(cluster, hosts, meter, size - started)
             started = size
+            if kind == "doubles":
+                await hosts.send(sampling=True)
             await asyncio.sleep(SETTLE_S)
-            costs.append(await observe(cluster, meter, size, options.seconds))
+            cost = await observe(cluster, meter, kind, size, joins_per_s, options.seconds)
+            if kind == "doubles":
+                cost = replace(cost, herd_s=await hosts.send(herd=True))
+                print(f"all {size} connections cut: all are back after {cost.herd_s:.1f} s", flush=True)
+            costs.append(cost)
         extrapolate(costs)
+        return costs
     finally:
         if hosts is not None:
             await hosts.aclose()
@@ -183,13 +226,18 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[250, 500, 1000], help="numbers of agents")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[250, 500, 1000], help="numbers of real agents")
+    parser.add_argument("--doubles", type=int, nargs="*", default=[1000, 5000], help="numbers of doubles")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each steady period")
     options = parser.parse_args()
     print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)", flush=True)
-    with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
-        Path(folder).chmod(0o711)
-        asyncio.run(run(options, Path(folder)))
+    costs: list[Cost] = []
+    for kind, sizes in (("agents", options.sizes), ("doubles", options.doubles)):
+        if sizes:
+            with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:
+                Path(folder).chmod(0o711)
+                costs += asyncio.run(run(options, kind, sizes, Path(folder)))
+    table(costs)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ Usage: python many_hosts.py CONTROLLER_URL agents FOLDER
        python many_hosts.py CONTROLLER_URL synthetic PERIOD_S
 
 A line of stdin is a JSON object: {"tokens": [...]} starts one further host for each join token, {"sampling": true}
-turns the samples of synthetic hosts on. Each line is answered on stdout by the seconds that it took. The process ends
-with its stdin.
+turns the samples of synthetic hosts on, {"herd": true} cuts all their connections at once and waits until all are
+welcome again. Each line is answered on stdout by the seconds that it took. The process ends with its stdin.
 
 A synthetic host runs nothing: it accepts every command and reports at once. It costs far less than a real agent, so a
 machine of few cores simulates a thousand hosts with thousands of instances. Every second instance uses its GPUs, the
@@ -16,12 +16,15 @@ import asyncio
 import json
 import logging
 import os
+import random
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import SHUT_RDWR
+from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any, Self
 
 import aiohttp
@@ -30,6 +33,8 @@ import structlog
 import uvloop
 
 from agent.daemon import run_agent
+from agent.link.link import BACKOFF_FIRST_S, BACKOFF_MAX_S
+from schemas.api.access import MAX_TOKEN_USES
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
 from support.processes.agents import simulated_settings
 from support.processes.cluster import Cluster
@@ -43,7 +48,6 @@ _LIMIT_S = 120.0
 _GPU_MIB = 81_920
 _USED_MIB = 40_000  # of a GPU on which something runs
 
-_TOKENS_AT_ONCE = 20
 _ORDER_LIMIT_S = 600.0
 
 Start = Callable[[int, str], Awaitable[None]]  # number and join token; returns once the host is connected
@@ -76,8 +80,8 @@ class ManyHosts:
         """Makes tokens and starts so many more hosts; returns the seconds until all were connected."""
         tokens: list[str] = []
         while len(tokens) < count:
-            made = [cluster.post("/tokens", {}) for _ in range(min(_TOKENS_AT_ONCE, count - len(tokens)))]
-            tokens += [token["token"] for token in await asyncio.gather(*made)]
+            uses = min(MAX_TOKEN_USES, count - len(tokens))
+            tokens += [(await cluster.post("/tokens", {"uses": uses}))["token"]] * uses
         return await self.send(tokens=tokens)
 
     async def aclose(self) -> None:
@@ -101,6 +105,7 @@ class Synthetic:
     session: aiohttp.ClientSession
     group: asyncio.TaskGroup
     sampling: bool = False
+    hosts: "list[SyntheticHost]" = field(default_factory=list)
 
     async def start(self, number: int, token: str) -> None:
         """Joins a host and waits for its welcome."""
@@ -110,8 +115,18 @@ class Synthetic:
             if response.status >= 300:
                 raise RuntimeError(answer)
         host = SyntheticHost(self, number, answer["credential"])
+        self.hosts.append(host)
         self.group.create_task(host.run(), name=f"host-{number}")
         await host.ready.wait()
+
+    async def herd(self) -> None:
+        """Cuts all connections at once, and waits until all hosts are welcome again."""
+        for host in self.hosts:
+            host.ready.clear()
+            with Socket(fileno=os.dup(host.fd)) as connection:
+                connection.shutdown(SHUT_RDWR)
+        for host in self.hosts:
+            await host.ready.wait()
 
 
 @dataclass
@@ -124,12 +139,23 @@ class SyntheticHost:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     held: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # instance: epoch, GPUs
     seq: int = 0
+    fd: int = -1  # of the connection
 
     def __post_init__(self) -> None:
         self.gpus = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.number}/{index}')}" for index in range(GPUS)]
 
     async def run(self) -> None:
-        """Connects, then obeys, sends heartbeats and samples until it is cancelled."""
+        """Stays connected, or tries again as an agent does, until it is cancelled."""
+        wait_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                await self._serve()
+            except* (aiohttp.ClientError, ConnectionError):
+                wait_s = BACKOFF_FIRST_S if self.ready.is_set() else min(2 * wait_s, BACKOFF_MAX_S)
+            await asyncio.sleep(random.uniform(0, wait_s))  # noqa: S311 - keeps no secret
+
+    async def _serve(self) -> None:
+        """Connects, then obeys, sends heartbeats and samples until the connection ends."""
         headers = {"Authorization": f"Bearer {self.credential}"}
         url = self.shared.url + CONNECT_PATH
         async with self.shared.session.ws_connect(url, headers=headers, max_msg_size=2**24) as socket:
@@ -137,6 +163,7 @@ class SyntheticHost:
             picture = inventory(facts, hostname=f"host-{self.number}", simulated=True)
             first = hello(boot_id=f"boot-{self.number}", shape=picture, sent_s=time.monotonic())
             await socket.send_str(first.model_dump_json())
+            self.fd = socket.get_extra_info("socket").fileno()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen(socket), name="listen")
                 group.create_task(self._send_heartbeats(socket), name="heartbeats")
@@ -255,6 +282,8 @@ async def run(url: str, kind: str, argument: str) -> None:
             order = json.loads(line)
             if synthetic:
                 synthetic.sampling = order.get("sampling", synthetic.sampling)
+                if order.get("herd"):
+                    await synthetic.herd()
             tokens = order.get("tokens", [])
             await asyncio.gather(*(start_one(count + n, token) for n, token in enumerate(tokens)))
             count += len(tokens)
