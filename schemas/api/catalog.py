@@ -29,7 +29,9 @@ class CatalogModel(View):
     Attributes:
         model: as a manifest names it.
         source: where its config is published.
-        parameters: elements as stored.
+        parameters: None where it is not known, as of packed weights, of which one stored element holds several.
+        quantization: method of its weights, such as `awq`; None: they are not quantized.
+        bits: of a quantized weight, where its config says it.
         weight_bytes: of the files of its weights.
         engines: that can run it, best first.
         context: tokens of a sequence for which the need is estimated.
@@ -42,6 +44,8 @@ class CatalogModel(View):
     model: str
     source: str
     parameters: int | None
+    quantization: str | None = None
+    bits: int | None = None
     weight_bytes: int
     engines: list[str]
     context: int | None

@@ -2,11 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -27,6 +27,7 @@ from schemas.api.needs import LayoutView
 
 KEPT_S: Final = 3.0  # an answer; all that ask meanwhile get it
 READ_LIMIT_S: Final = 20.0
+_BITS_OF_A_BYTE: Final = 8
 
 
 class Catalog:
@@ -90,11 +91,14 @@ def _model(inventory: Inventory, known: WellKnownModel) -> CatalogModel:
     spec, need, facts = known.spec, known.need, known.facts
     ask = asks_for(spec, need, engine_for(spec), instance="catalog", deployment_uid="")
     placed = find(inventory, ask)
+    quantization = facts.get("quantization") or {}
     by_gpus = {layout.gpus: layout.memory_mib for layout in reversed(ask.layouts)}
     return CatalogModel(
         model=spec.model or "",
         source=known.source,
-        parameters=facts.get("parameters"),
+        parameters=None if _is_packed(facts) else facts.get("parameters"),
+        quantization=quantization.get("method"),
+        bits=quantization.get("bits"),
         weight_bytes=facts["weight_bytes"],
         engines=[name for name, _ in need.by_engine],
         context=need.context,
@@ -103,6 +107,12 @@ def _model(inventory: Inventory, known: WellKnownModel) -> CatalogModel:
         fits=None if placed is None else _fit(inventory, placed),
         message="" if placed is not None else explain_unplaced(inventory, ask).message,
     )
+
+
+def _is_packed(facts: Mapping[str, Any]) -> bool:
+    """Whether one stored element holds several weights, so that elements do not count them."""
+    bits = (facts.get("quantization") or {}).get("bits")
+    return bits is not None and bits < _BITS_OF_A_BYTE
 
 
 def _fit(inventory: Inventory, placed: Placed) -> CatalogFit:
