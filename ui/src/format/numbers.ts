@@ -27,14 +27,22 @@ export function sizeText(size: string): string {
   return mib === undefined ? size : gib(Number(mib));
 }
 
+const oneDecimal = new Intl.NumberFormat("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+
+/** 1234.56 → 1,234.6. */
+export function tenths(value: number | null | undefined): string {
+  return value == null ? UNKNOWN : oneDecimal.format(value);
+}
+
 /** 12.4 → 12 %. */
 export function percent(value: number | null | undefined): string {
   return value == null ? UNKNOWN : `${Math.round(value)} %`;
 }
 
-/** GPU hours: two decimals below 100, none above. */
+/** GPU hours: two decimals below 100, none above. What is more than nothing is never 0.00. */
 export function hours(value: number | null | undefined): string {
   if (value == null) return UNKNOWN;
+  if (value > 0 && value < 0.005) return "<0.01";
   return value < 100 ? value.toFixed(2) : grouped.format(value);
 }
 
