@@ -1574,7 +1574,9 @@ export interface components {
          *     Attributes:
          *         model: as a manifest names it.
          *         source: where its config is published.
-         *         parameters: elements as stored.
+         *         parameters: None where it is not known, as of packed weights, of which one stored element holds several.
+         *         quantization: method of its weights, such as `awq`; None: they are not quantized.
+         *         bits: of a quantized weight, where its config says it.
          *         weight_bytes: of the files of its weights.
          *         engines: that can run it, best first.
          *         context: tokens of a sequence for which the need is estimated.
@@ -1590,6 +1592,16 @@ export interface components {
             source: string;
             /** Parameters */
             parameters: number | null;
+            /**
+             * Quantization
+             * @default null
+             */
+            quantization: string | null;
+            /**
+             * Bits
+             * @default null
+             */
+            bits: number | null;
             /** Weight Bytes */
             weight_bytes: number;
             /** Engines */

@@ -18,6 +18,8 @@ interface WindowProps {
 const OVERSCAN_PX = 600;
 const END_PX = 4;
 const PADDING_PX = 24;
+/** A log of at most so many pixels has a low window. */
+const SHORT_PX = 180;
 const TIME_COLUMNS = 10;
 
 /** The lines in view. Of a long log only these are in the page. */
@@ -46,6 +48,10 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
     seen.push(line);
     below += rowsOf(line, columns) * ROW_PX;
   }
+  // Low while there is little; once high it stays, so that a filter does not move what stands below.
+  const wasHigh = useRef(false);
+  wasHigh.current ||= places.height > SHORT_PX;
+  const isShort = !wasHigh.current;
   const note = (element: HTMLElement): void => {
     lastTop.current = top.value = element.scrollTop;
     const at = places.at(element.scrollTop);
@@ -57,7 +63,7 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
     const { number, past } = anchor.current;
     element.scrollTop = following.value ? element.scrollHeight : places.topOf(placeOf(lines, number)) + past;
     note(element);
-  }, [places, following.value]);
+  }, [places, following.value, isShort]);
   useEffect(() => {
     const element = view.current;
     if (!element) return;
@@ -88,7 +94,7 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
   return (
     <section
       ref={view}
-      class={wrap ? "log-view wrap" : "log-view"}
+      class={`log-view ${wrap ? "wrap" : ""} ${isShort ? "short" : ""}`}
       tabIndex={0}
       aria-label={label}
       onScroll={onScroll}

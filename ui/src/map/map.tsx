@@ -2,6 +2,7 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { plural } from "../format/numbers";
+import { Empty } from "../parts/panel";
 import { isDark } from "../shell/theme";
 import { Cells } from "./cells";
 import { DARK, draw, LIGHT, type Shade } from "./draw";
@@ -47,6 +48,7 @@ export function GpuMap({ gpus: given, marked }: MapProps) {
     } else if (event.key === "Enter") route(`/ui/gpus/${gpus[current]?.uuid}`);
     else if (event.key.toLowerCase() === "t") asTable.value = true;
   };
+  if (!gpus.length) return <Empty>No GPU is known.</Empty>;
   if (asTable.value) {
     return (
       <div
@@ -113,12 +115,16 @@ export function GpuMap({ gpus: given, marked }: MapProps) {
         )}
       </div>
       <p class="map-tip" data-part="map-tip">
-        {shown ? describe(shown) : "No GPU is known."}
+        {shown && describe(shown)}
       </p>
       <span class="sr" role="status">
         {announced.value}
       </span>
-      <Legend />
+      {gpus.length > MOST_WITH_TEXT ? (
+        <Legend />
+      ) : (
+        <p class="muted">Bar: {shade.value === "memory" ? "claimed memory" : "utilization"}, 0 to 100 %</p>
+      )}
     </div>
   );
 }

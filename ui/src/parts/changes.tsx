@@ -5,32 +5,34 @@ import { plural } from "../format/numbers";
 export function FieldChanges({ changes, replaces = 0 }: { changes: readonly FieldChange[]; replaces?: number }) {
   if (!changes.length) return null;
   return (
-    <table class="diff">
-      <thead>
-        <tr>
-          <th scope="col">Field</th>
-          <th scope="col">Old</th>
-          <th scope="col">New</th>
-          <th scope="col">Effect</th>
-        </tr>
-      </thead>
-      <tbody>
-        {changes.map((change) => (
-          <tr key={change.field}>
-            <th scope="row">
-              <code>{change.field}</code>
-            </th>
-            <td>
-              <del>{written(change.old)}</del>
-            </td>
-            <td>
-              <ins>{written(change.new)}</ins>
-            </td>
-            <td>{effectText(change, replaces)}</td>
+    <div class="scroll" role="group" tabIndex={0} aria-label="Changed fields">
+      <table class="diff">
+        <thead>
+          <tr>
+            <th scope="col">Field</th>
+            <th scope="col">Old</th>
+            <th scope="col">New</th>
+            <th scope="col">Effect</th>
           </tr>
-        ))}
-      </tbody>
-    </table>
+        </thead>
+        <tbody>
+          {changes.map((change) => (
+            <tr key={change.field}>
+              <th scope="row">
+                <code>{change.field}</code>
+              </th>
+              <td>
+                <del>{written(change.old)}</del>
+              </td>
+              <td>
+                <ins>{written(change.new)}</ins>
+              </td>
+              <td>{effectText(change, replaces)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 

@@ -34,14 +34,18 @@ export function Panel({ title, part, level = 2, actions, children, class: more =
 export function Content<T>({
   of,
   rows = 4,
+  missing,
   children,
 }: {
   of: Resource<T>;
   rows?: number;
+  /** What stands there where the object does not exist; it is no failure that another try would mend. */
+  missing?: ComponentChildren;
   children: (value: T) => ComponentChildren;
 }) {
   const loaded: Loaded<T> = of.loaded.value;
   if (loaded.state === "loading") return <Skeleton rows={rows} />;
+  if (loaded.state === "failed" && loaded.error.status === 404 && missing) return <>{missing}</>;
   if (loaded.state === "failed") return <Failure error={loaded.error} again={of.reload} />;
   return <>{children(loaded.value)}</>;
 }

@@ -1,3 +1,4 @@
+import { useSignal } from "@preact/signals";
 import { useLocation } from "preact-iso";
 import { asApiError } from "../api/load";
 import { clock } from "../format/times";
@@ -28,6 +29,9 @@ const PLACES: readonly Place[] = [
 
 export function Header() {
   const { path } = useLocation();
+  // On a narrow screen the pages are behind a button; a page that was chosen closes them.
+  const opened = useSignal("");
+  const isOpen = opened.value === path;
   const pending = instances.all.filter(
     (one) => one.status.phase === "pending" || one.status.phase === "analyzing",
   ).length;
@@ -39,7 +43,16 @@ export function Header() {
       <a class="brand" href="/ui/">
         <img src="/ui/icon.svg" alt="" width="22" height="22" /> Gpuward
       </a>
-      <nav aria-label="Pages">
+      <button
+        type="button"
+        class="pages-button"
+        aria-expanded={isOpen}
+        aria-controls="pages"
+        onClick={() => (opened.value = isOpen ? "" : path)}
+      >
+        Pages
+      </button>
+      <nav aria-label="Pages" id="pages" class={isOpen ? "open" : ""}>
         <ul>
           {PLACES.filter(({ right }) => !right || may(right)).map(({ title, href }) => (
             <li key={href}>
@@ -58,7 +71,8 @@ export function Header() {
         <Live />
         <details class="menu">
           <summary>
-            {me.value?.name} ({me.value?.role})
+            {me.value?.name}
+            <span class="role"> ({me.value?.role})</span>
           </summary>
           <div class="menu-body">
             <label>

@@ -78,7 +78,7 @@ export function Access() {
               columns={tokenColumns(tokens.reload)}
               rows={items.filter((one) => !one.revoked_at && !one.used_at)}
               id={(one) => one.id}
-              empty={<Empty>No token waits for a host.</Empty>}
+              empty={<Empty>No join token is unused.</Empty>}
             />
           )}
         </Content>
@@ -128,6 +128,7 @@ function keyColumns(reload: () => void): Column<Key>[] {
       key: "expires",
       title: "Expires",
       cell: (one) => (one.expires_at ? <Until at={one.expires_at} over="expired" /> : "never"),
+      rank: 2,
     },
     {
       key: "age",

@@ -45,15 +45,15 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
   {
     key: "parameters",
     title: "Parameters",
-    cell: (one) => billions(parametersOf(one)),
-    value: parametersOf,
+    cell: (one) => billions(one.parameters),
+    value: (one) => one.parameters,
     numeric: true,
     rank: 3,
   },
   {
     key: "weights",
     title: "Weights",
-    cell: (one) => gib(one.weight_bytes / 2 ** 20),
+    cell: weightsText,
     value: (one) => one.weight_bytes,
     numeric: true,
     rank: 2,
@@ -61,7 +61,7 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
   {
     key: "needs",
     title: "Needs (estimated)",
-    cell: (one) => needText(one),
+    cell: (one) => <span class="one-line">{needText(one)}</span>,
     value: (one) => one.layouts[0]?.memory_mib_per_gpu ?? null,
   },
   {
@@ -106,7 +106,7 @@ function needText(one: CatalogModel): string {
   const [first, last] = [one.layouts[0], one.layouts.at(-1)];
   if (!first || !last) return "–";
   const text = `${gib(first.memory_mib_per_gpu)} on ${plural(first.gpus, "GPU")}`;
-  return first === last ? text : `${text}, to ${gib(last.memory_mib_per_gpu)} on each of ${last.gpus}`;
+  return first === last ? text : `${text} to ${gib(last.memory_mib_per_gpu)} on each of ${last.gpus}`;
 }
 
 function contextText(one: CatalogModel | undefined): string {
@@ -118,8 +118,8 @@ function billions(parameters: number | null): string {
   return parameters === null ? "–" : `${(parameters / 1e9).toFixed(1)} B`;
 }
 
-/** Null where weights are packed: the API counts elements as stored, and one of 4 bytes holds eight of 4 bits. */
-function parametersOf({ parameters, weight_bytes }: CatalogModel): number | null {
-  const size = parameters ? weight_bytes / parameters : 0;
-  return size > 2.1 && size < 3.9 ? null : parameters; // packed ones beside those of 2 bytes
+/** "15.3 GiB", of quantized ones with how: "awq 4 bit, 5.2 GiB". */
+function weightsText({ weight_bytes, quantization, bits }: CatalogModel): string {
+  const size = gib(weight_bytes / 2 ** 20);
+  return quantization ? `${quantization}${bits == null ? "" : ` ${bits} bit`}, ${size}` : size;
 }

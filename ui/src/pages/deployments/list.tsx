@@ -112,7 +112,11 @@ function columns(held: ReadonlyMap<string, number>): Column<Deployment>[] {
     {
       key: "model",
       title: "Model",
-      cell: (one) => <span class="wrap-anywhere">{modelText(one) || "–"}</span>,
+      cell: (one) => (
+        <span class="clipped" title={modelText(one)}>
+          {modelText(one) || "–"}
+        </span>
+      ),
       value: modelText,
       rank: 2,
     },

@@ -22,6 +22,8 @@ import { Spec } from "./spec";
 export function DeploymentPage() {
   const name = useRoute().params.name ?? "";
   useTitle(name);
+  // The graphs of all replicas are read on demand: the page itself follows the live connection alone.
+  const used = useSignal(false);
   const found = deployments.named(name);
   if (!known.value) return <Skeleton rows={10} />;
   if (!found) return <Gone name={name} />;
@@ -37,8 +39,20 @@ export function DeploymentPage() {
         <Controls deployment={found} instances={own} />
       </div>
       <Facts deployment={found} instances={own} />
-      <Replicas instances={own} />
-      {own.length > 0 && <Used name={name} />}
+      <Replicas
+        instances={own}
+        actions={
+          own.length > 0 &&
+          !used.value && (
+            <button type="button" onClick={() => (used.value = true)}>
+              Show utilization
+            </button>
+          )
+        }
+      />
+      {own.length > 0 && used.value && (
+        <UtilizationPanel of={`deployment=${encodeURIComponent(name)}`} empty="No GPU of it has samples." />
+      )}
       {own.length > 0 && <LogViewer deployment={name} instances={own} />}
       <Story of={`deployment/${name}`} deployment={name} />
       <div class="halves">
@@ -46,20 +60,6 @@ export function DeploymentPage() {
         <Revisions deployment={found} />
       </div>
     </>
-  );
-}
-
-/** The graphs of all replicas. They are read on demand: the page itself follows the live connection alone. */
-function Used({ name }: { name: string }) {
-  const open = useSignal(false);
-  if (open.value)
-    return <UtilizationPanel of={`deployment=${encodeURIComponent(name)}`} empty="No GPU of it has samples." />;
-  return (
-    <p>
-      <button type="button" onClick={() => (open.value = true)}>
-        Show utilization
-      </button>
-    </p>
   );
 }
 

@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import type { Instance } from "../../api/types";
 import { count, shortGpu } from "../../format/numbers";
 import { whyInstance } from "../../format/objects";
@@ -8,9 +9,9 @@ import { Phase } from "../../parts/phase";
 import { type Column, Table } from "../../parts/table";
 
 /** The instances of a deployment. */
-export function Replicas({ instances }: { instances: readonly Instance[] }) {
+export function Replicas({ instances, actions }: { instances: readonly Instance[]; actions: ComponentChildren }) {
   return (
-    <Panel title="Replicas">
+    <Panel title="Replicas" actions={actions}>
       <Table
         label="Replicas"
         columns={COLUMNS}

@@ -64,30 +64,34 @@ function columns(all: readonly Revision[], name: string): Column<Revision>[] {
     { key: "instances", title: "Instances", cell: (one) => count(one.instances), numeric: true },
     { key: "actor", title: "By", cell: (one) => (one.actor ? actorText(one.actor) : "–") },
     { key: "applied", title: "Applied", cell: (one) => <Age at={one.applied_at} />, numeric: true },
-    {
-      key: "undo",
-      title: "Undo",
-      cell: (one) =>
-        !one.newest && (
-          <Act
-            right="operate"
-            onAct={() =>
-              request(`deployments/${name}/rollout/undo`, { method: "POST", body: { revision: one.revision } })
-            }
-            confirm={() => ({
-              title: `Go back to revision ${one.revision}?`,
-              lines: [
-                `Changes back: ${goingBack(one, all)}.`,
-                "Instances of the newest revision are replaced as `update` and `rollout` say.",
-              ],
-              verb: "Go back",
-            })}
-          >
-            Go back
-          </Act>
-        ),
-    },
+    ...(all.length > 1 ? [undoColumn(all, name)] : []),
   ];
+}
+
+function undoColumn(all: readonly Revision[], name: string): Column<Revision> {
+  return {
+    key: "undo",
+    title: "Undo",
+    cell: (one) =>
+      !one.newest && (
+        <Act
+          right="operate"
+          onAct={() =>
+            request(`deployments/${name}/rollout/undo`, { method: "POST", body: { revision: one.revision } })
+          }
+          confirm={() => ({
+            title: `Go back to revision ${one.revision}?`,
+            lines: [
+              `Changes back: ${goingBack(one, all)}.`,
+              "Instances of the newest revision are replaced as `update` and `rollout` say.",
+            ],
+            verb: "Go back",
+          })}
+        >
+          Go back
+        </Act>
+      ),
+  };
 }
 
 function goingBack(one: Revision, all: readonly Revision[]): string {

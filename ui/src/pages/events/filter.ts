@@ -40,8 +40,27 @@ export function parametersOf({ reason, kind, name, after }: EventFilter): string
   return query.toString();
 }
 
-/** Whether an event that comes is one of these. */
-export function isWanted(event: Event, { reason, kind, name }: EventFilter): boolean {
+const UNITS_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+const PARTS = /(\d+(?:\.\d+)?)(ms|[smhd])/g;
+const WITH_ZONE = /(?:z|[+-]\d\d:?\d\d)$/i;
+
+/** The moment after which events are wanted, in milliseconds: so long before now, or as it is written; null: all. */
+export function afterMs(after: string, nowMs: number): number | null {
+  const text = after.trim();
+  if (!text) return null;
+  if (/^\d+(?:\.\d+)?$/.test(text)) return nowMs - Number(text) * 1000;
+  if (!text.toLowerCase().replace(PARTS, "")) {
+    const parts = [...text.toLowerCase().matchAll(PARTS)];
+    return nowMs - parts.reduce((sum, [, number, unit = ""]) => sum + Number(number) * (UNITS_MS[unit] ?? 0), 0);
+  }
+  const written = Date.parse(WITH_ZONE.test(text) ? text.replace(" ", "+") : `${text}Z`);
+  return Number.isNaN(written) ? null : written;
+}
+
+/** Whether an event is one of these. The API judges `after` when it reads; here it is judged anew, as time goes on. */
+export function isWanted(event: Event, { reason, kind, name, after }: EventFilter, nowMs: number): boolean {
+  const from = afterMs(after, nowMs);
+  if (from !== null && Date.parse(event.at) <= from) return false;
   const reasons = reason.split(",").flatMap((one) => one.trim() || []);
   if (reasons.length && !reasons.includes(event.reason)) return false;
   if (!kind) return true;

@@ -24,6 +24,12 @@ export function actorText(actor: string): string {
   return kind === "key" ? name.join(":") : `${kind} ${name.join(":")}`;
 }
 
+/** The name of an object; of a GPU, and of what has no name of its own, the kind and the first block of its UUID. */
+export function subjectText({ kind, name, uid }: Event["subjects"][number]): string {
+  if (kind === "gpu") return `GPU ${shortGpu(uid)}`;
+  return name && !UUID.test(name) ? name : `${kind} ${shortId(name || uid)}`;
+}
+
 const UUID = /^[0-9a-f]{8}-[0-9a-f-]{27}$/;
 
 /** The first block of a UUID; other names stay. */
@@ -74,10 +80,7 @@ export function EventLine({ run, told = false }: { run: Run; told?: boolean }) {
         <span class="event-subjects">
           {(newest.subjects ?? []).map((subject) => {
             const href = pageOf(subject.kind, subject.name ?? "", subject.uid);
-            const text =
-              subject.kind === "gpu"
-                ? `GPU ${shortGpu(subject.uid)}`
-                : subject.name || `${subject.kind} ${shortId(subject.uid)}`;
+            const text = subjectText(subject);
             return <span key={`${subject.kind}${subject.uid}`}>{href ? <a href={href}>{text}</a> : text}</span>;
           })}
         </span>

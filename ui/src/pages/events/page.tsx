@@ -1,12 +1,15 @@
-import { useSignal } from "@preact/signals";
+import { useComputed, useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import type { Event } from "../../api/types";
+import { now } from "../../format/times";
 import { Panel } from "../../parts/panel";
 import { useTitle } from "../../parts/title";
 import { addressOf, type EventFilter, filterOf, isWanted, KINDS, parametersOf, PERIODS, withGiven } from "./filter";
 import { FollowedEvents } from "./followed";
 
 const PAGE = 200;
+/** So often those that have grown too old leave the page. */
+const LEAVE_MS = 10_000;
 
 /** All events, newest first, as they come; older ones on demand. The filter is part of the address. */
 export function Events() {
@@ -15,6 +18,8 @@ export function Events() {
   const address = addressOf(filter.value);
   history.replaceState(null, "", address ? `?${address}` : location.pathname);
   const parameters = parametersOf(filter.value);
+  // Where a time is asked for, events grow too old while the page is open.
+  const at = useComputed(() => (filter.value.after ? Math.floor(now.value / LEAVE_MS) * LEAVE_MS : 0)).value;
   const path = `events?limit=${PAGE}${parameters ? `&${parameters}` : ""}`;
   return (
     <>
@@ -25,10 +30,8 @@ export function Events() {
       <Panel title="What happened">
         <FollowedEvents
           path={path}
-          belongs={(event) => isWanted(event, filter.value)}
-          {...(filter.value.kind && !filter.value.name.trim()
-            ? { shown: (event: Event) => isWanted(event, filter.value) }
-            : {})}
+          belongs={(event) => isWanted(event, filter.value, now.peek())}
+          {...(isChosenHere(filter.value) ? { shown: (event: Event) => isWanted(event, filter.value, at) } : {})}
           empty={(more) => (more ? `None of the newest ${more} events is like this.` : emptyText(filter.value))}
         />
       </Panel>
@@ -83,6 +86,11 @@ function Filters({ filter, onChange }: { filter: EventFilter; onChange: (changed
       </label>
     </form>
   );
+}
+
+/** Whether the API has not chosen all of it: it has no filter for a kind alone, and none for the time that goes by. */
+function isChosenHere({ kind, name, after }: EventFilter): boolean {
+  return after !== "" || (kind !== "" && !name.trim());
 }
 
 function emptyText(filter: EventFilter): string {

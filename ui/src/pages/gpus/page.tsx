@@ -27,7 +27,7 @@ const CLAIMS: readonly Column<Claim>[] = [
     value: (one) => one.memory_mib,
     numeric: true,
   },
-  { key: "exclusive", title: "Whole GPU", cell: (one) => (one.exclusive ? "yes" : "no") },
+  { key: "exclusive", title: "Whole GPU", cell: (one) => (one.exclusive ? "yes" : "no"), rank: 2 },
 ];
 const REREAD_MS = 3000;
 
@@ -46,7 +46,14 @@ export function GpuPage() {
         {read.loaded.value.state === "there" && <Cordon gpu={read.loaded.value.value} after={read.reload} />}
       </div>
       {live && <p>{describe(live)}</p>}
-      <Content of={read}>
+      <Content
+        of={read}
+        missing={
+          <p>
+            No GPU has this UUID. <a href="/ui/">All GPUs</a>
+          </p>
+        }
+      >
         {(gpu) => (
           <div class="halves">
             <Panel title="Claims">

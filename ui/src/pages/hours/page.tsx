@@ -19,7 +19,7 @@ const PERIODS: readonly (readonly [string, string])[] = [
 
 /** A figure with its share of what was claimed, as the command line shows it. */
 function share(part: number, of: IdleFigures): string {
-  return hours(part) + (of.claimed ? ` (${Math.round((100 * part) / of.claimed)}%)` : "");
+  return hours(part) + (of.claimed ? ` (${percent((100 * part) / of.claimed)})` : "");
 }
 
 const COLUMNS: readonly Column<Item>[] = [

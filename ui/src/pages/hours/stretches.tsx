@@ -38,10 +38,12 @@ export function Stretches() {
     <>
       <div class="page-head">
         <h1>Idle stretches of {name}</h1>
-        <a href="/ui/hours">All GPU hours</a>
+        <a href="/ui/hours" class="aside">
+          All GPU hours
+        </a>
       </div>
       <Panel title="When GPU hours were wasted">
-        <Content of={read} rows={6}>
+        <Content of={read} rows={6} missing={<Empty>No deployment has this name now.</Empty>}>
           {(found) => (
             <>
               <Table

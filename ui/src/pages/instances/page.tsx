@@ -42,9 +42,9 @@ export function InstancePage() {
         <span class="muted">
           for <Age at={status.phase_since} />
         </span>
-        <div class="actions">
+        <span>
           of <a href={`/ui/deployments/${spec.deployment}`}>{spec.deployment}</a>
-        </div>
+        </span>
       </div>
       <Facts instance={found} />
       {(status.phase === "pending" || status.phase === "analyzing") && <Pending instance={found} />}

@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { asApiError, useResource } from "../../api/load";
 import { send } from "../../api/request";
-import { UNKNOWN } from "../../format/numbers";
+import { count, tenths, UNKNOWN } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { Copy } from "../../parts/copy";
 import { Content, Empty, Panel } from "../../parts/panel";
@@ -188,9 +188,9 @@ function Figures({ measured: { firstMs, totalMs, tokens } }: { measured: Measure
       <dt>Whole answer</dt>
       <dd>{totalMs === null ? UNKNOWN : duration(totalMs / 1000)}</dd>
       <dt>Tokens</dt>
-      <dd>{tokens ?? UNKNOWN}</dd>
+      <dd>{count(tokens)}</dd>
       <dt>Tokens per second</dt>
-      <dd>{rate === null ? UNKNOWN : rate.toFixed(1)}</dd>
+      <dd>{tenths(rate)}</dd>
     </dl>
   );
 }

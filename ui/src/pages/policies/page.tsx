@@ -45,6 +45,7 @@ const COLUMNS: readonly Column<Policy>[] = [
     cell: (one) => count(one.status.watches?.deployments),
     value: (one) => one.status.watches?.deployments ?? 0,
     numeric: true,
+    rank: 2,
   },
   {
     key: "idle",
@@ -75,6 +76,7 @@ const COLUMNS: readonly Column<Policy>[] = [
     cell: (one) => count(one.status.actions),
     value: (one) => one.status.actions ?? 0,
     numeric: true,
+    rank: 2,
   },
   {
     key: "would",
@@ -144,27 +146,37 @@ export function PolicyPage() {
     <>
       <div class="page-head">
         <h1>{name}</h1>
-        <div class="actions">
-          <Act
-            right="operate"
-            tone="danger"
-            onAct={async () => {
-              await request(`policies/${encodeURIComponent(name)}`, { method: "DELETE" });
-              route("/ui/policies");
-            }}
-            confirm={() => ({
-              title: `Delete policy ${name}?`,
-              lines: [
-                own.length ? `It applies to ${plural(own.length, "deployment")}.` : "It applies to no deployment.",
-              ],
-              verb: "Delete",
-            })}
-          >
-            Delete
-          </Act>
-        </div>
+        {read.loaded.value.state === "there" && (
+          <div class="actions">
+            <Act
+              right="operate"
+              tone="danger"
+              onAct={async () => {
+                await request(`policies/${encodeURIComponent(name)}`, { method: "DELETE" });
+                route("/ui/policies");
+              }}
+              confirm={() => ({
+                title: `Delete policy ${name}?`,
+                lines: [
+                  own.length ? `It applies to ${plural(own.length, "deployment")}.` : "It applies to no deployment.",
+                ],
+                verb: "Delete",
+              })}
+            >
+              Delete
+            </Act>
+          </div>
+        )}
       </div>
-      <Content of={read} rows={6}>
+      <Content
+        of={read}
+        rows={6}
+        missing={
+          <p>
+            No policy has this name now. <a href="/ui/policies">All policies</a>
+          </p>
+        }
+      >
         {(policy) => (
           <div class="halves">
             <Panel title="Rule">

@@ -29,6 +29,7 @@ const COLUMNS: readonly Column<Worker>[] = [
     cell: (one) => count(one.status.instances),
     value: (one) => one.status.instances ?? 0,
     numeric: true,
+    rank: 2,
   },
   {
     key: "claimed",
@@ -36,6 +37,7 @@ const COLUMNS: readonly Column<Worker>[] = [
     cell: (one) => gib(one.status.claimed_mib),
     value: (one) => one.status.claimed_mib ?? 0,
     numeric: true,
+    rank: 2,
   },
   {
     key: "free",

@@ -39,9 +39,8 @@ export function WorkerPage() {
   return (
     <>
       <div class="page-head">
-        <h1>
-          {name} <Phase phase={worker.status.state} />
-        </h1>
+        <h1>{name}</h1>
+        <Phase phase={worker.status.state} />
         <Controls worker={worker} held={held} />
       </div>
       {troubles(worker).map((line) => (
@@ -86,7 +85,7 @@ const HELD: readonly Column<Instance>[] = [
     value: (one) => one.spec.deployment,
   },
   { key: "phase", title: "Phase", cell: (one) => <Phase phase={one.status.phase} />, value: (one) => one.status.phase },
-  { key: "claimed", title: "Claimed here", cell: (one) => gib(claimedOn(one)), numeric: true },
+  { key: "claimed", title: "Claimed here", cell: (one) => gib(claimedOn(one)), numeric: true, rank: 2 },
   { key: "age", title: "Age", cell: (one) => <Age at={one.created_at} />, numeric: true },
 ];
 
