@@ -15,7 +15,7 @@ interface WindowProps {
   label: string;
 }
 
-const OVERSCAN_PX = 600;
+const OVERSCAN_PX = 270;
 const END_PX = 4;
 const PADDING_PX = 24;
 /** A log of at most so many pixels has a low window. */
@@ -41,6 +41,8 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
   const places = useMemo(() => placesOf(lines, columns), [lines, version, columns]);
   const { first, offset } = places.at(Math.max(0, top.value - OVERSCAN_PX));
   const seen: Line[] = [];
+  /** As many elements are kept for rows: they are filled anew, since making and removing them is what takes long. */
+  const pool = useRef(1);
   let below = offset;
   for (let place = first; place < lines.length && below < top.value + size.value.height + OVERSCAN_PX; place++) {
     const line = lines[place];
@@ -52,6 +54,7 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
   const wasHigh = useRef(false);
   wasHigh.current ||= places.height > SHORT_PX;
   const isShort = !wasHigh.current;
+  pool.current = Math.max(pool.current, seen.length);
   const note = (element: HTMLElement): void => {
     lastTop.current = top.value = element.scrollTop;
     const at = places.at(element.scrollTop);
@@ -105,8 +108,13 @@ export function LogWindow({ log, following, fresh, withInstance, label }: Window
       </span>
       <div class="log-space" style={{ blockSize: `${places.height}px` }}>
         <div class="log-lines" style={{ transform: `translateY(${offset}px)` }}>
-          {seen.map((line) => (
-            <LineRow key={line.number} line={line} times={times} name={nameOf(line, withInstance, withRank, width)} />
+          {seen.map((line, row) => (
+            <LineRow
+              key={(first + row) % pool.current}
+              line={line}
+              times={times}
+              name={nameOf(line, withInstance, withRank, width)}
+            />
           ))}
         </div>
       </div>

@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import type { FieldChange } from "../api/types";
 import { plural } from "../format/numbers";
 
@@ -19,7 +20,7 @@ export function FieldChanges({ changes, replaces = 0 }: { changes: readonly Fiel
           {changes.map((change) => (
             <tr key={change.field}>
               <th scope="row">
-                <code>{change.field}</code>
+                <code>{breakable(change.field)}</code>
               </th>
               <td>
                 <del>{written(change.old)}</del>
@@ -34,6 +35,11 @@ export function FieldChanges({ changes, replaces = 0 }: { changes: readonly Fiel
       </table>
     </div>
   );
+}
+
+/** A path that may break before its dots. */
+function breakable(path: string): ComponentChildren {
+  return path.split(/(?=\.)/).map((part) => [part, <wbr key={part} />]);
 }
 
 function effectText({ effect }: FieldChange, replaces: number): string {

@@ -9,6 +9,8 @@ export interface Column<T> {
   cell: (row: T) => ComponentChildren;
   value?: (row: T) => string | number | null;
   numeric?: boolean;
+  /** Sentences: they wrap, but not to a word a line. */
+  wide?: boolean;
   rank?: 1 | 2 | 3;
 }
 
@@ -99,7 +101,9 @@ export function Table<T>({ label, columns, rows, id, sort, empty, note, limit = 
 }
 
 function classes<T>(column: Column<T>): string {
-  return [column.numeric ? "numeric" : "", column.rank ? `rank${column.rank}` : ""].join(" ").trim();
+  return [column.numeric ? "numeric" : "", column.wide ? "wide" : "", column.rank ? `rank${column.rank}` : ""]
+    .join(" ")
+    .trim();
 }
 
 function comparing<T>(value: (row: T) => string | number | null, descending: boolean) {

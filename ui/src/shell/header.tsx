@@ -41,7 +41,7 @@ export function Header() {
         Skip to the content
       </a>
       <a class="brand" href="/ui/">
-        <img src="/ui/icon.svg" alt="" width="22" height="22" /> Gpuward
+        <img src="/ui/icon.svg" alt="" width="22" height="22" /> <span class="brand-name">Gpuward</span>
       </a>
       <button
         type="button"

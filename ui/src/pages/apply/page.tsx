@@ -5,7 +5,7 @@ import { asApiError } from "../../api/load";
 import { ApiError, request } from "../../api/request";
 import type { Plan } from "../../api/types";
 import { gpus, useMap } from "../../live/gpus";
-import { GpuMap } from "../../map/map";
+import { LoadedMap } from "../../map/loaded";
 import { draftAside, forgetAside, keepDraft, keptDraft } from "../../manifest/manifest";
 import { Act } from "../../parts/act";
 import { Empty, Panel } from "../../parts/panel";
@@ -38,7 +38,7 @@ type Planned =
 /** A manifest, what applying it would do, and where its instances would go. */
 export function Apply() {
   useTitle("Apply");
-  useMap();
+  const map = useMap();
   const { route } = useLocation();
   const text = useSignal(keptDraft() || EXAMPLE);
   const aside = useSignal(draftAside());
@@ -145,7 +145,7 @@ export function Apply() {
         />
       )}
       <Panel title="Where it goes">
-        <GpuMap gpus={gpus.value} marked={targets} />
+        <LoadedMap of={map} gpus={gpus.value} marked={targets} />
       </Panel>
     </>
   );

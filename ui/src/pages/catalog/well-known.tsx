@@ -63,6 +63,7 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
     title: "Needs (estimated)",
     cell: (one) => <span class="one-line">{needText(one)}</span>,
     value: (one) => one.layouts[0]?.memory_mib_per_gpu ?? null,
+    wide: true,
   },
   {
     key: "fits",
@@ -83,6 +84,7 @@ const COLUMNS: readonly Column<CatalogModel>[] = [
         <>no: {one.message}</>
       ),
     value: (one) => (one.fits ? 0 : 1),
+    wide: true,
   },
   {
     key: "plan",

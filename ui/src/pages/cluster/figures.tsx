@@ -1,12 +1,17 @@
 import type { ComponentChildren } from "preact";
-import { count, gib, gibNumber, percent, plural } from "../../format/numbers";
+import { count, gib, percent, plural, UNKNOWN } from "../../format/numbers";
 import { age, secondsSince } from "../../format/times";
-import { instances, workers } from "../../live/cluster";
+import { instances, known, workers } from "../../live/cluster";
 import type { MapGpu } from "../../map/model";
 import { Meter } from "../../parts/meter";
 
-/** The figures of the whole cluster. They add up what the map shows. */
-export function Figures({ gpus }: { gpus: readonly MapGpu[] }) {
+/** The figures of the whole cluster. They add up what the map shows. Null: it is not known, and so are they. */
+export function Figures({ gpus: given }: { gpus: readonly MapGpu[] | null }) {
+  const gpus = given ?? [];
+  /** A figure that is unknown without the map. */
+  const ofMap = (text: string): string => (given === null ? UNKNOWN : text);
+  /** One that is unknown before the first snapshot of the live connection. */
+  const ofObjects = (text: string): string => (known.value ? text : UNKNOWN);
   const held = gpus.filter((gpu) => gpu.instances > 0);
   const claimed = gpus.reduce((sum, gpu) => sum + gpu.claimedMib, 0);
   const total = gpus.reduce((sum, gpu) => sum + gpu.totalMib, 0);
@@ -22,30 +27,31 @@ export function Figures({ gpus }: { gpus: readonly MapGpu[] }) {
     <dl class="figures-row">
       <Figure
         title="GPUs held"
-        value={`${count(held.length)} of ${count(gpus.length)}`}
+        value={ofMap(`${count(held.length)} of ${count(gpus.length)}`)}
         meter={<Meter part={held.length} of={gpus.length} />}
       >
-        {count(ready)} of {plural(workers.all.length, "worker")} ready
+        {ofObjects(count(ready))} of {ofObjects(count(workers.all.length))}{" "}
+        {workers.all.length === 1 ? "worker" : "workers"} ready
       </Figure>
-      <Figure title="GPU memory claimed" value={gib(claimed)} meter={<Meter part={claimed} of={total} />}>
-        of {gibNumber(total)} GiB
+      <Figure title="GPU memory claimed" value={ofMap(gib(claimed))} meter={<Meter part={claimed} of={total} />}>
+        of {ofMap(gib(total))}
       </Figure>
       <Figure title="Mean utilization" value={percent(mean)} meter={<Meter part={mean} of={100} />}>
-        of {plural(sampled.length, "GPU")} with samples
+        of {ofMap(count(sampled.length))} {sampled.length === 1 ? "GPU" : "GPUs"} with samples
       </Figure>
       <Figure
         title="Claimed but idle"
-        value={plural(idleGpus.size, "GPU")}
+        value={ofObjects(plural(idleGpus.size, "GPU"))}
         meter={<Meter part={idleGpus.size} of={held.length} tone="warn" />}
       >
         {watched ? `${plural(watched, "instance")} under a dry run` : "found idle by policies"}
       </Figure>
       <Figure
         title="Pending"
-        value={plural(pending.length, "instance")}
+        value={ofObjects(plural(pending.length, "instance"))}
         meter={<Meter part={pending.length} of={instances.all.length} tone="warn" />}
       >
-        {pending.length ? <a href="/ui/pending">oldest for {age(oldest)}</a> : "Nothing is pending."}
+        {pending.length ? <a href="/ui/pending">oldest for {age(oldest)}</a> : ofObjects("Nothing is pending.")}
       </Figure>
     </dl>
   );

@@ -1,7 +1,7 @@
 import { known, workers } from "../../live/cluster";
 import { gpus, useMap } from "../../live/gpus";
-import { GpuMap } from "../../map/map";
-import { Failure, Panel, Skeleton } from "../../parts/panel";
+import { LoadedMap } from "../../map/loaded";
+import { Panel } from "../../parts/panel";
 import { useTitle } from "../../parts/title";
 import { LatestEvents } from "../events/latest";
 import { Figures } from "./figures";
@@ -12,7 +12,8 @@ import { NeedsYou } from "./needs-you";
 export function Cluster() {
   useTitle("Cluster");
   const map = useMap();
-  const loaded = map.loaded.value;
+  // Without the map's data the figures are unknown, and not 0.
+  const isKnown = map.loaded.value.state === "there";
   if (known.value && !workers.all.length)
     return (
       <>
@@ -23,12 +24,10 @@ export function Cluster() {
   return (
     <>
       <h1 class="sr">Cluster</h1>
-      <Figures gpus={gpus.value} />
+      <Figures gpus={isKnown ? gpus.value : null} />
       <div class="columns">
         <Panel title="GPUs">
-          {loaded.state === "loading" && <Skeleton rows={8} />}
-          {loaded.state === "failed" && <Failure error={loaded.error} again={map.reload} />}
-          {loaded.state === "there" && <GpuMap gpus={gpus.value} />}
+          <LoadedMap of={map} gpus={gpus.value} />
         </Panel>
         <NeedsYou />
       </div>

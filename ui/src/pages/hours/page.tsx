@@ -67,6 +67,7 @@ const COLUMNS: readonly Column<Item>[] = [
     cell: (one) => share(one.gpu_hours.unknown, one.gpu_hours),
     value: (one) => one.gpu_hours.unknown,
     numeric: true,
+    rank: 2,
   },
   {
     key: "freed",
@@ -111,7 +112,11 @@ function stretchesOf(since: string): Column<Item> {
   return {
     key: "stretches",
     title: "When",
-    cell: (one) => <a href={stretchesPage(one.deployment, one.uid, since)}>idle stretches</a>,
+    cell: (one) => (
+      <a class="no-wrap" href={stretchesPage(one.deployment, one.uid, since)}>
+        idle stretches
+      </a>
+    ),
   };
 }
 

@@ -13,7 +13,14 @@ const COLUMNS: readonly Column<Stretch>[] = [
   { key: "since", title: "From", cell: (one) => fullTime(one.since), value: (one) => Date.parse(one.since) },
   { key: "until", title: "To", cell: (one) => fullTime(one.until), value: (one) => Date.parse(one.until), rank: 2 },
   { key: "long", title: "Long", cell: (one) => duration(one.seconds), value: (one) => one.seconds, numeric: true },
-  { key: "gpus", title: "GPUs at most", cell: (one) => count(one.gpus), value: (one) => one.gpus, numeric: true },
+  {
+    key: "gpus",
+    title: "GPUs at most",
+    cell: (one) => count(one.gpus),
+    value: (one) => one.gpus,
+    numeric: true,
+    rank: 2,
+  },
   {
     key: "hours",
     title: "GPU hours wasted",

@@ -28,12 +28,13 @@ const COLUMNS: readonly Column<PendingItem>[] = [
     cell: (one) => <a href={`/ui/deployments/${one.deployment}`}>{one.deployment}</a>,
     rank: 2,
   },
-  { key: "phase", title: "Phase", cell: (one) => <Phase phase={one.phase} /> },
+  { key: "phase", title: "Phase", cell: (one) => <Phase phase={one.phase} />, rank: 2 },
   { key: "priority", title: "Priority", cell: (one) => one.priority, numeric: true },
   { key: "age", title: "Age", cell: (one) => <Age at={one.queued_at} />, numeric: true },
   {
     key: "reserved",
     title: "Capacity reserved",
+    rank: 2,
     cell: (one) =>
       one.reserved_on?.length
         ? one.reserved_on.map((worker, index) => (

@@ -4,7 +4,7 @@ import type { Instance, Worker } from "../../api/types";
 import { gib, plural } from "../../format/numbers";
 import { instances, known, workers } from "../../live/cluster";
 import { gpus, useMap } from "../../live/gpus";
-import { GpuMap } from "../../map/map";
+import { LoadedMap } from "../../map/loaded";
 import { Act } from "../../parts/act";
 import { Age } from "../../parts/age";
 import { Empty, Panel, Skeleton } from "../../parts/panel";
@@ -19,7 +19,7 @@ import { labelText, troubles } from "./list";
 export function WorkerPage() {
   const { name = "" } = useRoute().params;
   useTitle(name);
-  useMap();
+  const map = useMap();
   const worker = workers.named(name);
   if (!worker) {
     return (
@@ -50,7 +50,7 @@ export function WorkerPage() {
       ))}
       <div class="halves">
         <Panel title="GPUs">
-          <GpuMap gpus={gpus.value.filter((gpu) => gpu.worker === name)} />
+          <LoadedMap of={map} gpus={gpus.value.filter((gpu) => gpu.worker === name)} />
         </Panel>
         <Panel title="Host">
           <Facts worker={worker} />
