@@ -65,9 +65,11 @@ def percent(value: float | None) -> str:
 
 
 def hours(value: float | None) -> str:
-    """GPU hours: two decimals below 100, none above; `-` if unknown."""
+    """GPU hours: two decimals below 100, none above; `-` if unknown. What is more than nothing is never 0.00."""
     if value is None:
         return DASH
+    if 0 < value < 0.005:  # noqa: PLR2004 - half of the last decimal
+        return "<0.01"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - fits a column
 
 

@@ -43,10 +43,15 @@ async def test_a_new_replica_shows_at_once_and_the_focus_stays(admin: Seat, chat
     focused = _rows(page).nth(1).get_by_role("link").first
     name = await focused.inner_text()
     await focused.focus()
+    await page.evaluate("() => { scrollTo(0, 120); getSelection().selectAllChildren(document.querySelector('h1')); }")
+    await focused.evaluate("one => one.focus({preventScroll: true})")
+    before = await page.evaluate("() => [scrollY, getSelection().toString()]")
+    assert before == [120, "chat"]
     admin.requests.clear()
     await chat.post("/deployments/chat/scale", {"replicas": 3})
     await expect(_rows(page)).to_have_count(3, timeout=1000)
     assert await page.evaluate("() => document.activeElement.textContent") == name
+    assert await page.evaluate("() => [scrollY, getSelection().toString()]") == before
     assert admin.requests == []
 
 

@@ -89,6 +89,7 @@ async def test_money_is_shown_where_prices_are_set(viewer: Seat) -> None:
     await expect(rows.nth(0)).to_contain_text("9,003.00")
     assert (await rows.nth(1).inner_text()).count("\N{EN DASH}") == 5, "unknown, and not 0"
     await expect(page.get_by_text("In EUR: 12,001.10 claimed")).to_contain_text("Tesla T4 (20.00 GPU hours)")
+    await expect(rows.nth(2)).to_contain_text("<0.01")
     names = [(await rows.nth(n).inner_text()).split()[0].rstrip(",") for n in range(3)]
     assert names == ["much", "gone", "little"], "sorted by wasted"
 

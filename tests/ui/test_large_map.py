@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from controller.store.core.database import Database
 from support.browser.dashboard import seat
@@ -47,6 +47,16 @@ async def drawings(page: Page) -> list[dict[str, Any]]:
             if found:
                 return found
             await asyncio.sleep(0.05)
+
+
+async def test_forced_colours_leave_the_legend_its_patterns(browser: Browser, large: ServedApi) -> None:
+    async with seat(browser, large.url, large.keys["viewer"], forced_colors="active") as taken:
+        page = await taken.live()
+        swatches = page.get_by_role("list", name="Legend").locator(".swatch")
+        await expect(swatches).to_have_count(3)
+        looks = await swatches.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundImage)")
+        assert len(set(looks)) == len(looks)
+        assert "none" not in looks
 
 
 async def test_the_map_comes_and_is_drawn_quickly(browser: Browser, large: ServedApi) -> None:

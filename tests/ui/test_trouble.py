@@ -46,10 +46,27 @@ async def fill(database: Database) -> None:
     await claim(database, "GPU-leaving-0", "m-1", 1024)
     async with database.transaction() as connection:
         await connection.execute("update workers set cordoned = true where name = 'held-back'")
+        await connection.execute("update workers set labels = $1 where name = 'new'", {"zone": HOSTILE})
         await connection.execute("update workers set draining = true where name = 'leaving'")
         await connection.execute(
             "update devices set health = 'unhealthy', health_reason = $1 where uuid = 'GPU-sick-0'", REASON
         )
+
+
+# The least contrast of a text of a cell with any colour that stands behind it, as WCAG reckons it.
+CONTRAST = """cell => {
+    const numbers = text => [...text.matchAll(/rgba?\\(([^)]+)\\)/g)].map(one => one[1].split(/[, /]+/).map(Number));
+    const linear = part => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const style = getComputedStyle(cell);
+    const solid = numbers(style.backgroundColor).filter(one => (one[3] ?? 1) > 0);
+    const grounds = [...numbers(style.backgroundImage), ...solid].map(light);
+    const texts = [...cell.querySelectorAll("span:not(.meter)")].map(one => light(numbers(getComputedStyle(one).color)[0]));
+    return Math.min(...texts.flatMap(text => grounds.map(ground =>
+        (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05))));
+}"""
+LEAST_CONTRAST = 4.5
+HOSTILE = '<img src=x onerror="alert(1)">'
 
 
 def cell(page: Page, worker: str) -> Locator:
@@ -78,6 +95,25 @@ async def test_each_state_has_a_pattern_and_a_word_besides_its_colour(browser: B
         for worker in STATES:
             row = page.get_by_role("row", name=re.compile(f"^{worker} GPU 0"))
             await expect(row.get_by_role("cell").last).not_to_have_text("0 %")
+        assert taken.complaints == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_text_is_legible_on_the_pattern_of_each_state(browser: Browser, troubled: ServedApi, theme: str) -> None:
+    """axe does not look at patterns."""
+    async with seat(browser, troubled.url, troubled.keys["viewer"], color_scheme=theme) as taken:
+        page = await taken.live()
+        await expect(page.locator(".cell")).to_have_count(len(STATES))
+        found = {worker: await cell(page, worker).evaluate(CONTRAST) for worker in STATES}
+        assert {worker: value for worker, value in found.items() if value < LEAST_CONTRAST} == {}
+
+
+async def test_a_label_of_a_worker_is_only_text(browser: Browser, troubled: ServedApi) -> None:
+    async with seat(browser, troubled.url, troubled.keys["viewer"]) as taken:
+        for path in ("/ui/workers", "/ui/workers/new"):
+            page = await taken.live(path)
+            await expect(page.get_by_text(f"zone={HOSTILE}")).to_be_visible()
+            await expect(page.get_by_role("main").locator("img")).to_have_count(0)
         assert taken.complaints == []
 
 

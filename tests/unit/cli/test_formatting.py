@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.formatting import age, duration, gib, percent, printable, short_gpus, when
+from cli.formatting import age, duration, gib, hours, percent, printable, short_gpus, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -60,3 +60,8 @@ def test_a_time_is_in_the_readers_zone(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_gpu_hours_keep_what_is_small_apart_from_nothing():
+    shown = {0: "0.00", 0.004: "<0.01", 0.0051: "0.01", 99.994: "99.99", 12_345.4: "12,345", None: "-"}
+    assert {value: hours(value) for value in shown} == shown

@@ -73,6 +73,11 @@ export function Failure({ error, again }: { error: ApiError; again?: () => void 
   return (
     <div class="alert" role="alert">
       <p>{error.message}</p>
+      {error.problems.map(({ path, message }) => (
+        <p key={path}>
+          {path}: {message}
+        </p>
+      ))}
       {error.requestId && (
         <p class="muted">
           Request <code>{error.requestId}</code>
