@@ -848,6 +848,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit/repair": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Mend what breaks invariants where that is no guess
+         * @description Roles: admin.
+         */
+        post: operations["post_audit_repair"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/attention": {
         parameters: {
             query?: never;
@@ -3442,6 +3462,24 @@ export interface components {
             leading: boolean;
         };
         /**
+         * LedgerRepair
+         * @description One change that mends the ledger: of which object, with its values before and after.
+         */
+        LedgerRepair: {
+            /** Invariant */
+            invariant: string;
+            /** Object */
+            object: string;
+            /** Before */
+            before: {
+                [key: string]: unknown;
+            };
+            /** After */
+            after: {
+                [key: string]: unknown;
+            };
+        };
+        /**
          * LiveMessage
          * @description What the server sends: a message of a topic, with the id under which it was opened.
          *
@@ -4569,6 +4607,41 @@ export interface components {
             items: components["schemas"]["RelocationView"][];
         };
         /**
+         * RepairView
+         * @description What a repair found, what it changed (with `dry_run`: what it would change), and what is left.
+         *
+         *     `mended` holds the first 1000 changes; `changes` is the number of all.
+         */
+        RepairView: {
+            /** Ok */
+            ok: boolean;
+            /**
+             * Dry Run
+             * @default false
+             */
+            dry_run: boolean;
+            /**
+             * Found
+             * @default []
+             */
+            found: components["schemas"]["AuditViolation"][];
+            /**
+             * Changes
+             * @default 0
+             */
+            changes: number;
+            /**
+             * Mended
+             * @default []
+             */
+            mended: components["schemas"]["LedgerRepair"][];
+            /**
+             * Left
+             * @default []
+             */
+            left: components["schemas"]["UnmendedViolation"][];
+        };
+        /**
          * ReplayedPolicy
          * @description A policy that was replayed over the history.
          */
@@ -5134,6 +5207,11 @@ export interface components {
              * @default 3600
              */
             expires_s: number | string;
+            /**
+             * Uses
+             * @default 1
+             */
+            uses: number;
         };
         /**
          * TokenCreated
@@ -5163,6 +5241,16 @@ export interface components {
              */
             used_by: string | null;
             /**
+             * Uses
+             * @default 0
+             */
+            uses: number;
+            /**
+             * Max Uses
+             * @default 1
+             */
+            max_uses: number;
+            /**
              * Revoked At
              * @default null
              */
@@ -5173,6 +5261,12 @@ export interface components {
         /**
          * TokenView
          * @description A join token, without its value.
+         *
+         *     Attributes:
+         *         used_at: when a host last joined with it.
+         *         used_by: name of that host.
+         *         uses: hosts that have joined with it.
+         *         max_uses: hosts that may.
          */
         TokenView: {
             /** Id */
@@ -5197,6 +5291,16 @@ export interface components {
              * @default null
              */
             used_by: string | null;
+            /**
+             * Uses
+             * @default 0
+             */
+            uses: number;
+            /**
+             * Max Uses
+             * @default 1
+             */
+            max_uses: number;
             /**
              * Revoked At
              * @default null
@@ -5225,6 +5329,25 @@ export interface components {
              * @default null
              */
             revision: number | null;
+        };
+        /**
+         * UnmendedViolation
+         * @description A violation that is left, since to mend it would be a guess. `way_out`: what an operator does about it.
+         */
+        UnmendedViolation: {
+            /** Invariant */
+            invariant: string;
+            /** Message */
+            message: string;
+            /**
+             * Evidence
+             * @default {}
+             */
+            evidence: {
+                [key: string]: unknown;
+            };
+            /** Way Out */
+            way_out: string;
         };
         /**
          * UnpricedModel
@@ -6853,6 +6976,30 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    post_audit_repair: {
+        parameters: {
+            query?: {
+                /** @description only say what would be changed */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Mend what breaks invariants where that is no guess */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RepairView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_attention: {
         parameters: {
             query?: never;
@@ -7311,7 +7458,10 @@ export interface operations {
     };
     get_readyz: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description names of checks that do not count, separated by commas, such as `ledger` */
+                exclude?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
