@@ -59,9 +59,7 @@ async def fill(cluster: Cluster) -> None:
         await cluster.running(name)
     await cluster.post("/deployments/stopped/stop")
     crash = ["sh", "-c", "echo RuntimeError: CUDA out of memory; exit 3"]
-    await cluster.apply(
-        "crash", engine="custom", command=crash, resources=SMALL, placement={"workers": ["w1"]}
-    )
+    await cluster.apply("crash", engine="custom", command=crash, resources=SMALL, placement={"workers": ["w1"]})
     await cluster.apply("big", replicas=3, priority=200, resources={"gpus": 4, "exclusive": True})
     await cluster.apply("huge", replicas=1, resources={"gpus": 1, "gpu_memory": "200GiB"})
     await cluster.post("/workers/w2/cordon")

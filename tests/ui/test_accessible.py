@@ -11,7 +11,8 @@ from support.processes.cluster import Cluster
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PAGES = [
     "/ui/", "/ui/deployments", "/ui/deployments/chat", "/ui/deployments/gone", "/ui/pending", "/ui/workers",
-    "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/gpus/gone", "/ui/instances/{instance}", "/ui/events", "/ui/apply", "/ui/hours", "/ui/policies",
+    "/ui/workers/w1", "/ui/workers/gone", "/ui/gpus/{gpu}", "/ui/gpus/gone",
+    "/ui/instances/{instance}", "/ui/events", "/ui/apply", "/ui/hours", "/ui/policies",
     "/ui/hours/chat", "/ui/policies/watch", "/ui/policies/gone", "/ui/access", "/ui/playground",
     "/ui/catalog", "/ui/nowhere",
 ]  # fmt: skip

@@ -80,7 +80,8 @@ async def test_shortcuts_act_but_not_while_one_types(admin: Seat) -> None:
     await page.keyboard.press("?")
     shortcuts = page.get_by_role("dialog", name="Shortcuts")
     for key, place in (("/", "Search"), ("g d", "Deployments"), ("g w", "Workers"), ("Esc", "Close a dialog")):
-        await expect(shortcuts.locator("dt", has_text=key).locator("xpath=following-sibling::dd[1]")).to_have_text(place)
+        what = shortcuts.locator("dt", has_text=key).locator("xpath=following-sibling::dd[1]")
+        await expect(what).to_have_text(place)
     await page.keyboard.press("Escape")
     await expect(shortcuts).to_have_count(0)
     admin.complaints.clear()  # the browser tells of 400 where a page was left with these as its filter
@@ -100,7 +101,8 @@ async def test_an_age_is_short_and_tells_the_full_time_with_its_zone(browser: Br
             assert re.fullmatch(r'"\d\d \w+ \d{4}, \d\d:\d\d:\d\d GMT\+9"', shown), shown
 
 
-async def test_an_age_of_a_minute_counts_up(admin: Seat, chat: Cluster) -> None:
+@pytest.mark.usefixtures("chat")
+async def test_an_age_of_a_minute_counts_up(admin: Seat) -> None:
     async def a_minute_old(route: Route) -> None:
         answer = await route.fetch()
         told = await answer.json()

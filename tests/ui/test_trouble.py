@@ -61,7 +61,8 @@ CONTRAST = """cell => {
     const style = getComputedStyle(cell);
     const solid = numbers(style.backgroundColor).filter(one => (one[3] ?? 1) > 0);
     const grounds = [...numbers(style.backgroundImage), ...solid].map(light);
-    const texts = [...cell.querySelectorAll("span:not(.meter)")].map(one => light(numbers(getComputedStyle(one).color)[0]));
+    const colour = one => numbers(getComputedStyle(one).color)[0];
+    const texts = [...cell.querySelectorAll("span:not(.meter)")].map(one => light(colour(one)));
     return Math.min(...texts.flatMap(text => grounds.map(ground =>
         (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05))));
 }"""
