@@ -56,6 +56,7 @@ async def test_the_search_finds_a_free_gpu_and_a_policy(admin: Seat, chat: Clust
             await expect(option).to_have_attribute("href", href)
             await page.keyboard.press("Enter")
             await page.wait_for_url(f"**{href}")
+            await expect(page.get_by_role("dialog")).to_have_count(0)
     finally:
         await chat.call("DELETE", "/policies/watch-all")
 
