@@ -105,7 +105,7 @@ async def _keep_renewed(authority: Authority) -> None:
 
 
 def _reachable(host: str, names: Sequence[str]) -> str:
-    """The host as it is bound, if the certificate names it; else the first name that is no pattern."""
+    """The host as it is bound, if the certificate names it; else the first name without a pattern."""
     if host in names:
         return f"[{host}]" if ":" in host else host
     return next((name for name in names if "*" not in name and ":" not in name), host)

@@ -52,7 +52,8 @@ def issue_server(authority: Issued, names: Sequence[str], now: datetime, *, days
     """A certificate for a server with these DNS names and addresses; behind it stands the authority's.
 
     Raises:
-        ValueError: the authority's key is no key, or a name is no DNS name and no IP address.
+        ValueError: the authority's key cannot be read, or a name is neither a DNS name
+            nor an IP address.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing = _private_key(authority.key)

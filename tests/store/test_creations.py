@@ -83,7 +83,7 @@ async def test_each_leaves_what_it_leaves_alone(migrated: Database) -> None:
     assert {r["name"] for r in names if r["deployment_uid"] == together[0]["uid"]} == {"together", "a", "b"}
 
 
-async def test_what_is_no_creation_goes_alone_and_spoils_nothing(migrated: Database) -> None:
+async def test_other_applies_go_alone_and_spoil_nothing(migrated: Database) -> None:
     creations = Creations(migrated, refusals=(JudgedError,))
     await applied(creations, "there")
     outcomes = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The certificate of the controller's own authority, for agents whose join token names it. It is no secret."""
+"""The certificate of the controller's own authority, for agents whose join token names it. It is public."""
 
 from typing import Final
 

@@ -2,7 +2,7 @@
 
 Each transaction that notifies holds the database's one lock for that until it is on disk, so they commit one after the
 other; and a creation has more round trips than the placement that it asks for. So creations that arrive while one is
-being written are written together, as placements are. What is no plain creation goes alone, as `apply.py` does it:
+being written are written together, as placements are. What is not a plain creation goes alone, as `apply.py` does it:
 a deployment that exists, one with a policy, one that is refused, and all of a transaction that failed.
 """
 

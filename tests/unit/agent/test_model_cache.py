@@ -141,7 +141,7 @@ async def test_a_damaged_file_is_refused_and_fetched_anew(host: Host, hub: Downl
     assert (host.snapshot() / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
-async def test_a_hub_that_limits_requests_is_no_refusal(host: Host, hub: DownloadHub) -> None:
+async def test_a_hub_that_limits_requests_is_tried_again(host: Host, hub: DownloadHub) -> None:
     hub.limited = True
     with pytest.raises(FetchError, match="429") as caught:
         await host.provide()
