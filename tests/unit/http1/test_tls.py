@@ -1,4 +1,4 @@
-"""TLS on real sockets: what a server shows, whom it bounds, what a client accepts."""
+"""TLS on real sockets: what a server shows, which clients it bounds, what a client accepts."""
 
 import asyncio
 import contextlib
