@@ -122,7 +122,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Change the number of replicas
+         * Change the number of replicas (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_scale"];
@@ -142,7 +142,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Keep a deployment with min 0 awake
+         * Keep a deployment with min 0 awake (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_wake"];
@@ -202,7 +202,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Pause the rollout
+         * Pause the rollout (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_rollout_pause"];
@@ -222,7 +222,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Resume the rollout, or try a failed one again
+         * Resume the rollout, or try a failed one again (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_rollout_resume"];
@@ -242,7 +242,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Go back to an older revision
+         * Go back to an older revision (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_rollout_undo"];
@@ -858,7 +858,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Mend what breaks invariants where that is no guess
+         * Mend what breaks invariants where that can be done for certain
          * @description Roles: admin.
          */
         post: operations["post_audit_repair"];
@@ -1035,6 +1035,23 @@ export interface paths {
          * @description Roles: admin.
          */
         delete: operations["delete_tokens_id"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ca": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Certificate of the controller's authority */
+        get: operations["get_ca"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1410,7 +1427,7 @@ export interface components {
         };
         /**
          * AttentionList
-         * @description All entries, the worst first. `next` is always null; `more`: number of entries that are left off.
+         * @description All entries, the worst first. `more`: number of entries that are left off.
          */
         AttentionList: {
             /**
@@ -2930,7 +2947,7 @@ export interface components {
         };
         /**
          * IdleStretches
-         * @description When a deployment wasted GPU hours, by the rules of the idle report. `next` is always null.
+         * @description When a deployment wasted GPU hours, by the rules of the idle report.
          *
          *     Attributes:
          *         since, until: what was looked at; samples are rolled up to `until`.
@@ -3933,7 +3950,7 @@ export interface components {
         };
         /**
          * PendingList
-         * @description All pending instances: those with a place, in order, then the others. `next` is always null.
+         * @description All pending instances: those with a place, in order, then the others.
          *
          *     Attributes:
          *         at: when they were read.
@@ -4505,6 +4522,36 @@ export interface components {
              * @default 3
              */
             failures: number;
+            /**
+             * No Answer Requests
+             * @description Requests without an answer after which the instance is unhealthy, though its health check succeeds; 0: never. Its engine must count tokens (vLLM, SGLang, llama.cpp), the counts must stand still, and its GPUs must do nothing. An engine that is slow is not unhealthy.
+             * @default 3
+             */
+            no_answer_requests: number;
+            /**
+             * No Answer After
+             * @description How long the engine must be without progress before these requests count, at least 1 s.
+             * @default 120
+             */
+            no_answer_after: number | string;
+            /**
+             * Generate
+             * @description Ask the engine for one token where nothing else shows that it generates. `failures` such probes in a row without an answer make the instance unhealthy. An engine without `/v1/completions` is not judged.
+             * @default false
+             */
+            generate: boolean;
+            /**
+             * Generate Every
+             * @description Time without a sign that the engine generates before it is asked for a token, at least 1 s.
+             * @default 60
+             */
+            generate_every: number | string;
+            /**
+             * Generate Timeout
+             * @description Longest time to wait for that token, at least 1 s. It should exceed a long prefill.
+             * @default 60
+             */
+            generate_timeout: number | string;
         };
         /**
          * PruneBody
@@ -5216,6 +5263,9 @@ export interface components {
         /**
          * TokenCreated
          * @description The answer to the creation of a token, the only one with its value.
+         *
+         *     Where the controller has a certificate authority of its own, the token ends with a dot and the SHA-256 of that
+         *     authority's public key, by which an agent knows the controller.
          */
         TokenCreated: {
             /** Id */
@@ -5955,7 +6005,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Change the number of replicas */
+            /** @description Change the number of replicas (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5982,7 +6032,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Keep a deployment with min 0 awake */
+            /** @description Keep a deployment with min 0 awake (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6056,7 +6106,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Pause the rollout */
+            /** @description Pause the rollout (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6079,7 +6129,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Resume the rollout, or try a failed one again */
+            /** @description Resume the rollout, or try a failed one again (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6106,7 +6156,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Go back to an older revision */
+            /** @description Go back to an older revision (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6292,7 +6342,12 @@ export interface operations {
     };
     get_pending: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -6386,7 +6441,7 @@ export interface operations {
                 /** @description text (default), or json: one object a line, with instance, rank, epoch, at, position and line */
                 format?: string;
                 /** @description only of this instance; several may be given */
-                instance?: string;
+                instance?: string[];
                 /** @description only of this rank of each instance */
                 rank?: number;
             };
@@ -6554,7 +6609,12 @@ export interface operations {
     };
     get_workers_name_cache: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path: {
                 name: string;
@@ -6882,6 +6942,10 @@ export interface operations {
     get_deployments_name_idle: {
         parameters: {
             query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
                 /** @description how far back, such as 12h (default 7d) */
                 since?: string;
                 /** @description of a deployment of this name that is gone, as the idle report names it */
@@ -6915,23 +6979,23 @@ export interface operations {
                 /** @description `next` of the previous page */
                 cursor?: string;
                 /** @description only of this object: KIND:UID or KIND/NAME, the kind one of deployment, instance, worker, gpu, policy, key, token, secret; several: only of all of them at once */
-                object?: string;
+                object?: string[];
                 /** @description the same as `object` */
-                subject?: string;
+                subject?: string[];
                 /** @description only of the deployment of this name, also once it is gone */
-                deployment?: string;
+                deployment?: string[];
                 /** @description only of the instance of this name, also once it is gone */
-                instance?: string;
+                instance?: string[];
                 /** @description only of the worker of this name, also once it is gone */
-                worker?: string;
+                worker?: string[];
                 /** @description only of the gpu of this name, also once it is gone */
-                gpu?: string;
+                gpu?: string[];
                 /** @description only of the policy of this name, also once it is gone */
-                policy?: string;
+                policy?: string[];
                 /** @description only of the key of this name, also once it is gone */
-                key?: string;
+                key?: string[];
                 /** @description only these reason codes, comma-separated or several times */
-                reason?: string;
+                reason?: string[];
                 /** @description only events after this moment, such as 2026-11-23T14:05:00Z, or after that long ago, such as 10m */
                 after?: string;
                 /** @description only events after the one with this id */
@@ -6988,7 +7052,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Mend what breaks invariants where that is no guess */
+            /** @description Mend what breaks invariants where that can be done for certain */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7002,7 +7066,12 @@ export interface operations {
     };
     get_attention: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7091,7 +7160,12 @@ export interface operations {
     };
     get_keys: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7187,7 +7261,12 @@ export interface operations {
     };
     get_tokens: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -7249,6 +7328,27 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_ca: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Certificate of the controller's authority */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-pem-file": unknown;
                 };
             };
             default: components["responses"]["Error"];
@@ -7393,7 +7493,12 @@ export interface operations {
     };
     get_gateways: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -76,7 +76,7 @@ export function Access() {
             <Table
               label="Join tokens"
               columns={tokenColumns(tokens.reload)}
-              rows={items.filter((one) => !one.revoked_at && !one.used_at)}
+              rows={items.filter((one) => !one.revoked_at && (one.uses ?? 0) < (one.max_uses ?? 1))}
               id={(one) => one.id}
               empty={<Empty>No join token is unused.</Empty>}
             />
@@ -166,6 +166,7 @@ function tokenColumns(reload: () => void): Column<Token>[] {
   return [
     { key: "id", title: "Id", cell: (one) => <code>{one.id.slice(0, 8)}</code> },
     { key: "expires", title: "Expires", cell: (one) => <Until at={one.expires_at} over="expired" /> },
+    { key: "hosts", title: "Hosts", cell: (one) => `${one.uses ?? 0} of ${one.max_uses ?? 1}`, numeric: true, rank: 1 },
     { key: "age", title: "Age", cell: (one) => <Age at={one.created_at} />, numeric: true },
     {
       key: "revoke",
