@@ -71,6 +71,10 @@ class Controllers(Cluster):
         """API calls go to this one from now on."""
         self._session = self._sessions[name]
 
+    def headers(self) -> dict[str, str]:
+        """With which a client of its own may call the API and models."""
+        return {"Authorization": f"Bearer {self._keys['']}"}
+
     def port_of(self, name: str) -> int:
         """The port that it listens on."""
         return self._ports[name]
