@@ -4,7 +4,8 @@
 #   gpuward join-token create | ssh gpu-3 sudo /opt/source/deploy/install-agent.sh https://gpuward.example [NAME]
 #
 # The token comes on standard input, so that it stands in no list of processes. Repeated, it keeps the other lines of
-# agent.env. ROOT=DIR writes below a folder and starts nothing. GPUWARD names the program where it is not beside python3.
+# agent.env. On a host that is new, each engine gets a uid of its own, from a range that systemd gives to nothing.
+# ROOT=DIR writes below a folder and starts nothing. GPUWARD names the program where it is not beside python3.
 set -eu
 
 url=${1:?usage: install-agent.sh CONTROLLER_URL [NAME] with the join token on standard input}
@@ -26,6 +27,7 @@ elif [ ! -s "$root/etc/gpuward/join-token" ]; then
     echo "install-agent.sh: no join token on standard input; make one: gpuward join-token create" >&2
     exit 1
 fi
+fresh=$([ -e "$settings" ] || echo yes)
 touch "$settings"
 {
     grep -v -e '^GPUWARD_AGENT_CONTROLLER_URL=' -e '^GPUWARD_AGENT_JOIN_TOKEN_FILE=' \
@@ -34,6 +36,8 @@ touch "$settings"
     echo "GPUWARD_AGENT_JOIN_TOKEN_FILE=/etc/gpuward/join-token"
     if [ -n "$name" ]; then echo "GPUWARD_AGENT_NAME=$name"; fi
     grep -q '^GPUWARD_AGENT_ON_EXIT=' "$settings" || echo "GPUWARD_AGENT_ON_EXIT=keep"
+    # On a host that is new: models of one that exists may be readable to root alone.
+    if [ -n "$fresh" ]; then echo "GPUWARD_AGENT_ENGINE_USER=60706-61183"; fi
 } > "$settings.new"
 mv "$settings.new" "$settings"
 sed "s|^ExecStart=[^ ]*|ExecStart=$program|" "$here/systemd/gpuward-agent.service" \

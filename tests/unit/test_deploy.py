@@ -100,7 +100,7 @@ def test_the_accounts_of_the_units_are_made_by_systemd(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
     made = [line.split(":")[0] for line in (tmp_path / "etc" / "passwd").read_text().splitlines()]
-    assert made == ["gpuward", "gpuward-engine"]
+    assert made == ["gpuward"]
     used = {service(unit).get("User", "root") for unit in UNITS}
     assert used == {"root", "gpuward"}
 
@@ -128,12 +128,21 @@ def test_one_line_makes_a_host_a_worker(tmp_path: Path, monkeypatch: pytest.Monk
         "GPUWARD_AGENT_JOIN_TOKEN_FILE": "/etc/gpuward/join-token",
         "GPUWARD_AGENT_NAME": "gpu-3",
         "GPUWARD_AGENT_ON_EXIT": "keep",
+        "GPUWARD_AGENT_ENGINE_USER": "60706-61183",
         "GPUWARD_AGENT_PROXY_PORT": "7070",
     }
     for name, value in written.items():
         monkeypatch.setenv(name, value)
     settings = AgentSettings()  # type: ignore[call-arg] # all of it comes from the environment
     assert (settings.name, settings.on_exit, settings.proxy_port) == ("gpu-3", "keep", 7070)
+
+
+def test_a_host_that_has_an_agent_keeps_its_engines_account(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "gpuward").mkdir(parents=True)
+    settings = tmp_path / "etc" / "gpuward" / "agent.env"
+    settings.write_text("GPUWARD_AGENT_NAME=gpu-3\n")
+    assert install(tmp_path, "https://gpuward.example", token="tok\n").returncode == 0
+    assert "GPUWARD_AGENT_ENGINE_USER" not in read_client_env(settings)
 
 
 @pytest.mark.parametrize(("argv", "token", "program", "says"), [
