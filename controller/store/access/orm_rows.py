@@ -68,7 +68,7 @@ class TokenRow(SQLModel, table=True):
     used_by: str | None = _nullable(Text)
     revoked_at: datetime | None = _nullable(_TIME)
     uses: int = _default(Integer)
-    max_uses: int = _required(Integer)
+    max_uses: int = _default(Integer)
 
 
 class SecretRow(SQLModel, table=True):

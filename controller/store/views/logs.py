@@ -81,7 +81,8 @@ async def earlier_logs(
     """The logs of these starts, given as instance, rank and epoch: those that are known of this deployment."""
     instances, ranks, epochs = zip(*starts, strict=True)
     rows = await connection.fetch(
-        """select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret
+        """select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret,
+                  w.proxy_certificate
              from unnest($2::text[], $3::bigint[], $4::bigint[]) as asked (instance, rank, epoch)
              join processes p on p.instance_id = asked.instance and p.rank = asked.rank and p.epoch = asked.epoch
              join instances i on i.id = p.instance_id
