@@ -36,7 +36,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", [p for p in pages() if p.name != "ARCHITECTURE.md"], ids=lambda page: page.name)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"\b((?:agent|bench|cli|controller|deploy|schemas)/[\w/]*\w\.\w+)", text)
+    named = re.findall(r"(?<![\w/])((?:agent|bench|cli|controller|deploy|schemas|tests)/[\w/]*\w\.\w+)", text)
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
+from pathlib import Path
 
 import psutil
 import pytest
@@ -71,6 +73,36 @@ async def test_an_exit_says_why(controller: ControllerDouble, script: str, messa
     assert (ended.reason, ended.message.partition(" (while")[0]) == ("exit", message)
     assert cause_of(ended.message, ended.exit_code) == cause
     assert ended.log_line == ended.message
+
+
+# It tells its port, and binds it once it is told to.
+BINDS_LATE = """
+import os, pathlib, socket, sys, time
+pathlib.Path(sys.argv[1]).with_suffix(".new").write_text(os.environ["GPUWARD_PORT"])
+pathlib.Path(sys.argv[1]).with_suffix(".new").rename(sys.argv[1] + ".port")
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+socket.create_server(("127.0.0.1", int(os.environ["GPUWARD_PORT"])))
+"""
+
+
+@pytest.mark.usefixtures("agent")
+async def test_after_its_port_was_taken_the_next_start_has_another(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    """A stranger takes the port between its choice and the engine's bind, and keeps it."""
+    told, port = tmp_path / "bind", tmp_path / "bind.port"
+    await controller.start_order("i-1", start_order("{python}", "-c", BINDS_LATE, str(told), port=True))
+    await controller.until(port.exists)
+    taken = int(port.read_text())
+    with socket.create_server(("127.0.0.1", taken)):
+        told.touch()
+        ended = await controller.state("i-1", "exited")
+        assert cause_of(ended.message, ended.exit_code) == "port_taken"
+        await controller.start_order("i-1", simulated_order(gpus=(GPU0,)), epoch=2)
+        running = await controller.state("i-1", "running", epoch=2)
+        env = await asyncio.to_thread(psutil.Process(running.pid).environ)
+        assert int(env["GPUWARD_PORT"]) != taken
 
 
 @pytest.mark.usefixtures("agent")
