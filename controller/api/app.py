@@ -11,7 +11,7 @@ from controller.api.agent_proxies import agent_proxies_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import callers, catalog, defrag, explain, pending, plan
+from controller.api.dry_run import allowances, catalog, defrag, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
 from controller.api.errors import ApiError
@@ -176,8 +176,8 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
-    app[callers.ANALYSES_AT_ONCE] = asyncio.Semaphore(callers.MAX_ANALYSES_AT_ONCE)
-    app[callers.VIEWERS_AT_ONCE] = callers.viewers_at_once()
+    app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
+    app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
     app.cleanup_ctx.append(_key_ring_context)

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.callers import caller_of_dry_run
+from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY

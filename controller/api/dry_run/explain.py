@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.dry_run.callers import caller_of_dry_run
+from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.errors import ApiError
 from controller.api.responses import json_response

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from controller.api.dry_run.callers import Analyse, DryRunCaller
+from controller.api.dry_run.allowances import Analyse, DryRunCaller
 from controller.api.dry_run.changes import ManifestEffect, PlanChange
 from controller.api.errors import as_api_error, invalid
 from controller.domain.placement import Need

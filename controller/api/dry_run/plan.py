@@ -7,7 +7,7 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.callers import DryRunCaller, caller_of_dry_run
+from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.documents import check_documents, read_documents

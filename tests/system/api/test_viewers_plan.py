@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.api.dry_run import plan
-from controller.api.dry_run.callers import (
+from controller.api.dry_run.allowances import (
     MAX_INSTANCES_OF_VIEWERS,
     MAX_MANIFESTS_OF_VIEWERS,
     MAX_OF_VIEWER_AT_ONCE,
