@@ -81,6 +81,19 @@ async def test_the_diff_says_what_is_replaced(admin: Seat, clean: Cluster) -> No
     admin.complaints.clear()  # the browser tells of 412 and of the requests that were cut
 
 
+async def test_a_plan_names_the_instances_that_it_preempts(admin: Seat, clean: Cluster) -> None:
+    whole = {"gpus": 4, "exclusive": True}
+    await clean.apply("low", engine="simulated", replicas=3, priority=10, resources=whole)
+    await clean.running("low")
+    page = await admin.live("/ui/apply")
+    urgent = "kind: Deployment\nname: urgent\nengine: simulated\npriority: 900\npreempt: true\n"
+    await write(page, urgent + "resources:\n  gpus: 4\n  exclusive: true\n")
+    low = "|".join(re.escape(one["name"]) for one in await clean.instances("low"))
+    row = page.locator("[data-part=plan]").get_by_role("row", name=re.compile("urgent#0"))
+    await expect(row).to_contain_text(re.compile(low))
+    assert len(await clean.instances("low")) == 3, "a plan changes nothing"
+
+
 async def test_what_is_not_ready_cannot_be_chosen(admin: Seat, clean: Cluster) -> None:
     await clean.post("/workers/w3/cordon")
     try:
@@ -99,6 +112,8 @@ async def test_what_is_not_ready_cannot_be_chosen(admin: Seat, clean: Cluster) -
             await one.focus()
             for key in ("Space", "Enter"):
                 await page.keyboard.press(key)
+            await page.keyboard.type(f"{worker} gpu {index}")
+            await gpu(picker, "w1", 0).drag_to(one, force=True)
             await expect(one).to_have_attribute("aria-checked", "false")
         await picker.get_by_role("button", name="Select all").click()
         await expect(picker.locator("[aria-checked=true]")).to_have_count(7)
