@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
-from cli.errors import CliError
+from cli.errors import CliError, UsageError
 from schemas.version import __version__
 
 if TYPE_CHECKING:  # slow to import
@@ -15,9 +15,24 @@ Json = dict[str, Any]
 V = TypeVar("V", bound="View")
 
 
+def checked_name(name: str) -> str:
+    """The name, if an object may have it.
+
+    Raises:
+        UsageError: it is empty, a path would end elsewhere with it, or it would not be printed as it is.
+    """
+    if not name or name in {".", ".."} or not name.isprintable():
+        raise UsageError(f"{name!r}: not a valid name; names have letters, digits, `-` and `.`")
+    return name
+
+
 def path_of(*parts: str) -> str:
-    """The API path made of these parts; each is quoted."""
-    return API + "".join("/" + quote(part, safe="") for part in parts)
+    """The API path made of these parts; each is quoted.
+
+    Raises:
+        UsageError: a part is not a valid name.
+    """
+    return API + "".join("/" + quote(checked_name(part), safe="") for part in parts)
 
 
 def parse(model: type[V], raw: Json) -> V:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, path_of
+from cli.api import Json, checked_name, path_of
 from cli.errors import NotFoundError, UsageError
 from cli.event_rows import folded
 from cli.kind import Kind, bare_name, table_of
@@ -106,7 +106,7 @@ def ps(
     """
 
     async def work(api: "Api") -> None:
-        of = deployment
+        of = deployment if deployment is None else checked_name(deployment)
         found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=of)
         if of is not None and not found:
             of = str((await read_object(api, DEPLOYMENTS, of))["name"])  # raises if the deployment does not exist
