@@ -39,13 +39,12 @@ def call(verb: str, name: str) -> list[str]:
 
 
 @pytest.fixture
-def calls(api: ServedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ServedApi:
-    """The API, and an environment without the settings of this host."""
+def calls(api: ServedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The API runs, and the environment names it, without the settings of this host."""
     monkeypatch.setattr(wait, "POLL_S", 0.01)
     monkeypatch.setattr(connection, "_SYSTEM_DATA_DIR", tmp_path / "system")
     for name, value in (("HOME", str(tmp_path)), ("GPUWARD_URL", api.url), ("GPUWARD_API_KEY", api.keys["admin"])):
         monkeypatch.setenv(name, value)
-    return api
 
 
 async def gpuward(words: list[str]) -> tuple[int, str]:
@@ -61,8 +60,9 @@ def test_the_table_has_all_verbs() -> None:
     assert set(named()) >= {"scale", "logs", "ps", "describe", "cordon", "key revoke", "rollout undo", *BEFORE, *BEHIND}
 
 
+@pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize("verb", named())
-async def test_names_of_nothing(verb: str, calls: ServedApi) -> None:
+async def test_names_of_nothing(verb: str) -> None:
     for name in ODD:
         code, said = await gpuward(call(verb, name))
         # Where several kinds can be named, what stands before a slash is one.
