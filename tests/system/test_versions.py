@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.wire.protocol import HIGHEST_PROTOCOL
 from support.processes.cluster import Cluster
 from support.processes.earlier_versions import unpack
 
@@ -81,7 +82,7 @@ async def test_a_new_agent_serves_an_old_controller_and_then_a_new_one(
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     await cluster.start_controller(**SHORT)
-    await cluster.until(lambda: _speaks(cluster, 4), "the agent uses the newer protocol", 60)
+    await cluster.until(lambda: _speaks(cluster, HIGHEST_PROTOCOL), "the agent uses the newer protocol", 60)
     await cluster.running("kept")
     assert {name: process.pid for name, process in cluster.engines().items()} == before
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from controller.store.embedded import EmbeddedPostgres
 URL_VARIABLE = "GPUWARD_TEST_DATABASE_URL"
 _STATEMENT_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 180.0
+_REMOVALS, _REMOVAL_S = 20, 0.1
 
 _PREFIX = "gpuward-test-"
 _LOCK = "lock"
@@ -62,7 +64,17 @@ def reachable_folder(parent: Path | None = None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """A server whose controller was killed removes files of its own until it has ended."""
+    for _ in range(_REMOVALS):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+            return
+        time.sleep(_REMOVAL_S)
+    shutil.rmtree(folder)
 
 
 @contextmanager

@@ -305,8 +305,11 @@ class Soak:
             for instance, engine in self.cluster.engines().items():
                 argv = engine.cmdline()
                 port = argv[argv.index("--port") + 1]
-                async with session.get(f"http://127.0.0.1:{port}/simulated/counters") as answer:
-                    counters = await answer.json()
+                try:
+                    async with session.get(f"http://127.0.0.1:{port}/simulated/counters") as answer:
+                        counters = await answer.json()
+                except aiohttp.ClientConnectorError:
+                    continue  # it is starting, or has just ended: no request is open there
                 found[instance] = counters["reading"] + counters["queued"] + counters["running"]
         return found
 
