@@ -29,7 +29,7 @@ ODD: Final = ("nothing", "a/b", "../keys", "%2e%2e", "a b", "x?y=1", "#x", "A" *
 
 
 def named() -> list[str]:
-    """The verbs with an argument that is no choice of few words."""
+    """The verbs with an argument that names an object."""
     taking = (name for name, command in verbs().items() if any(p.param_type_name == "argument" for p in command.params))
     return sorted(set(taking) - OTHERS)
 
