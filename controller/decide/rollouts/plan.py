@@ -67,8 +67,9 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
         most_new = canary_replicas(view)
         keep_old = min(view.wanted, view.wanted + settings.surge - most_new)
         # Without room beside them, old ones go as far as `unavailable` and the available new ones allow.
-        may_go = settings.unavailable + max(keep_old + view.available - view.wanted, 0)
-        keep_old = min(keep_old, max(keep_old - min(view.unplaced, may_go), view.wanted - most_new))
+        if view.unplaced:
+            least = max(view.wanted - settings.unavailable - view.available, view.wanted - most_new)
+            keep_old = min(keep_old, max(least, others - view.unplaced))
     return RolloutPlan(
         target=target,
         fill=fill,

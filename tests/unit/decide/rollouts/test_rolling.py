@@ -290,9 +290,10 @@ def test_no_deployment_is_left_without_a_next_look() -> None:
     assert world.state == "complete"
 
 
-def test_a_canary_that_has_places_for_a_part_of_its_surge_takes_those_of_old_ones() -> None:
-    """Four new ones beside four old ones do not fit: three of them run, so that an old one may go."""
-    rollout = {"surge": 2, "unavailable": 0, "canary": {"weight": 66, "for": 30}}
-    world = rolled_out(replicas=6, capacity=7, rollout=rollout).apply().play(300)
-    assert (world.state, world.running(world.revision)) == ("complete", 6)
-    assert world.least_ready >= 6
+@pytest.mark.parametrize(("replicas", "surge"), [(6, 2), (4, 3), (6, 6)])
+def test_a_canary_that_has_places_for_a_part_of_its_surge_takes_those_of_old_ones(replicas: int, surge: int) -> None:
+    """They do not all fit beside the old ones: as many of these go as new ones are available."""
+    rollout = {"surge": surge, "unavailable": 0, "canary": {"weight": 66, "for": 30}}
+    world = rolled_out(replicas=replicas, capacity=replicas + 1, rollout=rollout).apply().play(400)
+    assert (world.state, world.running(world.revision)) == ("complete", replicas)
+    assert world.least_ready >= replicas
