@@ -63,7 +63,7 @@ test("problems stand at the line of their field, or of the nearest one above it"
   assert.deepEqual(stepsOf("[1].args.a[0]"), [1, "args", "a", 0]);
 });
 
-test("what is no manifest is told with its line", () => {
+test("an invalid manifest is told with its line", () => {
   assert.equal(parseText("a: [\n").problems.length > 0, true);
   assert.match(parseText("- 1\n- 2\n").problems[0]?.message ?? "", /not a manifest/);
   assert.deepEqual(parseText("").manifests, []);

@@ -39,7 +39,7 @@ export function Content<T>({
 }: {
   of: Resource<T>;
   rows?: number;
-  /** What stands there where the object does not exist; it is no failure that another try would mend. */
+  /** What stands there where the object does not exist; another try would not mend it. */
   missing?: ComponentChildren;
   children: (value: T) => ComponentChildren;
 }) {
