@@ -70,6 +70,7 @@ class ShareAsk:
         spent: total of what requests used here; of `PARALLEL`, the requests under way.
         minted: total of what the gateway gave itself while the database was away.
         want: how much it wants to hold; less than it holds gives the rest back.
+        ahead: the part of `want` that no request waits for yet. Half of what is left stays for other gateways.
     """
 
     key: str
@@ -77,6 +78,7 @@ class ShareAsk:
     spent: float
     minted: float
     want: int
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

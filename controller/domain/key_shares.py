@@ -113,6 +113,8 @@ def _tokens(bucket: Bucket, ask: ShareAsk, me: str, members: Mapping[str, Member
     level += held - kept
     level = min(level, max(0.0, bucket.capacity - kept - _held_by_others(bucket, me, members, rate)))
     granted = _granted(level, ask.want - kept, _wanted_by_others(bucket, me, members))
+    if len(members) > 1:  # demand moves, and no gateway asks another for what it holds
+        granted = min(granted, floor(max(ask.want - ask.ahead - kept, level / 2, 1.0)))
     return kept + granted, level - granted
 
 

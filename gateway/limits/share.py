@@ -83,7 +83,7 @@ class Share:
         if idle and self.spent == 0:
             return None
         self.held = min(self.held, max(float(want), self.spent if self.kind is LimitKind.PARALLEL else 0.0))
-        return ShareAsk(self._key, self.kind, self.spent, self.minted, want)
+        return ShareAsk(self._key, self.kind, self.spent, self.minted, want, max(0, want - self.waiting))
 
     def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
         """Takes the answer to an ask."""

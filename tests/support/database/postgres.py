@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import asyncpg
 
@@ -72,6 +73,7 @@ def _remove(folder: Path) -> None:
     for _ in range(_REMOVALS):
         with suppress(FileNotFoundError):
             shutil.rmtree(folder)
+        if not folder.exists():
             return
         time.sleep(_REMOVAL_S)
     shutil.rmtree(folder)
@@ -100,10 +102,25 @@ def _folder_in_memory() -> Iterator[Path]:
     for left in _MEMORY.glob(f"{_PREFIX}*/{_LOCK}"):
         with suppress(OSError), left.open() as lock:  # BlockingIOError: it is in use
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left.parent)
-    with reachable_folder(_MEMORY) as folder, (folder / _LOCK).open("w") as lock:
+            _remove(left.parent)
+    folder, lock = _locked_folder()
+    with lock:  # until the folder is gone: others remove what no process holds
+        try:
+            yield folder
+        finally:
+            _remove(folder)
+
+
+def _locked_folder() -> tuple[Path, TextIO]:
+    """A new folder in memory with our lock in it; one that another run removed before we held its lock is given up."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY))
+        folder.chmod(0o711)
+        lock = (folder / _LOCK).open("w")
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        if os.fstat(lock.fileno()).st_nlink > 0:
+            return folder, lock
+        lock.close()
 
 
 def _has_room(folder: Path) -> bool:
