@@ -1,8 +1,5 @@
 """`gpuward run`: a deployment from a model, and a chat with it."""
 
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +11,7 @@ from cli.chat import part_of
 from cli.errors import CliError
 from cli.verbs.run import name_of
 from support.standins.api import KEY, ApiDouble, deployment, now_text
+from support.standins.chat_terminal import ChatTerminal
 
 MODEL = "hf:Qwen/Qwen3-0.6B"
 
@@ -127,44 +125,9 @@ def test_an_error_within_an_answer_is_told(event: bytes) -> None:
         part_of(event)
 
 
-# Of a background job the shell has interrupts ignored, and its children inherit that.
-HEARS_INTERRUPTS = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from cli.main import main
-main()
-"""
-
-
-class Terminal:
-    """The command line on a terminal."""
-
-    def __init__(self, *words: str) -> None:
-        self.main, inner = pty.openpty()
-        env = {**os.environ, "TERM": "dumb", "INPUTRC": os.devnull}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HEARS_INTERRUPTS, *words],
-            stdin=inner, stdout=inner, stderr=inner, env=env, start_new_session=True,
-        )  # fmt: skip
-        os.close(inner)
-        self.seen = ""
-
-    def until(self, text: str, limit_s: float = 30.0) -> None:
-        end = time.monotonic() + limit_s
-        while text not in self.seen:
-            ready, _, _ = select.select([self.main], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"{text!r} did not come: {self.seen!r}"
-            self.seen += os.read(self.main, 65536).decode()
-        self.seen = self.seen.partition(text)[2]
-
-    def type(self, text: str) -> None:
-        os.write(self.main, text.encode())
-
-
 def test_a_chat_on_a_terminal(api: ApiDouble) -> None:
     api.add(deployment("q", "running", spec={"model": MODEL}))
-    terminal = Terminal("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q")
-    try:
+    with ChatTerminal("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q") as terminal:
         terminal.until(">>> ")
         terminal.type("hello\n")
         terminal.until("1 messages, the last one: hello")
@@ -185,10 +148,6 @@ def test_a_chat_on_a_terminal(api: ApiDouble) -> None:
         terminal.until(">>> ")
         terminal.type("\x04")
         assert terminal.process.wait(30) == 0
-    finally:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.main)
 
 
 def test_rm_deletes_no_other_deployment_of_the_name(gpuward, runs):
