@@ -59,6 +59,7 @@ async def test_a_story_from_apply_to_the_start_after_a_policys_stop(
             await there.get_by_role("button", name="Start", exact=True).click()
             await expect(line(there, "started")).to_contain_text("bob", timeout=FOLLOWS_MS)
         await expect(line(page, "started")).to_contain_text("bob", timeout=FOLLOWS_MS)
+        await expect(line(page, "running")).to_have_count(2, timeout=WINDOW_MS)  # nothing more happens while we compare
         reasons = await lines(page).evaluate_all("found => found.map(one => one.dataset.reason)")
         order = [reasons.index(reason) for reason in ("started", "policy_stop", "applied")]
         assert order == sorted(order), "newest first"

@@ -23,10 +23,10 @@ export function FieldChanges({ changes, replaces = 0 }: { changes: readonly Fiel
                 <code>{breakable(change.field)}</code>
               </th>
               <td>
-                <del>{written(change.old)}</del>
+                <del>{breakableValue(change.old)}</del>
               </td>
               <td>
-                <ins>{written(change.new)}</ins>
+                <ins>{breakableValue(change.new)}</ins>
               </td>
               <td>{effectText(change, replaces)}</td>
             </tr>
@@ -40,6 +40,13 @@ export function FieldChanges({ changes, replaces = 0 }: { changes: readonly Fiel
 /** A path that may break before its dots. */
 function breakable(path: string): ComponentChildren {
   return path.split(/(?=\.)/).map((part) => [part, <wbr key={part} />]);
+}
+
+/** A value that may break after its commas. */
+function breakableValue(value: unknown): ComponentChildren {
+  return written(value)
+    .split(/(?<=,)/)
+    .map((part, at) => [part, <wbr key={at} />]);
 }
 
 function effectText({ effect }: FieldChange, replaces: number): string {
