@@ -31,6 +31,7 @@ class Facts(Wire):
     proxy_secret: str | None = None
     proxy_port: int | None = None
     highest_term: int = 0
+    highest_session: int = 0  # that a welcome has named
     report_seq: int = 0
     contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
     contact_boot_id: str | None = None

@@ -119,6 +119,7 @@ class _Term:
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
+        self._settled = False
         self._analyses = Analyses(
             clock=clock,
             metrics=metrics,
@@ -135,10 +136,20 @@ class _Term:
             _INSTANCES,
         )
         self._placement = self._loop(
-            PlacementReconciler(database, term, settings.restarts, passes, self._wake_deployment), _ONE_AT_A_TIME
+            PlacementReconciler(
+                database, term, settings.restarts, passes, self._wake_deployment, lambda: not self._settled
+            ),
+            _ONE_AT_A_TIME,
         )
         self._workers = self._loop(
-            WorkersReconciler(database, term, healthy_for_s=healthy_for_s, settings=settings.workers), _ONE_AT_A_TIME
+            WorkersReconciler(
+                database,
+                term,
+                healthy_for_s=healthy_for_s,
+                settings=settings.workers,
+                settled=self._settle,
+            ),
+            _ONE_AT_A_TIME,
         )
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
@@ -227,6 +238,12 @@ class _Term:
         if (parsed := parse_gone(gone)) is not None:
             uid, deleted_at = parsed
             self._analyses.cancel(uid, committed_at=deleted_at)
+
+    def _settle(self) -> None:
+        """Agents have told what runs since the database last lost commits, if it ever did: placement may begin."""
+        if not self._settled:
+            self._settled = True
+            self._wake_placement()
 
     def _recheck_analysis(self, uid: str) -> None:
         self._cancelling.add(uid, urgent=True)

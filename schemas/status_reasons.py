@@ -142,8 +142,12 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "silent": ReasonText("The worker is connected but sends no heartbeats.", "Check the load of the host."),
     "confirmed_dead": ReasonText("An operator declared the worker dead.", _NONE),
     "term_ahead": ReasonText(
-        "The agent has followed a later leader than this one, as after a database restore.",
-        "Restart the controller until its term is higher, or delete the worker and let it join again.",
+        "The agent names a later leader than there can have been, or has done so again within 10 minutes.",
+        "Wait for 10 minutes, or delete the worker and let it join again with an empty data folder.",
+    ),
+    "history_lost": ReasonText(
+        "The database lost commits that an agent has seen, after a restore or a failover. The leader goes above them.",
+        "Look at what runs: changes since the backup, or in the last moments before the failover, are lost.",
     ),
     "breaker_open": ReasonText(
         "So many workers are silent at once that none of them is given up.",

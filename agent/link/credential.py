@@ -42,6 +42,7 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
             previous_credential=None,
             token_digest=_digest(token),
             highest_term=0,
+            highest_session=0,
         )
         log.info("joined", worker=answer.worker, controller=context.controllers.url)
     facts = journal.facts

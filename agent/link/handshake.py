@@ -62,6 +62,7 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         agent_version=__version__,
         boot_id=context.boot_id,
         highest_term=journal.facts.highest_term,
+        highest_session=journal.facts.highest_session,
         report_seq=journal.facts.report_seq,
         advertise=context.settings.advertised(context.proxy_port),
         proxy_port=context.proxy_port,
@@ -76,7 +77,12 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         raise UnreachableError("the controller's first message must be a welcome")
     if answer.term < journal.facts.highest_term:
         raise UnreachableError(f"the controller's term {answer.term} is over")
-    journal.remember(worker=answer.worker, highest_term=answer.term, proxy_secret=answer.proxy_secret)
+    journal.remember(
+        worker=answer.worker,
+        highest_term=answer.term,
+        highest_session=answer.session,
+        proxy_secret=answer.proxy_secret,
+    )
     return answer
 
 

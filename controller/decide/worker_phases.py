@@ -25,6 +25,7 @@ from controller.domain.workers import (
 )
 
 W = WorkerPhase
+_SETTLE_LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,21 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
         if change is not None:
             changes.append(change)
         deadlines += _deadlines(contact, new, is_open, settings)
-    return WorkerEffects(tuple(changes), is_open, was_open, min(deadlines, default=None))
+    unsettled = snapshot.cut_at is not None
+    settles = unsettled and _settles(snapshot, settings)
+    if unsettled and not settles:
+        deadlines.append(_SETTLE_LOOK_S)
+    return WorkerEffects(tuple(changes), is_open, was_open, min(deadlines, default=None), unsettled, settles)
+
+
+def _settles(snapshot: WorkersSnapshot, settings: WorkerSettings) -> bool:
+    """Whether all agents have told what runs since the ledger lost commits, or have had the time to."""
+    led_s = (snapshot.now - snapshot.leads_since).total_seconds()
+    if not 0 <= led_s < settings.settle_s:
+        return True
+    cut_at = snapshot.cut_at or snapshot.now
+    awaited = [w for w in snapshot.workers if w.reported and w.phase is not W.LOST and not _known_gone(w)]
+    return all(w.reported_at is not None and w.reported_at > cut_at for w in awaited)
 
 
 def _contact(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Contact:

@@ -29,6 +29,7 @@ class WorkerState:
         highest_term: that its agent has seen; an agent refuses commands of lower terms.
         stops_within_s: seconds after it loses the controller until everything with claims there has ended by itself;
             None: something would run on.
+        reported_at: time of its newest full report.
         quarantine: why its connections contradict each other, for `quarantined_for_s` yet; empty: they do not.
     """
 
@@ -46,6 +47,7 @@ class WorkerState:
     stops_within_s: float | None
     quarantine: str = ""
     quarantined_for_s: float = 0.0
+    reported_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class WorkersSnapshot:
     term: int
     leads_since: datetime
     workers: tuple[WorkerState, ...]
+    cut_at: datetime | None = None  # when it was noticed that the ledger lost commits, until that is settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class WorkerSettings:
         fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
             message after the hub's last write of its heartbeat (the hub closes connections after 20 s without
             writes), and a kill takes time.
+        settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
         breaker_one_in: the breaker opens when more than one in so many workers is silent ...
         breaker_least: ... and at least so many are.
     """
@@ -77,6 +81,7 @@ class WorkerSettings:
     disconnected_after_s: float = 5.0
     lost_after_s: float = 60.0
     fence_margin_s: float = 45.0
+    settle_s: float = 15.0
     breaker_one_in: int = 3
     breaker_least: int = 2
 
@@ -98,9 +103,17 @@ class WorkerChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEffects:
-    """The changes to write. `requeue_after_s`: until the next step; None: on the next hint."""
+    """The changes to write.
+
+    Attributes:
+        requeue_after_s: until the next step; None: on the next hint.
+        unsettled: the ledger lost commits, and agents have yet to tell what runs.
+        settles: that ends now.
+    """
 
     changes: tuple[WorkerChange, ...]
     breaker_open: bool
     breaker_was_open: bool
     requeue_after_s: float | None
+    unsettled: bool = False
+    settles: bool = False

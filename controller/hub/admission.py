@@ -12,6 +12,7 @@ from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.join import refusal
+from controller.hub.lost_history import is_ahead, pass_seen
 from controller.hub.messages import NO_DATABASE
 from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.validate import MalformedMessageError
@@ -130,6 +131,8 @@ class Admission:
             hello = await handshake.receive_hello(frames, offered, self._spoken)
             received_s = self._clock.monotonic()
             with acting(f"agent:{identity.name}"):
+                if is_ahead(identity, hello):
+                    await pass_seen(self._database, identity, hello)
                 accepted = await handshake.accept(self._database, identity, hello, request.remote)
         except NoCommonProtocolError as error:
             await agreement.record_refusal(self._database, identity, str(error))

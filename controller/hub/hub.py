@@ -19,6 +19,7 @@ from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
 from controller.hub.join import JoinHandler
+from controller.hub.lost_history import LostHistory
 from controller.hub.messages import MessageHandler
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
@@ -81,6 +82,7 @@ class Hub:
         self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets, {} if images is None else images)
         self._dismissals = Dismissals(database, clock, self._sessions)
         self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s)
+        self._lost_history = LostHistory(database, clock, lambda: self._open)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -126,7 +128,12 @@ class Hub:
         ]
 
     def wake(self, kind: str, id_: str | None) -> None:
-        """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row."""
+        """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row.
+
+        `cut`: the database lost commits.
+        """
+        if kind in ("cut", "*"):
+            self._lost_history.wake()
         match kind:
             case "command" | "*":
                 self._dispatcher.wake(id_)
@@ -162,6 +169,7 @@ class Hub:
                 group.create_task(self._dispatcher.run(), name="hub-dispatcher")
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
                 group.create_task(self._rotation.run(), name="hub-credentials")
+                group.create_task(self._lost_history.run(), name="hub-lost-history")
         finally:
             await self.close()
 

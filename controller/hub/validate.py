@@ -40,6 +40,7 @@ _MAX_STOP_S: Final = 60.0  # a period may end late, but nothing is read for so l
 _AHEAD_S: Final = 1.0  # a period may end a moment after the message's own time
 _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
+_MAX_COUNT: Final = 2**53  # of what the controller counts on from here
 _MAX_MIB: Final = 2**40
 _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[\w.:/-]{1,200}")
 _FINGERPRINT: Final = re.compile(r"([0-9a-f]{64})?")
@@ -147,7 +148,8 @@ def _check(message: AgentMessage) -> None:
         case Hello():
             _text("boot_id", message.boot_id, MAX_NAME)
             _text("agent_version", message.agent_version, MAX_NAME)
-            _number("highest_term", message.highest_term, _MAX_BIGINT)
+            _number("highest_term", message.highest_term, _MAX_COUNT)
+            _number("highest_session", message.highest_session, _MAX_COUNT)
             _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
             _sent(message.sent_s)
             _inventory(message.inventory)

@@ -22,6 +22,7 @@ from controller.store.placement.pending import PendingSnapshot, read_awaited, re
 from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
 
 EVERYTHING: Final = "all"  # the one key: pending instances are placed together, in order
+_HELD_S: Final = 0.1
 _MAX_PENDING: Final = 20_000  # in one pass; the next pass takes the others
 _MAX_COMMITTED: Final = 512  # starts in one transaction, so that it stays short
 _MAX_EXPLAINED: Final = 2_000  # explanations in one transaction, likewise
@@ -94,12 +95,14 @@ class PlacementReconciler:
         settings: RestartSettings,
         passes: PlacementPasses,
         hint: Callable[[str], None],
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._term = term
         self._settings = settings
         self._passes = passes
         self._hint = hint
+        self._held = held
         self._changed: set[str] = set()  # deployments with instances that this pass placed, explained or preempted
 
     async def list_keys(self) -> Collection[str]:
@@ -107,7 +110,9 @@ class PlacementReconciler:
         return (EVERYTHING,)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """One full pass: reads the pending instances, decides, and commits."""
+        """One full pass: reads the pending instances, decides, and commits. None while it is held."""
+        if self._held():
+            return dict.fromkeys(keys, Requeue(_HELD_S))
         try:
             async with self._passes.full_pass() as backlog:
                 seen = await self._observe()

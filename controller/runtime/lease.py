@@ -53,6 +53,12 @@ RETURNING term
 _RENEW_SQL = "UPDATE lease SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 RETURNING term"
 _READ_TERM_SQL = "SELECT term FROM lease WHERE id = 1"
 _EXPIRE_SQL = "UPDATE lease SET renewed_at = '-infinity'"
+# The lease is free afterwards: no controller leads the new term before it acquires a higher one.
+_GO_ABOVE_SQL = """
+UPDATE lease SET term = $1 + 1, renewed_at = '-infinity', cut_at = clock_timestamp()
+WHERE id = 1 AND term <= $1
+RETURNING term, pg_notify($2, 'lease *'), pg_notify($2, 'cut *')
+"""
 _RELEASE_SQL = "UPDATE lease SET renewed_at = '-infinity' WHERE id = 1 AND term = $1 RETURNING pg_notify($2, 'lease *')"
 
 _RELEASE_LIMIT_S = 2.0
@@ -82,6 +88,19 @@ async def read_term(connection: Any) -> int:
 async def expire_lease(connection: Any) -> None:
     """Expire the lease at once. Only for a caller that knows that its holder has ended."""
     await connection.execute(_EXPIRE_SQL)
+
+
+async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int | None:
+    """End the present term, and raise the lease's above `term`: the ledger lost commits that agents have seen.
+
+    In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
+
+    Returns:
+        The lease's new term, which no controller leads; None: it is above `term` already.
+    """
+    await connection.execute(_LOCK_SQL)
+    raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, channel)
+    return raised
 
 
 class Lease:
@@ -140,7 +159,7 @@ class Lease:
         return self._term if self._clock.monotonic() < self._valid_until else None
 
     def wake(self) -> None:
-        """Have a follower read the lease now: it may be free."""
+        """Read the lease now: for a follower it may be free, and a leader may have lost it."""
         self._woken.set()
 
     async def run(self, lead: Lead) -> None:
@@ -232,7 +251,7 @@ class Lease:
         """Renew until leadership is lost: another controller took over, or no renewal succeeded in time."""
         pause_s = self._renew_s
         while (left_s := self._valid_until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(left_s, pause_s))
+            await self._sleep_or_wake(min(left_s, pause_s))
             began = self._clock.monotonic()
             if began >= self._valid_until:
                 break
@@ -248,11 +267,21 @@ class Lease:
                 continue
             if renewed is None:
                 self._valid_until = 0.0
-                log.error("lost leadership: another controller took over", holder=self._holder, term=term)
+                log.error("lost leadership: another term has begun", holder=self._holder, term=term)
                 return
             self._valid_until = began + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)
         log.error("lost leadership: lease not renewed in time", holder=self._holder, term=term)
+
+    async def _sleep_or_wake(self, seconds: float) -> None:
+        """Sleep until the next renewal is due, or until `wake`."""
+        sleeping = asyncio.create_task(self._clock.sleep(seconds), name="lease-sleep")
+        waiting = asyncio.create_task(self._woken.wait(), name="lease-woken")
+        try:
+            await asyncio.wait({sleeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks([sleeping, waiting], limit_s=self._stop_limit_s)
+        self._woken.clear()
 
     async def _release(self, term: int) -> None:
         """Release the lease, so that a successor need not wait for its expiry; if that fails, it expires."""

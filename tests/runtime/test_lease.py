@@ -10,7 +10,7 @@ import pytest
 
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.lease import _RENEW_SQL, TERM_GUARD_SQL, Lease, TermLost, check_term
+from controller.runtime.lease import _RENEW_SQL, TERM_GUARD_SQL, Lease, TermLost, check_term, go_above
 from controller.runtime.outcome import StaleError
 from runtime.polling import until
 
@@ -277,3 +277,39 @@ def test_invalid_arguments_are_refused(wrong: dict[str, Any]) -> None:
 
     with pytest.raises(ValueError, match="must"):
         Lease(nowhere, **({"holder": "one", "clock": SystemClock()} | wrong))
+
+
+async def test_a_lost_history_is_passed_by_the_very_leader_it_surprised(connect: Connect) -> None:
+    """The lease of a restored database names term 5, an agent has seen 40: at one hello the next term is above it."""
+    observer, terms, lease = await connect(), LeaderLog(), lease_of(connect, "one", ttl_s=30.0, renew_s=9.0)
+    await observer.execute("UPDATE lease SET term = 5, renewed_at = '-infinity'")
+    async with campaigning(lease, terms):
+        await terms.until(("began", 6))
+        async with observer.transaction():
+            assert await go_above(observer, 40) == 41
+        lease.wake()
+        await terms.until(("began", 42))
+        assert terms.log == [("began", 6), ("ended", 6), ("began", 42)]
+        async with observer.transaction():
+            assert await go_above(observer, 41) is None
+
+
+async def test_going_above_waits_for_what_the_leader_writes(connect: Connect) -> None:
+    guarded, raising = await connect(), await connect()
+    await guarded.execute("UPDATE lease SET term = 5")
+    transaction = guarded.transaction()
+    await transaction.start()
+    await check_term(guarded, 5)
+
+    async def raise_it() -> int | None:
+        async with raising.transaction():
+            return await go_above(raising, 9)
+
+    rising = asyncio.create_task(raise_it())
+    await asyncio.sleep(0.2)
+    assert not rising.done()
+    await transaction.commit()
+    assert await rising == 10
+    async with guarded.transaction():
+        with pytest.raises(TermLost):
+            await check_term(guarded, 5)

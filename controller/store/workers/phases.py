@@ -32,6 +32,11 @@ _STATES: Final = """
                     where d.worker_id = w.id and w.phase = 'unreachable') x) held
      where w.deleted_at is null
      order by w.id"""
+_LEASE: Final = """
+    select term, acquired_at, clock_timestamp() as now,
+           case when settled_at >= cut_at then null else cut_at end as cut_at
+      from lease where id = 1"""
+_SETTLE: Final = "update lease set settled_at = greatest(clock_timestamp(), cut_at) where id = 1"
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
 # A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment anew.
 _PHASES: Final = """
@@ -54,7 +59,7 @@ _DEPLOYMENTS_ON: Final = """
 
 async def read_workers(connection: Connection) -> WorkersSnapshot:
     """All undeleted workers; the connection must be in one REPEATABLE READ transaction."""
-    lease = await connection.fetchrow("select term, acquired_at, clock_timestamp() as now from lease where id = 1")
+    lease = await connection.fetchrow(_LEASE)
     if lease is None:
         raise LostGuardError("the lease row is missing")
     rows = await connection.fetch(_STATES)
@@ -66,6 +71,7 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
             reason=row["reason"],
             session=row["session"],
             reported=row["reported_at"] is not None,
+            reported_at=row["reported_at"],
             connected=row["connected"],
             clean=row["clean"],
             last_seen=row["last_seen"],
@@ -77,7 +83,12 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
         )
         for row in rows
     )
-    return WorkersSnapshot(lease["now"], lease["term"], lease["acquired_at"], workers)
+    return WorkersSnapshot(lease["now"], lease["term"], lease["acquired_at"], workers, lease["cut_at"])
+
+
+async def settle(connection: Connection) -> None:
+    """Keeps that agents have told what runs since the ledger lost commits. The caller has checked its term."""
+    await connection.execute(_SETTLE)
 
 
 async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> None:

@@ -12,7 +12,8 @@ from schemas.worker_labels import with_agent_labels
 
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
 _BY_CREDENTIAL: Final = """
-    select id, name, proxy_secret, deleted_at from workers where credential_hash = $1 or next_credential_hash = $1"""
+    select id, name, proxy_secret, deleted_at, session, (select term from lease where id = 1) as term
+      from workers where credential_hash = $1 or next_credential_hash = $1"""
 _BEFORE: Final = """
     select w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
@@ -23,7 +24,7 @@ _BEFORE: Final = """
 # A hello that is held back changes nothing but the number: it may be of another host than what is stored.
 _HELLO: Final = """
     update workers w
-       set session = w.session + 1, recent_hellos = $7, quarantined_until = $8, quarantine_reason = $9,
+       set session = greatest(w.session, $12::bigint) + 1, recent_hellos = $7, quarantined_until = $8, quarantine_reason = $9,
            boot_id = case when $10 then boot_id else $2 end,
            agent_version = case when $10 then agent_version else $3 end,
            highest_term = case when $10 then highest_term else $4 end,
@@ -63,6 +64,8 @@ class Identity:
     proxy_secret: str
     deleted: bool
     credential_hash: bytes = b""  # of the credential that was given
+    session: int = 0  # of its newest hello
+    term: int = 0  # of the lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,10 @@ async def find_by_credential(connection: Connection, credential_hash: bytes) -> 
     row = await connection.fetchrow(_BY_CREDENTIAL, credential_hash)
     if row is None:
         return None
-    return Identity(str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None, credential_hash)
+    deleted = row["deleted_at"] is not None
+    return Identity(
+        str(row["id"]), row["name"], row["proxy_secret"], deleted, credential_hash, row["session"], row["term"]
+    )
 
 
 async def begin_session(
@@ -106,6 +112,8 @@ async def begin_session(
     credential_hash: bytes = b"",
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
+
+    The number is above the one that the agent had last, which a ledger that lost commits may not know.
 
     Args:
         connection: in the transaction of the hello.
@@ -133,6 +141,7 @@ async def begin_session(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
         [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
         quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
+        hello.highest_session,
     )  # fmt: skip
     if not held:
         await connection.execute(_TAKE_NEXT, worker_id, credential_hash)

@@ -222,3 +222,29 @@ def test_the_requeued_step_changes_something() -> None:
             assert before.last_seen is not None
             later = replace(before, last_seen=before.last_seen - timedelta(seconds=made.requeue_after_s))
             assert plan(later).changes, (phase, age_s)
+
+
+def settling(*workers: WorkerState, led_s: float) -> WorkerEffects:
+    """The ledger is known to have lost commits; an agent that reported at `NOW` or later has told what runs."""
+    snapshot = WorkersSnapshot(NOW, 1, NOW - timedelta(seconds=led_s), workers, cut_at=NOW - timedelta(seconds=60))
+    return decide(snapshot, LONG_AGO, WorkerSettings())
+
+
+TOLD, UNTOLD = {"reported_at": NOW}, {"reported_at": LONG_AGO}
+
+
+@pytest.mark.parametrize(
+    ("workers", "led_s", "settles"),
+    [
+        pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 1.0, False, id="one has yet to tell"),
+        pytest.param([worker(**TOLD), worker("v", **TOLD)], 1.0, True, id="all have told"),
+        pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 15.0, True, id="it had the time"),
+        pytest.param([worker(**TOLD), worker("v", phase="lost", **UNTOLD)], 1.0, True, id="a lost one is not awaited"),
+        pytest.param([worker(phase="joining", reported=False)], 1.0, True, id="nor one that never reported"),
+        pytest.param([], 1.0, True, id="there are none"),
+    ],
+)
+def test_after_a_loss_of_commits_agents_tell_first(workers: list[WorkerState], led_s: float, settles: bool) -> None:
+    effects = settling(*workers, led_s=led_s)
+    assert (effects.unsettled, effects.settles) == (True, settles)
+    assert settles or (effects.requeue_after_s is not None and effects.requeue_after_s <= 1.0)

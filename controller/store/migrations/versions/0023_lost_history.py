@@ -1,0 +1,11 @@
+"""A ledger that lost commits, as after a restore, goes above what agents have seen."""
+
+from controller.store.migrations.sql import run_sql
+
+revision = "0023"
+down_revision = "0022"
+
+
+def upgrade() -> None:
+    """Runs the file beside this one. A downgrade is not supported: restore a backup instead."""
+    run_sql(__file__)

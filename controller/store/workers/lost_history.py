@@ -1,0 +1,39 @@
+"""What the ledger knows of its own loss, and which worker's agent made it go above what it has seen."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from controller.store.core.database import Connection
+
+_LEDGER: Final = """
+    select l.term, w.session,
+           extract(epoch from clock_timestamp() - w.above_at)::float8 as last_s
+      from lease l, workers w where l.id = 1 and w.id = $1 and w.deleted_at is null"""
+_MARK: Final = "update workers set above_at = clock_timestamp() where id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSeen:
+    """The ledger's numbers for one worker. `last_s`: since it went above what this worker's agent named."""
+
+    term: int
+    session: int
+    last_s: float | None
+
+
+async def read_seen(connection: Connection, worker_id: str) -> LedgerSeen | None:
+    """The ledger's numbers for this worker; None: it is deleted."""
+    row = await connection.fetchrow(_LEDGER, worker_id)
+    return None if row is None else LedgerSeen(row["term"], row["session"], row["last_s"])
+
+
+async def mark_above(connection: Connection, worker_id: str) -> None:
+    """Keeps that the ledger has gone above what this worker's agent named."""
+    await connection.execute(_MARK, worker_id)
+
+
+async def read_cut(connection: Connection) -> datetime | None:
+    """When a loss of commits was noticed last; None: never."""
+    cut_at: datetime | None = await connection.fetchval("select cut_at from lease where id = 1")
+    return cut_at

@@ -1,0 +1,82 @@
+"""A ledger that lost commits: agents name terms and sessions that it does not hold."""
+
+import pytest
+
+from controller.decide.lost_history import MAX_LEAP
+from controller.hub.lost_history import CUT
+from support.leading.served_hub import HubUnderTest, eventually
+from support.standins.agent import hello
+
+LEASE = "select term, cut_at is not null as cut, renewed_at = '-infinity' as free from lease"
+
+
+async def lead(hub: HubUnderTest, term: int) -> None:
+    await hub.execute("update lease set term = $1, holder = 'one', renewed_at = clock_timestamp()", term)
+
+
+async def test_the_lease_goes_above_the_term_that_an_agent_names(hub: HubUnderTest) -> None:
+    """One hello is enough: its welcome names a term that the agent obeys, and the lease is free for the next one."""
+    await hub.add_worker()
+    await lead(hub, 3)
+    connection = await hub.connect(first=hello(highest_term=9, highest_session=4))
+    assert connection.welcome is not None
+    assert (connection.welcome.term, connection.welcome.session) == (10, 5)
+    assert tuple(await hub.one(LEASE)) == (10, True, True)
+    assert await hub.value("select array_agg(reason) from events") == ["history_lost"]
+
+
+async def test_a_session_that_the_ledger_lost_is_passed_too(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await lead(hub, 3)
+    connection = await hub.connect(first=hello(highest_term=3, highest_session=7))
+    assert connection.welcome is not None
+    assert (connection.welcome.term, connection.welcome.session) == (4, 8)
+
+
+async def test_an_agent_of_this_history_changes_nothing(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await lead(hub, 3)
+    await hub.connect(first=hello(highest_term=3))
+    again = await hub.connect(first=hello(highest_term=3, highest_session=1))
+    assert again.welcome is not None
+    assert (again.welcome.term, again.welcome.session) == (3, 2)
+    assert tuple(await hub.one(LEASE)) == (3, False, False)
+
+
+async def test_all_other_agents_tell_anew_what_they_hold(hub: HubUnderTest) -> None:
+    await hub.add_worker("gpu-1")
+    await hub.add_worker("gpu-2")
+    await lead(hub, 3)
+    other = await hub.connect("gpu-2")
+    first = await hub.connect("gpu-1", hello(highest_term=9))
+    hub.hub.wake("cut", None)
+    said = await other.end()
+    assert said is not None
+    assert (said.message, said.final) == (CUT, False)
+    again = await hub.connect("gpu-2", hello(highest_term=3, highest_session=1))
+    hub.hub.wake("*", None)
+    for connection, name in ((first, "gpu-1"), (again, "gpu-2")):
+        await connection.beat()
+        query = "select connected from worker_liveness l join workers w on w.id = l.worker_id where name = $1"
+        await eventually(lambda n=name: hub.value(query, n), f"{name} stays connected")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("named", [{"highest_term": 4 + MAX_LEAP}, {"highest_session": 2 + MAX_LEAP}])
+async def test_what_no_history_can_have_is_not_believed(hub: HubUnderTest, named: dict[str, int]) -> None:
+    await hub.add_worker()
+    await lead(hub, 3)
+    await hub.connect(first=hello(**named))  # type: ignore[arg-type]  # these are numbers
+    assert tuple(await hub.one(LEASE)) == (3, False, False)
+
+
+async def test_one_agent_does_not_end_term_after_term(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    await lead(hub, 3)
+    first = await hub.connect(first=hello(highest_term=9))
+    await first.drop()
+    await hub.connect(first=hello(highest_term=99, highest_session=1))
+    assert await hub.value("select term from lease") == 10
+    assert await hub.value("select array_agg(reason order by id) from events") == ["history_lost", "term_ahead"]
+    await hub.execute("update workers set above_at = clock_timestamp() - interval '1 hour'")
+    await hub.connect(first=hello(highest_term=99, highest_session=2))
+    assert await hub.value("select term from lease") == 100
