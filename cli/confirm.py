@@ -1,4 +1,4 @@
-"""Asks before several objects are deleted that a selector has picked."""
+"""Asks before what cannot be undone."""
 
 import sys
 from collections.abc import Sequence
@@ -21,11 +21,22 @@ def confirm_deletion(names: Sequence[str], *, yes: bool) -> None:
     """
     for name in names:
         print(printable(f"will be deleted: {name}"), file=sys.stderr, flush=True)
-    if yes or not names:
+    if names:
+        confirm(f"Delete {len(names)}?", yes=yes, otherwise="to delete these")
+
+
+def confirm(question: str, *, yes: bool, otherwise: str = "to go on") -> None:
+    """Asks, and returns once that is agreed to. `otherwise`: what `--yes` is for, where there is no terminal.
+
+    Raises:
+        UsageError: there is no terminal to ask on, and `yes` was not given.
+        CliError: the answer is no.
+    """
+    if yes:
         return
     if not _asks():
-        raise UsageError("nothing was changed: there is no terminal to ask on; add --yes to delete these")
-    if not typer.confirm(f"Delete {len(names)}?", default=False, err=True):
+        raise UsageError(f"nothing was changed: there is no terminal to ask on; add --yes {otherwise}")
+    if not typer.confirm(question, default=False, err=True):
         raise CliError("nothing was changed")
 
 

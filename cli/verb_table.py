@@ -61,6 +61,12 @@ VERBS: Final = (
     Verb("key", "cli.key_verb", "Manage API keys."),
     Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
     Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
+    Verb(
+        "backup",
+        "cli.backup_verbs",
+        "Write the controller's whole state to a file, while everything runs or while it is stopped.",
+    ),
+    Verb("restore", "cli.backup_verbs", "Put a backup in the place of the controller's state."),
     Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),
     Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
     Verb("version", "cli.verbs.version", "Print the version of this program."),

@@ -15,7 +15,7 @@ from controller.store.core.database import Database
 
 log = structlog.get_logger(__name__)
 
-_LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
+LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
 _CANCEL_LIMIT_S: Final = 1.0
 _FOLDER: Final = Path(__file__).parents[1] / "migrations"
 
@@ -28,6 +28,11 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     return config
+
+
+def known_revisions() -> frozenset[str]:
+    """The schema revisions that this version knows, and can migrate to the newest."""
+    return frozenset(revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def head_revision() -> str:
@@ -70,10 +75,10 @@ async def _migrate(database: Database, connections: list[Any]) -> None:
         connections.append(raw.driver_connection)
         await session.execute(text("set local statement_timeout = 0"))
         await session.execute(text("set local lock_timeout = 0"))
-        locked = await session.execute(text("select pg_try_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        locked = await session.execute(text("select pg_try_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
         if not locked.scalar_one():
             log.info("waiting for another controller's migration")
-            await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+            await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
         await (await session.connection()).run_sync(_upgrade)
 
 
@@ -81,11 +86,16 @@ def _upgrade(connection: Connection) -> None:
     config = _config()
     script = ScriptDirectory.from_config(config)
     current = MigrationContext.configure(connection).get_current_revision()
-    known = {revision.revision for revision in script.walk_revisions()}
-    if current is not None and current not in known:
+    if current is not None and current not in known_revisions():
         raise SchemaTooNewError(
             f"the database is at schema {current}, which this version does not know; upgrade gpuward"
         )
     if current != script.get_current_head():
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        upgrade(connection, "head")
+
+
+def upgrade(connection: Connection, revision: str) -> None:
+    """Migrates up to that revision, in the transaction of the connection."""
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)

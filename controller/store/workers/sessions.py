@@ -24,7 +24,8 @@ _BEFORE: Final = """
 # A hello that is held back changes nothing but the number: it may be of another host than what is stored.
 _HELLO: Final = """
     update workers w
-       set session = greatest(w.session, $12::bigint) + 1, recent_hellos = $7, quarantined_until = $8, quarantine_reason = $9,
+       set session = greatest(w.session, $12::bigint) + 1,
+           recent_hellos = $7, quarantined_until = $8, quarantine_reason = $9,
            boot_id = case when $10 then boot_id else $2 end,
            agent_version = case when $10 then agent_version else $3 end,
            highest_term = case when $10 then highest_term else $4 end,

@@ -27,6 +27,7 @@ def test_every_verb_is_in_the_table():
         "cli.up.verb",
         "cli.daemons",
         "cli.key_verb",
+        "cli.backup_verbs",
         *(f"cli.verbs.{one.name}" for one in iter_modules(cli.verbs.__path__)),
     }
     apps = [found.app for found in map(import_module, sorted(modules)) if hasattr(found, "app")]

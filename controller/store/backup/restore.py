@@ -1,0 +1,193 @@
+"""Restores a backup in one transaction: nothing has changed unless all of it is there and migrated."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from dataclasses import replace as replace_field
+from typing import Any, Final
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from controller.store.backup.archive import BackupReader, Part
+from controller.store.backup.connect import UNBOUNDED, UnsuitableSchemaError
+from controller.store.backup.restored_state import Restored, make_current
+from controller.store.backup.tables import quoted
+from controller.store.core.audit import audit
+from controller.store.core.database import ACQUIRE_TIMEOUT_S
+from controller.store.core.migrate import LOCK_KEY, known_revisions, upgrade
+
+Progress = Callable[[str, int, int], None]  # a table, its rows and bytes
+
+_OBJECTS: Final = """
+    select count(*)::int from pg_class c
+     where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition"""
+_IN_USE: Final = """
+    select (select count(*) from deployments)::int as deployments, (select count(*) from workers)::int as workers,
+           (select count(*) from api_keys)::int as keys"""
+_LEADER: Final = """
+    select holder from lease
+     where id = 1 and renewed_at between clock_timestamp() - ttl_s * interval '1 second'
+                                     and clock_timestamp() + ttl_s * interval '1 second'"""
+# What a schema's owner made there; an extension's own objects stay.
+_TO_DROP: Final = """
+    select format('drop table if exists %I.%I cascade', n.nspname, c.relname) as statement
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = current_schema() and c.relkind in ('r', 'p') and not c.relispartition
+       and not exists (select 1 from pg_depend d where d.objid = c.oid and d.deptype = 'e')
+    union all
+    select format('drop routine if exists %s cascade', p.oid::regprocedure)
+      from pg_proc p
+     where p.pronamespace = current_schema()::regnamespace
+       and not exists (select 1 from pg_depend d where d.objid = p.oid and d.deptype = 'e')"""
+_SEQUENCES: Final = """
+    select a.attrelid::regclass::text as "table", a.attname::text as "column",
+           pg_get_serial_sequence(quote_ident(c.relname), a.attname) as sequence
+      from pg_attribute a join pg_class c on c.oid = a.attrelid
+     where c.relnamespace = current_schema()::regnamespace and a.attidentity <> '' and c.relkind in ('r', 'p')"""
+# Numbers that the lost history may have given out are not given out again.
+_GAP: Final = 1_000_000
+_BOUNDS: Final = re.compile(r"FOR VALUES FROM \('[0-9 :+.-]+'\) TO \('[0-9 :+.-]+'\)")
+
+
+class ControllerLeadsError(Exception):
+    """A controller leads on this database; the message names it."""
+
+
+class NotEmptyError(Exception):
+    """The database holds a state already, and may not be replaced; the message says what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a restore would replace. `tables` 0: the database is empty."""
+
+    tables: int
+    deployments: int = 0
+    workers: int = 0
+    keys: int = 0
+
+    @property
+    def holds(self) -> str:
+        """In words."""
+        return f"{self.deployments} deployments, {self.workers} workers, {self.keys} keys ({self.tables} tables)"
+
+
+async def look_at_target(connection: Any) -> Target:
+    """What the database holds.
+
+    Raises:
+        ControllerLeadsError: a controller leads on it.
+    """
+    tables = await connection.fetchval(_OBJECTS)
+    if tables == 0:
+        return Target(0)
+    if await connection.fetchval("select to_regclass('lease') is null or to_regclass('api_keys') is null"):
+        return Target(tables)
+    if (holder := await connection.fetchval(_LEADER)) is not None:
+        raise ControllerLeadsError(
+            f"a controller leads on this database ({holder}): stop all controllers and gateways first; "
+            "one that was killed is out of the way after 10 seconds"
+        )
+    return Target(tables, **dict(await connection.fetchrow(_IN_USE)))
+
+
+def check_revision(backup: BackupReader) -> None:
+    """Refuses a backup of a newer version.
+
+    Raises:
+        UnsuitableSchemaError: its schema is not known here.
+    """
+    revision = backup.manifest.schema_revision
+    if revision not in known_revisions():
+        raise UnsuitableSchemaError(
+            f"the backup was taken by gpuward {backup.manifest.gpuward}, at schema {revision}, which this version does "
+            "not know; restore it with that version or a newer one"
+        )
+
+
+async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys: bool, progress: Progress) -> Restored:
+    """Puts the backup, which must be verified, in the place of what the database holds.
+
+    Raises:
+        ControllerLeadsError: a controller leads on it.
+        NotEmptyError: it holds something, and `replace` is false.
+        UnsuitableSchemaError: the backup is of a newer version.
+        BackupFileError: the file has changed since it was verified.
+    """
+    check_revision(backup)
+
+    async def connect() -> Any:
+        connection = await asyncpg.connect(dsn, timeout=ACQUIRE_TIMEOUT_S)
+        await connection.execute(UNBOUNDED)
+        return connection
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
+    try:
+        async with engine.begin() as session:
+            raw = (await session.get_raw_connection()).driver_connection
+            await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})  # begins, too
+            await _clear(raw, replace=replace)
+            await session.run_sync(upgrade, backup.manifest.schema_revision)
+            await _load(raw, backup, progress)
+            await session.run_sync(upgrade, "head")
+            restored = await make_current(raw, revoke_keys=revoke_keys)
+            violations = (await audit(raw)).violations
+    finally:
+        await engine.dispose()
+    return replace_field(restored, violations=tuple(violation.message for violation in violations))
+
+
+async def _clear(connection: Any, *, replace: bool) -> None:
+    """Drops what is there, so that the migrations begin with nothing."""
+    target = await look_at_target(connection)
+    if target.tables == 0:
+        return
+    if not replace:
+        raise NotEmptyError(f"the database is not empty: it holds {target.holds}; add --replace to replace all of it")
+    if await connection.fetchval("select to_regclass('lease') is not null"):
+        await connection.execute("lock table lease in access exclusive mode")
+        await look_at_target(connection)  # a controller may have begun to lead meanwhile
+    for row in await connection.fetch(_TO_DROP):
+        await connection.execute(row["statement"])
+
+
+async def _load(connection: Any, backup: BackupReader, progress: Progress) -> None:
+    manifest = backup.manifest
+    for partition in manifest.partitions:
+        await connection.execute(
+            f"create table {quoted(partition.name)} partition of {quoted(partition.table)} {_bounds(partition.bounds)}"
+        )
+    for part in manifest.parts:
+        table = quoted(part.table)
+        # The rows hold what triggers have written: they would count it twice.
+        await connection.execute(f"alter table {table} disable trigger user")
+        await connection.execute(f"delete from {table}")  # noqa: S608 - quoted; migrations make some rows
+        status = await connection.copy_to_table(
+            part.table, source=_pieces(backup, part), columns=part.columns, format="text"
+        )
+        await connection.execute(f"alter table {table} enable trigger user")
+        progress(part.table, int(status.rpartition(" ")[2]), part.bytes)
+    for row in await connection.fetch(_SEQUENCES):
+        await connection.execute(
+            f"select setval($1::text::regclass, coalesce(max({quoted(row['column'])}), 0) + {_GAP}) "  # noqa: S608
+            f"from {row['table']}",
+            row["sequence"],
+        )
+
+
+async def _pieces(backup: BackupReader, part: Part) -> AsyncIterator[bytes]:
+    for piece in backup.chunks(part):
+        yield piece
+
+
+def _bounds(text: str) -> str:
+    """Bounds of a partition as the catalog prints them; a file must not bring any other SQL.
+
+    Raises:
+        UnsuitableSchemaError: they are something else.
+    """
+    if not _BOUNDS.fullmatch(text):
+        raise UnsuitableSchemaError(f"the backup names a partition with unknown bounds: {text!r}")
+    return text
