@@ -35,12 +35,13 @@ from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.tasks import unless_stopped
+from controller.schema_watch import SchemaWatch
 from controller.serving_tls import ServingTls, ServingTlsError, serving_tls
 from controller.settings import ControllerSettings
 from controller.store.access.key_reads import KEY_PREFIX, Principal, hash_secret
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError
-from controller.store.core.migrate import SchemaTooNewError
+from controller.store.core.migrate import SchemaTooNewError, why_outdated
 from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
@@ -207,7 +208,10 @@ class _Controller:
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         ttl_s = settings.lease_ttl_s
-        self._lease = Lease(database.listen_connection, holder, clock, ttl_s=ttl_s, renew_s=ttl_s * 0.3)
+        self._schema = SchemaWatch(database)
+        self._lease = Lease(
+            database.listen_connection, holder, clock, ttl_s=ttl_s, renew_s=ttl_s * 0.3, unfit=why_outdated
+        )
         self._hub = Hub(
             database,
             clock,
@@ -280,6 +284,7 @@ class _Controller:
                 tasks = [
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
+                    group.create_task(self._schema.run(), name="schema-watch"),
                     group.create_task(self._hub.run(), name="hub"),
                     group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
@@ -352,6 +357,7 @@ class _Controller:
         self._hub.wake(kind, id_)
         if kind in ("lease", "*"):
             self._lease.wake()
+            self._schema.wake()
 
     async def _leader(self) -> str:
         async with self._database.connection() as connection:

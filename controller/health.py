@@ -10,7 +10,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.audit_results import read_audit_result
 from controller.store.core.database import Database
-from controller.store.core.migrate import head_revision, read_revision
+from controller.store.core.migrate import head_revision, read_revision, why_outdated
 
 _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0
@@ -100,6 +100,8 @@ class Readiness:
     async def _migrated(self) -> str:
         async with self._database.connection() as connection:
             found = await read_revision(connection)
+            if (why := await why_outdated(connection)) is not None:
+                raise OSError(why)
         if found != head_revision():
             raise OSError(f"the schema is at {found}, this version needs {head_revision()}")
         return str(found)

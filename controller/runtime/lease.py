@@ -22,6 +22,7 @@ from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
 
+Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this process must not lead; None: it may
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
 
 TERM_GUARD_SQL = "SELECT term FROM lease WHERE id = 1 FOR KEY SHARE"
@@ -116,6 +117,7 @@ class Lease:
         poll_s: a follower reads the lease about this often.
         stop_limit_s: how long a cancelled leader task may take to end.
         rng: chance, for jitter.
+        unfit: asked on the lease's connection before each term and at each renewal: why this process must not lead.
         channel: of the NOTIFY that wakes the followers at a release.
     """
 
@@ -131,8 +133,10 @@ class Lease:
         poll_s: float = 1.0,
         stop_limit_s: float = 30.0,
         rng: random.Random | None = None,
+        unfit: Fit | None = None,
         channel: str = CHANNEL,
     ) -> None:
+        self._unfit = unfit
         self._margin_s = ttl_s / 5 if margin_s is None else margin_s
         if not 0 < renew_s < ttl_s - self._margin_s:
             limit_s = ttl_s - self._margin_s
@@ -152,6 +156,7 @@ class Lease:
         self._term: int | None = None
         self._valid_until = 0.0
         self._woken = asyncio.Event()
+        self._why_unfit: str | None = None
 
     @property
     def term(self) -> int | None:
@@ -204,11 +209,13 @@ class Lease:
 
     async def _try_acquire(self) -> int | None:
         connection = await self._connected()
-        if not await connection.fetchval(_EXPIRED_SQL):
+        if not await connection.fetchval(_EXPIRED_SQL) or await self._is_unfit(connection):
             return None
         await connection.execute(_TERMINATE_SQL, self._ttl_s)
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(_LOCK_SQL)
+            if await self._is_unfit(connection):  # it may have changed while the lock was awaited
+                return None
             # The lease counts from here: the wait for the lock may have been long.
             began = self._clock.monotonic()
             term: int | None = await connection.fetchval(_ACQUIRE_SQL, self._holder, self._ttl_s)
@@ -260,6 +267,7 @@ class Lease:
                 async with asyncio.timeout(min(self._valid_until - began, self._renew_s)):
                     connection = await self._connected()
                     renewed = await connection.fetchval(_RENEW_SQL, term)
+                    unfit = await self._is_unfit(connection)
             except DATABASE_ERRORS as error:
                 log.warning("lease renewal failed", term=term, error=str(error) or type(error).__name__)
                 self._drop()
@@ -269,9 +277,19 @@ class Lease:
                 self._valid_until = 0.0
                 log.error("lost leadership: another term has begun", holder=self._holder, term=term)
                 return
+            if unfit:
+                return  # the lease is still ours, so it is released
             self._valid_until = began + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)
         log.error("lost leadership: lease not renewed in time", holder=self._holder, term=term)
+
+    async def _is_unfit(self, connection: Any) -> bool:
+        """Whether this process must not lead. Logged once, until it may again."""
+        why = None if self._unfit is None else await self._unfit(connection)
+        if why is not None and why != self._why_unfit:
+            log.error("this controller does not lead", holder=self._holder, reason=why)
+        self._why_unfit = why
+        return why is not None
 
     async def _sleep_or_wake(self, seconds: float) -> None:
         """Sleep until the next renewal is due, or until `wake`."""

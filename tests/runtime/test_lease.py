@@ -313,3 +313,23 @@ async def test_going_above_waits_for_what_the_leader_writes(connect: Connect) ->
     async with guarded.transaction():
         with pytest.raises(TermLost):
             await check_term(guarded, 5)
+
+
+async def test_a_leader_that_becomes_unfit_releases_the_lease_and_a_fit_one_leads(connect: Connect) -> None:
+    """As a controller does whose database another one has migrated to a newer schema."""
+    outdated: list[str] = []
+
+    async def unfit(_connection: Any) -> str | None:
+        return outdated[0] if outdated else None
+
+    old, new = LeaderLog(), LeaderLog()
+    async with campaigning(lease_of(connect, "old", unfit=unfit, ttl_s=30.0, renew_s=0.2), old):
+        await old.until(("began", 1))
+        outdated.append("the schema is newer")
+        await old.until(("ended", 1))
+        async with campaigning(lease_of(connect, "new", ttl_s=30.0, renew_s=0.2), new):
+            await new.until(("began", 2))
+        await asyncio.sleep(0.5)
+        assert old.log == [("began", 1), ("ended", 1)], "the lease is free, and it does not take it"
+        outdated.clear()
+        await old.until(("began", 3))

@@ -47,6 +47,10 @@ class Reader(Protocol):
         """Runs a query."""
 
 
+class WritesRefusedError(ConnectionError):
+    """This process must not write to the database; the message says why."""
+
+
 class DatabaseUrlError(ValueError):
     """The database URL is invalid; the message says what to write."""
 
@@ -102,6 +106,7 @@ class Database:
         self.dsn = dsn
         self.pool = pool
         self._permits = asyncio.Semaphore(pool.get_max_size())
+        self._refused: list[str] = []  # why nothing is written; one at most, and copies have the same
         self._orm: list[Orm] = []  # one at most, made when it is first used; copies have the same
 
     @classmethod
@@ -130,6 +135,10 @@ class Database:
         share._permits = asyncio.Semaphore(connections)  # noqa: SLF001 - a copy of this object
         return share
 
+    def refuse_writes(self, why: str | None) -> None:
+        """From now on every transaction that may write is refused for that reason; None: they are allowed again."""
+        self._refused[:] = [] if why is None else [why]
+
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
         """A pooled raw connection; waits for one at most `ACQUIRE_TIMEOUT_S`."""
@@ -138,7 +147,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A raw connection inside a READ COMMITTED transaction."""
+        """A raw connection inside a READ COMMITTED transaction.
+
+        Raises:
+            WritesRefusedError: this process must not write.
+        """
+        self._check_writes()
         async with self._held(lambda connection: connection.transaction()) as connection:
             yield connection
 
@@ -182,13 +196,19 @@ class Database:
             asyncpg.PostgresError: the driver's own error, as everywhere else, without the ORM's wrapping.
             TimeoutError: all ORM connections are in use.
             ConnectionError: the connection was lost, as the ORM noticed.
+            WritesRefusedError: this process must not write.
         """
+        self._check_writes()
         if not self._orm:
             from controller.store.core.orm import Orm  # noqa: PLC0415 - slow to import, and gateways need none
 
             self._orm.append(Orm(self.dsn))
         async with self._orm[0].session() as session:
             yield session
+
+    def _check_writes(self) -> None:
+        if self._refused:
+            raise WritesRefusedError(self._refused[0])
 
     async def ping(self) -> None:
         """Runs one query; raises what the driver raises if the database does not answer."""

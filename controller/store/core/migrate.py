@@ -1,9 +1,11 @@
 """Migrates the schema at start, under a lock, so that two controllers never migrate at once."""
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any, Final
 
+import asyncpg
 import structlog
 from alembic import command
 from alembic.config import Config
@@ -15,6 +17,15 @@ from controller.store.core.database import Database
 
 log = structlog.get_logger(__name__)
 
+# A statement that waits for a table makes all later ones wait behind it. So it gives up soon, and all of the migration
+# is tried again: nothing else is held up for longer at a time.
+LOCK_TIMEOUT: Final = "2s"
+PAUSE_S: Final = (0.5, 2.0)
+_BUSY: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+# The leader was of an older version, and knows nothing of the new schema.
+_END_TERM: Final = """
+    with ended as (update lease set term = term + 1, renewed_at = '-infinity' where id = 1 returning term)
+    select pg_notify('gpuward', 'lease *') from ended"""
 LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
 _CANCEL_LIMIT_S: Final = 1.0
 _FOLDER: Final = Path(__file__).parents[1] / "migrations"
@@ -49,12 +60,38 @@ async def read_revision(connection: Any) -> str | None:
     return revision
 
 
+async def why_outdated(connection: Any) -> str | None:
+    """Why this version must neither lead nor write: the schema is of a newer one; None: it may."""
+    revision = await read_revision(connection)
+    if revision is None or revision in known_revisions():
+        return None
+    return (
+        f"the database is at schema {revision}, which is newer than this version's {head_revision()}: "
+        "upgrade this controller"
+    )
+
+
 async def migrate(database: Database) -> None:
     """Applies missing migrations; does nothing if the schema is up to date. A cancel takes effect at once.
+
+    All of them are applied or none. While tables are in use it tries again and again, and waits for each lock only
+    briefly. The present leader's term ends with the commit.
 
     Raises:
         SchemaTooNewError: the database has a revision that this version does not know.
     """
+    while True:
+        try:
+            await _attempt(database)
+        except _BUSY as error:
+            pause_s = random.uniform(*PAUSE_S)  # noqa: S311 - spreads attempts
+            log.warning("tables are in use, migrating again soon", error=str(error), pause_s=round(pause_s, 1))
+            await asyncio.sleep(pause_s)
+        else:
+            return
+
+
+async def _attempt(database: Database) -> None:
     connections: list[Any] = []
     working = asyncio.create_task(_migrate(database, connections))
     try:
@@ -79,6 +116,7 @@ async def _migrate(database: Database, connections: list[Any]) -> None:
         if not locked.scalar_one():
             log.info("waiting for another controller's migration")
             await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
+        await session.execute(text(f"set local lock_timeout = '{LOCK_TIMEOUT}'"))
         await (await session.connection()).run_sync(_upgrade)
 
 
@@ -92,6 +130,8 @@ def _upgrade(connection: Connection) -> None:
         )
     if current != script.get_current_head():
         upgrade(connection, "head")
+        if current is not None:
+            connection.execute(text(_END_TERM))
 
 
 def upgrade(connection: Connection, revision: str) -> None:

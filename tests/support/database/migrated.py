@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
+from sqlalchemy.ext.asyncio import create_async_engine
+
 from controller.store.core.database import Database
-from controller.store.core.migrate import migrate
+from controller.store.core.migrate import migrate, upgrade
 from support.database.postgres import PostgresServer, create_database, drop_database
 
 
@@ -25,6 +28,18 @@ async def _make(server: PostgresServer) -> str:
 def migrated_template(server: PostgresServer) -> str:
     """The name of a migrated database without connections. For a fixture, outside of any loop."""
     return _outside(_make(server))
+
+
+async def migrate_to(dsn: str, revision: str) -> None:
+    """Migrates an empty database as an older version did, whose newest revision that was."""
+
+    async def connect() -> Any:
+        return await asyncpg.connect(dsn)
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
+    async with engine.begin() as session:
+        await session.run_sync(upgrade, revision)
+    await engine.dispose()
 
 
 def _outside(work: Coroutine[Any, Any, str]) -> str:
