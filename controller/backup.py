@@ -112,4 +112,5 @@ def _run(settings: ControllerSettings, work: Callable[[Path, AsyncExitStack], Co
     except _REFUSED as error:
         raise BackupError(str(error)) from error
     except DATABASE_ERRORS as error:
-        raise BackupError(f"the database failed, and nothing was changed: {error or type(error).__name__}") from error
+        why = str(error) or type(error).__name__
+        raise BackupError(f"the database failed, and nothing was changed: {why}") from error

@@ -126,7 +126,7 @@ async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys:
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect)
     try:
         async with engine.begin() as session:
-            raw = (await session.get_raw_connection()).driver_connection
+            raw: Any = (await session.get_raw_connection()).driver_connection
             await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})  # begins, too
             await _clear(raw, replace=replace)
             await session.run_sync(upgrade, backup.manifest.schema_revision)

@@ -1,8 +1,8 @@
 """What guarded writes share: effects with the facts they rest on, and the row count that detects a lost guard."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.instances import DeploymentFacts
@@ -19,11 +19,12 @@ class DeploymentStep:
     names: tuple[str, ...] = ()  # of the instances that it creates, in order
 
 
-async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> None:
-    """Runs a write that returns its rows; raises LostGuardError unless there are `count` of them."""
+async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> Sequence[Any]:
+    """Runs a write that returns its rows, and returns them; raises LostGuardError unless there are `count` of them."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
         raise LostGuardError(query.split("\n", 1)[0].strip())
+    return cast("Sequence[Any]", rows)
 
 
 def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:

@@ -16,8 +16,19 @@ _FENCE: Final = """
      where w.session = s.session and w.deleted_at is null
      order by w.id for share of w"""
 _LOCK_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
+# A ledger that lost commits knows a lower epoch than an agent has seen to which it had sent the instance. The next
+# start must be above it. No number of starts comes near the bound, beyond which an epoch could not rise.
+_SEEN: Final = """
+    update instances i set seen_epoch = r.epoch
+      from (select id, max(epoch) as epoch
+              from unnest($1::text[], $2::integer[], $3::uuid[]) as r(id, epoch, worker_id)
+             where exists (select 1 from commands c where c.instance_id = r.id and c.worker_id = r.worker_id)
+                or exists (select 1 from processes p where p.instance_id = r.id and p.worker_id = r.worker_id)
+             group by id) r
+     where i.id = r.id and r.epoch > greatest(i.epoch, i.seen_epoch) and r.epoch < 2 ^ 30"""
 _LEDGER: Final = """
     select r.n, i.deployment_uid, p.state, p.ready, p.session, p.seq,
+           r.epoch > greatest(i.epoch, i.seen_epoch) as ahead,
            p.worker_id = r.worker_id as recorded,
            exists (select 1 from claims c join devices d on d.uuid = c.device
                     where (c.instance_id, c.epoch, c.rank) = (r.instance_id, r.epoch, r.rank)
@@ -95,6 +106,7 @@ class _Reported:
     ordered: bool
     ended_before: bool  # an earlier report said that it exited
     ran_before: bool  # an earlier report said that it ran
+    ahead: bool  # its epoch is above all that the ledger knows
 
     @property
     def alive(self) -> bool:
@@ -136,6 +148,13 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
         for s in reported
         if s.stray
     ]
+    if ahead := [s.report for s in reported if s.ahead]:
+        await connection.execute(
+            _SEEN,
+            [r.report.instance for r in ahead],
+            [r.report.epoch for r in ahead],
+            [r.worker_id for r in ahead],
+        )
     rows = _newest_of_each([s for s in reported if s.writable])
     changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
     await keep_digests(connection, [RanImage(s.report.report, s.ran_before) for s in rows if s.claimed])
@@ -187,6 +206,7 @@ def _reported(report: SessionReport, row: Any) -> _Reported:
         recorded=bool(row["recorded"]),
         ordered=row["ordered"],
         ended_before=row["state"] == "exited" and newer,
+        ahead=bool(row["ahead"]),
         ran_before=bool(row["ready"]) or row["state"] in ("running", "unhealthy", "exited"),
     )
 

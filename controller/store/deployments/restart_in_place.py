@@ -44,14 +44,15 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
         ids,
         epochs,
     )
-    await expect_rows(
+    started = await expect_rows(
         connection,
         """update instances i
-              set phase = 'starting', phase_since = clock_timestamp(), epoch = i.epoch + 1, not_before = null,
+              set phase = 'starting', phase_since = clock_timestamp(), not_before = null,
+                  epoch = greatest(i.epoch, i.seen_epoch) + 1,
                   running_since = null, reason = '', message = ''
              from unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
             where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
-        returning i.id""",
+        returning i.id, i.epoch""",
         len(restarts),
         ids,
         [r.expected.value for _, r in restarts],
@@ -60,14 +61,14 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
     held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
     if {row["device"] for row in rows} != held:
         raise LostGuardError("claims of a restart")
-    epoch_of = dict(zip(ids, epochs, strict=True))
+    epoch_of = {row["id"]: row["epoch"] for row in started}
     await connection.execute(
         """insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
            select * from unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
                                 $7::boolean[], $8::int[])""",
         [r["device"] for r in rows],
         [r["instance_id"] for r in rows],
-        [epoch_of[r["instance_id"]] + 1 for r in rows],
+        [epoch_of[r["instance_id"]] for r in rows],
         [r["rank"] for r in rows],
         [r["memory_mib"] for r in rows],
         [r["cpu_milli"] for r in rows],
@@ -76,5 +77,5 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
     )
     await command_starts(
         connection,
-        [(worker_of(s.facts, r) or "", r.instance, r.epoch + 1, s.payloads[r.instance]) for s, r in restarts],
+        [(worker_of(s.facts, r) or "", r.instance, epoch_of[r.instance], s.payloads[r.instance]) for s, r in restarts],
     )

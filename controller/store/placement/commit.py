@@ -35,7 +35,8 @@ _WRITE: Final = """
            set phase = 'scheduled', phase_since = clock_timestamp(), epoch = x.epoch, reason = '', message = '',
                explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
           from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
-         where i.id = x.id and i.epoch = x.epoch - 1 and i.phase in ('pending', 'analyzing')
+         where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch - 1
+           and i.phase in ('pending', 'analyzing')
            and d.uid = i.deployment_uid and d.deleted_at is null
            and (d.revision = i.revision or exists (
                 select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))
@@ -246,7 +247,7 @@ async def store_explanations(
                                         then clock_timestamp() else i.reserved_since end
              from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
                   as x (id, epoch, reason, message, explain)
-            where i.id = x.id and i.epoch = x.epoch and i.phase in ('pending', 'analyzing')""",
+            where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch and i.phase in ('pending', 'analyzing')""",
         [row.id for row, _, _ in unplaced],
         [row.epoch for row, _, _ in unplaced],
         [reason for _, reason, _ in unplaced],

@@ -34,7 +34,8 @@ _WAITING: Final = f"""
     select i.in_all, i.id, i.deployment_uid, i.revision, i.phase, i.phase_since,
            case when i.reserved_since >= i.phase_since
                 then extract(epoch from clock_timestamp() - i.reserved_since)::float8 end as reserved_s,
-           i.epoch, i.failures, i.message, d.name, extract(epoch from i.created_at)::float8 as queued_at,
+           greatest(i.epoch, i.seen_epoch) as epoch, i.failures, i.message, d.name,
+           extract(epoch from i.created_at)::float8 as queued_at,
            (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
@@ -51,7 +52,7 @@ _WAITING: Final = f"""
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
       from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
-                   created_at,
+                   created_at, seen_epoch,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
               from instances

@@ -4,8 +4,9 @@ import pytest
 
 from controller.decide.lost_history import MAX_LEAP
 from controller.hub.lost_history import CUT
+from support.database.ledger import add_deployment, add_instance
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import hello
+from support.standins.agent import hello, process
 
 LEASE = "select term, cut_at is not null as cut, renewed_at = '-infinity' as free from lease"
 
@@ -80,3 +81,19 @@ async def test_one_agent_does_not_end_term_after_term(hub: HubUnderTest) -> None
     await hub.execute("update workers set above_at = clock_timestamp() - interval '1 hour'")
     await hub.connect(first=hello(highest_term=99, highest_session=2))
     assert await hub.value("select term from lease") == 100
+
+
+async def test_the_next_start_is_above_every_epoch_that_its_agent_has_seen(hub: HubUnderTest) -> None:
+    worker = await hub.add_worker()
+    other = await hub.add_worker("gpu-2")
+    uid = await add_deployment(hub.database, "d")
+    await add_instance(hub.database, uid, "d-1", phase="pending", epoch=2)
+    await hub.order(worker, "d-1", epoch=2)
+    assert other
+    seen = "select greatest(epoch, seen_epoch) from instances"
+    await hub.connect("gpu-2", hello(processes=[process("d-1", epoch=50)]))
+    assert await hub.value(seen) == 2, "to this one it was never sent"
+    await hub.connect(first=hello(processes=[process("d-1", "exited", epoch=6)]))
+    assert await hub.value(seen) == 6
+    await hub.connect(first=hello(processes=[process("d-1", "exited", epoch=2**31 - 1)]))
+    assert await hub.value(seen) == 6, "no history can have that"

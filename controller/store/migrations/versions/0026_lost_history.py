@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0023"
-down_revision = "0022"
+revision = "0026"
+down_revision = "0025"
 
 
 def upgrade() -> None:
