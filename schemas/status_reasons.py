@@ -391,6 +391,10 @@ CONTROLLERS: Final[Mapping[str, ReasonText]] = {
         "No controller holds the lease, so nothing is placed, moved or stopped.",
         "Start a controller, or read the log of the one that runs.",
     ),
+    "restored": ReasonText(
+        "A backup was restored. What changed since it was taken is lost.",
+        "Look at what runs, and let workers that joined since then join again.",
+    ),
 }
 
 REASONS: Final[Mapping[str, Mapping[str, ReasonText]]] = {

@@ -22,7 +22,7 @@ class Hello(Wire):
     agent_version: str
     boot_id: str
     highest_term: int = 0
-    highest_session: Annotated[int, Since(4)] = 0  # that a welcome has named, of this worker
+    highest_session: Annotated[int, Since(5)] = 0  # that a welcome has named, of this worker
     report_seq: int | None = None  # the newest report's number: it precedes all reports with higher numbers
     advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int

@@ -207,7 +207,7 @@ async def test_refusals_leave_the_database_as_it_is(ledger: Database, tmp_path: 
 async def test_a_ledger_that_broke_an_invariant_comes_back_and_says_so(
     ledger: Database, empty: str, tmp_path: Path
 ) -> None:
-    """A disaster is no time to refuse the only backup."""
+    """Even then it is the only backup, and must come back."""
     async with ledger.transaction() as c:
         await c.execute("update devices set claimed_mib = claimed_mib + 1 where kind = 'gpu' and claims = 1")
     await back_up(ledger, tmp_path / "b.zip")
