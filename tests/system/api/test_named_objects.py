@@ -20,7 +20,8 @@ BEFORE: Final = {
 BEHIND: Final = {"scale": ["2"], "cache prune": ["hf:org/model"]}
 # These take no name of an object, make it, or speak of this host alone.
 OTHERS: Final = {
-    "run", "context add", "context use", "context show", "context delete", "completion", "ca issue", "secret set",
+    "run", "backup", "restore", "context add", "context use", "context show", "context delete", "completion",
+    "ca issue", "secret set",
 }  # fmt: skip
 # A path would end elsewhere with these.
 INVALID: Final = ("", ".", "..", "a\nb", "\x1b[2J")
