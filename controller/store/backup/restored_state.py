@@ -31,9 +31,9 @@ _COUNTS: Final = """
            (select count(*) from workers where deleted_at is null)::int as workers"""
 
 _EVENT: Final = """
-    insert into events (reason, message, evidence, objects, actor)
+    insert into events (reason, message, evidence, objects, actor, request_id, subjects)
     values ('restored', 'a backup was restored: what changed since it was taken is lost', $1::text::jsonb,
-            '{controller:restore}', 'host')"""
+            '{controller:restore}', 'host', '', event_subjects('{controller:restore}', $1::text::jsonb))"""
 
 
 @dataclass(frozen=True, slots=True)
