@@ -117,7 +117,7 @@ class Lease:
         poll_s: a follower reads the lease about this often.
         stop_limit_s: how long a cancelled leader task may take to end.
         rng: chance, for jitter.
-        unfit: asked on the lease's connection before each term and at each renewal: why this process must not lead.
+        unfit: asked on the lease's connection before each term: why this process must not lead.
         channel: of the NOTIFY that wakes the followers at a release.
     """
 
@@ -164,7 +164,7 @@ class Lease:
         return self._term if self._clock.monotonic() < self._valid_until else None
 
     def wake(self) -> None:
-        """Read the lease now: for a follower it may be free, and a leader may have lost it."""
+        """Have a follower read the lease now: it may be free."""
         self._woken.set()
 
     async def run(self, lead: Lead) -> None:
@@ -258,7 +258,7 @@ class Lease:
         """Renew until leadership is lost: another controller took over, or no renewal succeeded in time."""
         pause_s = self._renew_s
         while (left_s := self._valid_until - self._clock.monotonic()) > 0:
-            await self._sleep_or_wake(min(left_s, pause_s))
+            await self._clock.sleep(min(left_s, pause_s))
             began = self._clock.monotonic()
             if began >= self._valid_until:
                 break
@@ -267,7 +267,6 @@ class Lease:
                 async with asyncio.timeout(min(self._valid_until - began, self._renew_s)):
                     connection = await self._connected()
                     renewed = await connection.fetchval(_RENEW_SQL, term)
-                    unfit = await self._is_unfit(connection)
             except DATABASE_ERRORS as error:
                 log.warning("lease renewal failed", term=term, error=str(error) or type(error).__name__)
                 self._drop()
@@ -277,8 +276,6 @@ class Lease:
                 self._valid_until = 0.0
                 log.error("lost leadership: another term has begun", holder=self._holder, term=term)
                 return
-            if unfit:
-                return  # the lease is still ours, so it is released
             self._valid_until = began + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)
         log.error("lost leadership: lease not renewed in time", holder=self._holder, term=term)
@@ -290,16 +287,6 @@ class Lease:
             log.error("this controller does not lead", holder=self._holder, reason=why)
         self._why_unfit = why
         return why is not None
-
-    async def _sleep_or_wake(self, seconds: float) -> None:
-        """Sleep until the next renewal is due, or until `wake`."""
-        sleeping = asyncio.create_task(self._clock.sleep(seconds), name="lease-sleep")
-        waiting = asyncio.create_task(self._woken.wait(), name="lease-woken")
-        try:
-            await asyncio.wait({sleeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end_tasks([sleeping, waiting], limit_s=self._stop_limit_s)
-        self._woken.clear()
 
     async def _release(self, term: int) -> None:
         """Release the lease, so that a successor need not wait for its expiry; if that fails, it expires."""

@@ -281,13 +281,12 @@ def test_invalid_arguments_are_refused(wrong: dict[str, Any]) -> None:
 
 async def test_a_lost_history_is_passed_by_the_very_leader_it_surprised(connect: Connect) -> None:
     """The lease of a restored database names term 5, an agent has seen 40: at one hello the next term is above it."""
-    observer, terms, lease = await connect(), LeaderLog(), lease_of(connect, "one", ttl_s=30.0, renew_s=9.0)
+    observer, terms, lease = await connect(), LeaderLog(), lease_of(connect, "one", ttl_s=30.0, renew_s=0.2)
     await observer.execute("UPDATE lease SET term = 5, renewed_at = '-infinity'")
     async with campaigning(lease, terms):
         await terms.until(("began", 6))
         async with observer.transaction():
             assert await go_above(observer, 40) == 41
-        lease.wake()
         await terms.until(("began", 42))
         assert terms.log == [("began", 6), ("ended", 6), ("began", 42)]
         async with observer.transaction():
@@ -315,9 +314,10 @@ async def test_going_above_waits_for_what_the_leader_writes(connect: Connect) ->
             await check_term(guarded, 5)
 
 
-async def test_a_leader_that_becomes_unfit_releases_the_lease_and_a_fit_one_leads(connect: Connect) -> None:
-    """As a controller does whose database another one has migrated to a newer schema."""
+async def test_what_is_unfit_leads_no_further_term_and_a_fit_one_leads(connect: Connect) -> None:
+    """As a controller whose database another one has migrated to a newer schema, which ended its term."""
     outdated: list[str] = []
+    observer = await connect()
 
     async def unfit(_connection: Any) -> str | None:
         return outdated[0] if outdated else None
@@ -326,10 +326,11 @@ async def test_a_leader_that_becomes_unfit_releases_the_lease_and_a_fit_one_lead
     async with campaigning(lease_of(connect, "old", unfit=unfit, ttl_s=30.0, renew_s=0.2), old):
         await old.until(("began", 1))
         outdated.append("the schema is newer")
+        await observer.execute("UPDATE lease SET term = term + 1, renewed_at = '-infinity'")
         await old.until(("ended", 1))
         async with campaigning(lease_of(connect, "new", ttl_s=30.0, renew_s=0.2), new):
-            await new.until(("began", 2))
+            await new.until(("began", 3))
         await asyncio.sleep(0.5)
         assert old.log == [("began", 1), ("ended", 1)], "the lease is free, and it does not take it"
         outdated.clear()
-        await old.until(("began", 3))
+        await old.until(("began", 4))

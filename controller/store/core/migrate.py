@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ def _config() -> Config:
     return config
 
 
+@cache
 def known_revisions() -> frozenset[str]:
     """The schema revisions that this version knows, and can migrate to the newest."""
     return frozenset(revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions())
