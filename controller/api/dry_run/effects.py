@@ -5,7 +5,8 @@ from typing import Final
 
 from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.changes import ManifestEffect, instance_name
-from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
+from controller.api.dry_run.present import Present, Rehearsed
+from controller.api.dry_run.rehearsal import Rehearsal
 from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Unplaced

@@ -14,8 +14,8 @@ from controller.api.dry_run.documents import check_documents, read_documents
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
-from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
 from controller.api.responses import json_response
