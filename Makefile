@@ -153,6 +153,7 @@ estimates: $(VENV)/.ready-dev
 # Manifest fields, command line, settings, reason codes, states, metrics; tests compare the pages with the code.
 reference: $(VENV)/.ready-dev
 	$(BIN)/python docs/generate $(ARGS)
+	$(BIN)/python deploy/grafana/boards.py
 
 # The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
 docs: $(DOCS)/.ready

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from support.command_texts import assert_is_a_command, commands_of
+from support.metric_names import SERVERS, kept_labels, metrics, unknown
 from support.pages import DOCS, anchors
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -17,21 +18,6 @@ RULES, TESTS = FOLDER / "gpuward-rules.yaml", FOLDER / "gpuward-rules-test.yaml"
 LIMIT_S = 60
 ALL = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 ALERTS = [rule for rule in ALL if "alert" in rule]
-SERVERS = {"instance", "le"}  # labels that Prometheus itself adds, and those of buckets
-_METRIC = re.compile(r"\| `(gpuward_\w+)` \| (\w+) \| [^|]* \| ([^|]*) \|")
-_BY = re.compile(r"\bby \(([^)]*)\)")
-_SELECTED = re.compile(r"\{([^}]*)\}")
-
-
-def metrics() -> dict[str, set[str]]:
-    """Labels by name, as docs/metrics.md lists them, which a test holds to what is exported."""
-    found: dict[str, set[str]] = {}
-    for line in (DOCS / "metrics.md").read_text(encoding="utf-8").splitlines():
-        if row := _METRIC.match(line):
-            labels = set(re.findall(r"`(\w+)`", row[3]))
-            names = [row[1] + part for part in ("_bucket", "_sum", "_count")] if row[2] == "histogram" else [row[1]]
-            found |= dict.fromkeys(names, labels)
-    return found
 
 
 def recorded() -> dict[str, set[str]]:
@@ -39,18 +25,8 @@ def recorded() -> dict[str, set[str]]:
     found = {}
     for rule in ALL:
         if "record" in rule:
-            kept = {name.strip() for by in _BY.findall(rule["expr"]) for name in by.split(",")}
-            found[rule["record"]] = kept - SERVERS
+            found[rule["record"]] = kept_labels(rule["expr"]) - SERVERS
     return found
-
-
-def unknown(expression: str, series: dict[str, set[str]]) -> set[str]:
-    """What an expression names that does not exist."""
-    names = set(re.findall(r"\bgpuward[\w:]+", re.sub(r'"[^"]*"', "", expression)))
-    known = set.union(SERVERS, *(series.get(name, set()) for name in names))
-    labels = {name.strip() for by in _BY.findall(expression) for name in by.split(",")}
-    labels |= {name for inner in _SELECTED.findall(expression) for name in re.findall(r"(\w+)\s*[=!]", inner)}
-    return (names - set(series)) | (labels - known)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
