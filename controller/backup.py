@@ -30,7 +30,8 @@ from controller.store.backup.restore import (
 from controller.store.backup.restored_state import Restored
 from controller.store.backup.take import take_backup
 from controller.store.core.acting import acting
-from controller.store.core.database import DatabaseUrlError, describe_dsn
+from controller.store.core.database import DatabaseUrlError
+from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from typing import Final
 from controller.client_env import FILE_NAME
 from controller.open_database import OPENING_ERRORS, CannotOpenError, reason_to_end
 from controller.settings import ControllerSettings
-from controller.store.core.database import Database, describe_dsn, normalise_dsn
+from controller.store.core.database import Database, normalise_dsn
+from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgres
 from controller.store.embedded.layout import Layout
 

@@ -19,7 +19,8 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_key
 from controller.store.core.acting import acting
-from controller.store.core.database import DatabaseUrlError, describe_dsn
+from controller.store.core.database import DatabaseUrlError
+from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
 
 KEY_NAME: Final = "reset"

@@ -11,8 +11,9 @@ import structlog
 
 from controller.runtime.database import DATABASE_ERRORS, is_database_trouble
 from controller.settings import ControllerSettings
-from controller.store.core.database import Database, describe_dsn, normalise_dsn
+from controller.store.core.database import Database, normalise_dsn
 from controller.store.core.migrate import migrate
+from controller.store.core.server_sessions import PoolerError, describe_dsn
 from controller.store.embedded import EmbeddedPostgres
 
 log = structlog.get_logger(__name__)
@@ -102,6 +103,10 @@ async def _check_version(database: Database) -> None:
 def reason_to_end(error: Exception, dsn: str) -> str | None:
     """Why waiting for the database cannot help, and what to do; None: it may help. Never tells the password."""
     match error:
+        case PoolerError():
+            return str(error)
+        case asyncpg.ProtocolViolationError() if "startup parameter" in str(error):  # as poolers say it
+            what = f"refuses a setting of the URL: {error}; take it out of GPUWARD_DATABASE_URL"
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             what = f"refuses this user: {error}; check user and password in GPUWARD_DATABASE_URL (or PGPASSWORD)"
         case asyncpg.InvalidCatalogNameError():

@@ -16,7 +16,8 @@ from controller.api.errors import as_api_error
 from controller.live.change_fanout import ChangeFanout
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import create_token
-from controller.store.core.database import TRANSACTION_TIMEOUT, Database
+from controller.store.core.database import Database
+from controller.store.core.server_sessions import TRANSACTION_TIMEOUT
 from gateway.live_routes import LiveRoutes
 
 TROUBLE = (

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.store.core.database import ACQUIRE_TIMEOUT_S
+from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
 UNBOUNDED: Final = """
     select set_config(name, '0', false) from pg_settings

@@ -15,8 +15,8 @@ from controller.store.backup.connect import UNBOUNDED, UnsuitableSchemaError
 from controller.store.backup.restored_state import Restored, make_current
 from controller.store.backup.tables import quoted
 from controller.store.core.audit import audit
-from controller.store.core.database import ACQUIRE_TIMEOUT_S
 from controller.store.core.migrate import LOCK_KEY, known_revisions, upgrade
+from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
 Progress = Callable[[str, int, int], None]  # a table, its rows and bytes
 

@@ -5,11 +5,18 @@ import copy
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
+
+from controller.store.core.server_sessions import (
+    ACQUIRE_TIMEOUT_S,
+    COMMAND_TIMEOUT_S,
+    STARTUP_SETTINGS,
+    ServerSessions,
+)
 
 if TYPE_CHECKING:  # slow to import, and gateways need none
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,21 +25,6 @@ if TYPE_CHECKING:  # slow to import, and gateways need none
 
 POOL_SIZE: Final = 16
 ORM_POOL_SIZE: Final = 8
-COMMAND_TIMEOUT_S: Final = 15.0
-ACQUIRE_TIMEOUT_S: Final = 10.0
-# A statement that waits longer than this for a lock should be retried instead.
-SERVER_SETTINGS: Final = {
-    "application_name": "gpuward",
-    "lock_timeout": "8000",
-    "statement_timeout": "14000",
-    "idle_in_transaction_session_timeout": "20000",
-    "jit": "off",
-}
-# The bound on a whole transaction. It also ends that of a controller that freezes between preparing a statement and
-# running it, which the server does not count as idle. A setting of PostgreSQL 17 and later.
-TRANSACTION_TIMEOUT: Final = "30s"
-_KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
-
 
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -73,9 +65,7 @@ def normalise_dsn(url: str) -> str:
 
 
 async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
-    """Sets up a raw connection: json and jsonb columns are Python values, and transactions are bounded."""
-    if connection.get_server_version() >= _KNOWS_TRANSACTION_TIMEOUT:
-        await connection.execute(f"set transaction_timeout = '{TRANSACTION_TIMEOUT}'")
+    """Sets up a raw connection: json and jsonb columns are Python values."""
     # Binary, since COPY supports no other format. A jsonb on the wire is its format's number followed by its text.
     for kind, version in (("json", b""), ("jsonb", b"\x01")):
         await connection.set_type_codec(
@@ -102,8 +92,9 @@ class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the dri
 class Database:
     """An asyncpg pool and an ORM engine over one PostgreSQL database."""
 
-    def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]") -> None:
+    def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", sessions: ServerSessions | None = None) -> None:
         self.dsn = dsn
+        self._sessions = sessions or ServerSessions(dsn)
         self.pool = pool
         self._permits = asyncio.Semaphore(pool.get_max_size())
         self._refused: list[str] = []  # why nothing is written; one at most, and copies have the same
@@ -111,23 +102,33 @@ class Database:
 
     @classmethod
     async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE, check: bool = True) -> "Database":
-        """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here."""
+        """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here.
+
+        Raises:
+            PoolerError: with `check`, a pooler that does not keep sessions stands before the database.
+        """
+        sessions = ServerSessions(dsn)
+
+        async def prepare(connection: "asyncpg.Connection[Any]") -> None:
+            await sessions.set_up(connection)
+            await prepare_connection(connection)
+
         pool = await asyncpg.create_pool(
             dsn,
             min_size=0,  # with a minimum the pool would try to restore it, and log errors, while the database is away
             max_size=pool_size,
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=ACQUIRE_TIMEOUT_S,
-            init=prepare_connection,
+            init=prepare,
             connection_class=_StatelessConnection,
-            server_settings=SERVER_SETTINGS,
+            server_settings=STARTUP_SETTINGS,
         )
 
         if check:
             async with pool.acquire(timeout=ACQUIRE_TIMEOUT_S):
                 pass  # the connection itself is the check
 
-        return cls(dsn, pool)
+        return cls(dsn, pool, sessions)
 
     def share(self, connections: int) -> Self:
         """The same database, for a user that may hold at most that many of the pool's connections."""
@@ -202,7 +203,7 @@ class Database:
         if not self._orm:
             from controller.store.core.orm import Orm  # noqa: PLC0415 - slow to import, and gateways need none
 
-            self._orm.append(Orm(self.dsn))
+            self._orm.append(Orm(self._sessions.connect))
         async with self._orm[0].session() as session:
             yield session
 
@@ -216,10 +217,12 @@ class Database:
             await connection.fetchval("select 1")
 
     async def listen_connection(self) -> "asyncpg.Connection[Any]":
-        """A dedicated connection, never pooled, for LISTEN and for the lease."""
-        return await asyncpg.connect(
-            self.dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
-        )
+        """A dedicated connection, never pooled, for LISTEN and for the lease.
+
+        Raises:
+            PoolerError: a pooler before the database does not keep sessions.
+        """
+        return await self._sessions.connect(again=True)
 
     async def abandon(self) -> None:
         """Drops all connections without a farewell, for which a server that hangs would be awaited."""
@@ -247,10 +250,3 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
         cancels.append(cancel)
         connection.terminate()
         raise
-
-
-def describe_dsn(dsn: str) -> str:
-    """The URL without its password, for logs and messages."""
-    parts = urlsplit(dsn)
-    where = parts.hostname or dict(parse_qsl(parts.query)).get("host", "local socket")
-    return f"{where}{parts.path}"

@@ -1,6 +1,6 @@
 """SQLAlchemy's sessions over the same database, for single rows; their errors are the driver's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,18 +11,14 @@ from sqlalchemy.exc import InterfaceError as OrmInterfaceError
 from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from controller.store.core.database import ACQUIRE_TIMEOUT_S, COMMAND_TIMEOUT_S, ORM_POOL_SIZE, SERVER_SETTINGS
+from controller.store.core.database import ORM_POOL_SIZE
+from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
 
 class Orm:
     """An engine with a pool of its own. It connects when a session first needs it."""
 
-    def __init__(self, dsn: str) -> None:
-        async def connect() -> "asyncpg.Connection[Any]":
-            return await asyncpg.connect(
-                dsn, timeout=ACQUIRE_TIMEOUT_S, command_timeout=COMMAND_TIMEOUT_S, server_settings=SERVER_SETTINGS
-            )
-
+    def __init__(self, connect: "Callable[[], Awaitable[asyncpg.Connection[Any]]]") -> None:
         self._engine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=connect,
