@@ -1,7 +1,8 @@
 """The client session to the agents' proxies, for logs and caches."""
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import aiohttp
@@ -14,6 +15,7 @@ from http1.liveness import notice_gone_hosts
 
 _CONNECT_S: Final = 5.0
 _KEPT_S: Final = 15.0  # idle connections; agents end them later
+Query = Mapping[str, str] | Sequence[tuple[str, str | float]]
 AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", aiohttp.ClientSession)
 
 
@@ -30,14 +32,29 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
         yield
 
 
-def url_of(source: LogSource, path: str) -> str:
-    """Where a proxy serves a path."""
-    return f"{'https' if source.certificate else 'http'}://{source.address}{path}"
+def ask(
+    session: aiohttp.ClientSession,
+    source: LogSource,
+    path: str,
+    params: Query,
+    *,
+    timeout: aiohttp.ClientTimeout,
+    method: str = "GET",
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    """A request to a proxy. It follows no redirect: an agent does not choose what the controller reads elsewhere.
 
-
-def accepted(source: LogSource) -> aiohttp.Fingerprint | bool:
-    """What a proxy must show: exactly the certificate that its agent has told."""
-    return aiohttp.Fingerprint(bytes.fromhex(source.certificate)) if source.certificate else True
+    A proxy with a certificate must show exactly the one that its agent has told.
+    """
+    certificate = source.certificate
+    return session.request(
+        method,
+        f"{'https' if certificate else 'http'}://{source.address}{path}",
+        params=params,
+        headers={"Authorization": f"Bearer {source.secret}"},
+        timeout=timeout,
+        ssl=aiohttp.Fingerprint(bytes.fromhex(certificate)) if certificate else True,
+        allow_redirects=False,
+    )
 
 
 def unreachable(source: LogSource) -> ApiError:

@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from controller.api.agent_proxies import AGENT_PROXIES, accepted, unreachable, url_of
+from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.log_access import check_log_access
@@ -62,13 +62,10 @@ async def _of_instance(request: web.Request, parameters: Parameters, emit: Emit)
         raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
     if not source.address:
         raise unreachable(source)
-    url = url_of(source, f"{PROXY_LOGS_PREFIX}/{instance}")
-    headers = {"Authorization": f"Bearer {source.secret}"}
+    path = f"{PROXY_LOGS_PREFIX}/{instance}"
     asked = query | ({} if tail is None else {"tail": str(tail)})
     try:
-        async with app[AGENT_PROXIES].get(
-            url, params=asked, headers=headers, timeout=_TIMEOUT, ssl=accepted(source)
-        ) as answer:
+        async with ask(app[AGENT_PROXIES], source, path, asked, timeout=_TIMEOUT) as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
             if answer.status != _OK:

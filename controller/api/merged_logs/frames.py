@@ -9,6 +9,9 @@ import orjson
 
 _REST_MAX_BYTES: Final = 131_072  # of a frame that has not ended; agents send shorter ones
 _HEAD_PARTS: Final = 4
+_MOST_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
+_MOST_POSITION: Final = 2**62
+_MOST_DIGITS: Final = 19
 
 
 class FrameError(Exception):
@@ -102,7 +105,7 @@ def _item(frame: bytes) -> Item:
             case b"L":
                 parts = frame[1:].split(b" ", _HEAD_PARTS - 1)
                 at_ms, exact, position, text = parts
-                return Line(text, int(at_ms), exact == b"1", int(position))
+                return Line(text, _number(at_ms, _MOST_MS), exact == b"1", _number(position, _MOST_POSITION))
             case b"C":
                 return CaughtUp()
             case b"E":
@@ -113,11 +116,22 @@ def _item(frame: bytes) -> Item:
         raise FrameError(f"not a frame: {frame[:80]!r}") from error
 
 
+def _number(digits: bytes, most: int) -> int:
+    """A number of a frame.
+
+    Raises:
+        ValueError: it is not one from 0 to `most`.
+    """
+    if not (digits.isdigit() and len(digits) <= _MOST_DIGITS and (number := int(digits)) <= most):
+        raise ValueError(f"not a number from 0 to {most}")
+    return number
+
+
 def _end(told: Any) -> End:
     reason, code, message, at_ms = (told.get(name) for name in ("reason", "exit_code", "message", "at_ms"))
     return End(
         reason if isinstance(reason, str) else None,
         code if isinstance(code, int) else None,
         message if isinstance(message, str) else "",
-        at_ms if isinstance(at_ms, int) else None,
+        at_ms if isinstance(at_ms, int) and 0 <= at_ms <= _MOST_MS else None,
     )

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import aiohttp
 
-from controller.api.agent_proxies import accepted, unreachable, url_of
+from controller.api.agent_proxies import ask, unreachable
 from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameReader, Item, Line, Note
 from controller.store.views.logs import InstanceLog
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
@@ -116,15 +116,12 @@ class LogReading:
         source = self.log.source
         if not source.address:
             return self._unreachable()
-        url = url_of(source, f"{PROXY_LOGS_PREFIX}/{self.log.instance}")
-        headers = {"Authorization": f"Bearer {source.secret}"}
+        path = f"{PROXY_LOGS_PREFIX}/{self.log.instance}"
         asked = {**query, "times": "1", "rank": str(self.log.rank)}
         if self._resumes:
             asked["epoch"] = str(self.log.epoch)
         async with asyncio.timeout(_HEAD_S) as limit:
-            async with session.get(
-                url, params=asked, headers=headers, timeout=_TIMEOUT, ssl=accepted(source)
-            ) as answer:
+            async with ask(session, source, path, asked, timeout=_TIMEOUT) as answer:
                 limit.reschedule(None)
                 return await self._relay(answer)
 

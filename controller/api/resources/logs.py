@@ -6,7 +6,7 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from controller.api.agent_proxies import AGENT_PROXIES, accepted, unreachable, url_of
+from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.key_share import KeyShare
@@ -54,14 +54,10 @@ async def get(request: web.Request) -> web.StreamResponse:
         raise unreachable(source)
     if any(name in parameters for name in _TIMED):
         return await _merged(request, parameters, DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False))
-    url = url_of(source, f"{PROXY_LOGS_PREFIX}/{instance}")
-    headers = {"Authorization": f"Bearer {source.secret}"}
-    session = request.app[AGENT_PROXIES]
+    path = f"{PROXY_LOGS_PREFIX}/{instance}"
     asked = query | ({} if rank is None else {"rank": str(rank)})
     try:
-        async with session.get(
-            url, params=asked, headers=headers, timeout=_FOLLOW_TIMEOUT, ssl=accepted(source)
-        ) as answer:
+        async with ask(request.app[AGENT_PROXIES], source, path, asked, timeout=_FOLLOW_TIMEOUT) as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
             if answer.status != _OK:

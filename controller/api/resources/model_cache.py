@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp import web
 from pydantic import ValidationError
 
-from controller.api.agent_proxies import AGENT_PROXIES, accepted, unreachable, url_of
+from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
@@ -46,12 +46,9 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
         source = await cache_source(connection, request.match_info["name"])
     if not source.address:
         raise unreachable(source)
-    session, headers = request.app[AGENT_PROXIES], {"Authorization": f"Bearer {source.secret}"}
-    url = url_of(source, PROXY_CACHE)
     try:
-        async with session.request(
-            method, url, params=query, headers=headers, timeout=_TIMEOUT, ssl=accepted(source)
-        ) as answer:
+        asked = ask(request.app[AGENT_PROXIES], source, PROXY_CACHE, query, timeout=_TIMEOUT, method=method)
+        async with asked as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(
                     409, "agent_too_old", f"the agent of worker {source.worker!r} keeps no cache; upgrade it"

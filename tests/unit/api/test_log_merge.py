@@ -13,6 +13,7 @@ from controller.api.merged_logs import source
 from controller.api.merged_logs.frames import Line
 from controller.api.merged_logs.merge import Merge, Told
 from controller.api.merged_logs.source import HELD_BYTES, LogReading
+from controller.api.merged_logs.texts import Write, as_json, as_text
 from controller.store.views.instances import LogSource
 from controller.store.views.logs import DeploymentLogs, InstanceLog
 from schemas.wire import TIMED_LOG
@@ -20,6 +21,13 @@ from support.loopback import listening
 
 LIMIT_S = 20.0
 LONG = 60_000
+LIES = {  # numbers that no time and no position has
+    "lies-line": b"L%d 1 0 late\nC\n" % 10**17,
+    "lies-digits": b"L%b 1 0 late\nC\n" % (b"9" * 400),
+    "lies-before": b"L-99999999999999999 1 0 early\nC\n",
+    "lies-position": b"L1 1 %d far\nC\n" % 2**70,
+    "lies-end": b'L1 1 0 one\nC\nE{"exit_code": 0, "at_ms": 9007199254740993000}\n',
+}
 _NOTHING = DeploymentLogs((), lives=True)
 
 
@@ -44,6 +52,8 @@ class Agent:
                 for n in range(1000):
                     await response.write(b"L%d 1 %d %b\n" % (n, n * LONG, b"x" * LONG))
                     self.sent_bytes += LONG
+            case "lies":
+                await response.write(LIES[request.match_info["instance"]])
             case _:
                 await response.write(b'L1 1 0 one\nC\nE{"exit_code": 0}\n')
         return response
@@ -132,3 +142,16 @@ async def test_restarts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
         await merge.run([log_of("ends", address)])
         assert epochs == list(range(1, 31)), "each start once"
         assert len(merge._readings) <= 2
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("form", [as_json, as_text(names=True, ranks=True, timestamps=True)], ids=["json", "text"])
+async def test_numbers_that_no_log_has_end_that_log_alone(lie: str, form: Write) -> None:
+    written: list[bytes] = []
+
+    async def emit(told: list[Told]) -> None:
+        written.append(form(told))
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        await Merge(session, {}, emit).run([log_of(lie, address), log_of("ends", address)])
+    assert b"one" in b"".join(written)
