@@ -85,6 +85,8 @@ class Door:
         yielding = self._connections.admit(record)
         if yielding is not None:
             self.close(yielding, "bound")
+        if yielding is record:  # a handshake that does not begin has no end that would be told
+            self.lost(record)
         if self._sweeper.due == math.inf:
             self._now = asyncio.get_running_loop().time  # to ask for the running loop is a system call each time
             self._sweeper.start()

@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,32 @@ _OF_THE_HOST: Final = tuple(
     Path(place)
     for place in ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
 )
+_OF_A_CONTROLLER: Final = "client.env"  # in its data folder
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedPlaces:
+    """What gives power over the host or the cluster to all that see it: credentials, and Docker's socket.
+
+    Attributes:
+        places: of this agent.
+        open: a folder within them that engines may read: the cache of models.
+    """
+
+    places: Collection[Path] = ()
+    open: Path | None = None
+
+    def first_of(self, paths: Iterable[str]) -> str:
+        """The first path that is in a closed place or holds one; empty: there is none. Blocks."""
+        return next((path for path in paths if self._shows(Path(os.path.realpath(path)))), "")
+
+    def _shows(self, real: Path) -> bool:
+        if self.open is not None and real.is_relative_to(os.path.realpath(self.open)):
+            return False
+        closed = [Path(os.path.realpath(place)) for place in self.places]
+        if any(real.is_relative_to(place) or place.is_relative_to(real) for place in closed):
+            return True
+        return any(os.path.isfile(folder / _OF_A_CONTROLLER) for folder in (real, *real.parents))  # noqa: PTH113 - it raises
 
 
 def refused_model(models: tuple[str, ...]) -> str:
@@ -20,17 +47,20 @@ def refused_model(models: tuple[str, ...]) -> str:
     return next((model for model in models if _is_of_the_host(Path(os.path.realpath(model)))), "")
 
 
-def linked_folders(models: tuple[str, ...]) -> tuple[str, ...]:
+def linked_folders(models: tuple[str, ...], closed: ClosedPlaces = ClosedPlaces()) -> tuple[str, ...]:
     """The folders outside of models in which files lie that links within them name, as in a cache of the hub.
 
-    Links that lead nowhere, or into the host's own folders, are left out. Blocks for a walk.
+    Links that lead nowhere, into the host's own folders, or into closed places are left out. Blocks for a walk.
     """
     found: dict[str, None] = {}
     for model in models:
         inside = os.path.realpath(model)
         for target in _targets(Path(model)):
-            if not target.is_relative_to(inside) and not _is_of_the_host(target.parent):
-                found[str(target.parent)] = None
+            folder = target.parent
+            if str(folder) in found or target.is_relative_to(inside) or _is_of_the_host(folder):
+                continue
+            if not closed.first_of([str(folder)]):
+                found[str(folder)] = None
             if len(found) >= _MOST_FOLDERS:
                 return tuple(found)
     return tuple(found)

@@ -16,7 +16,7 @@ from agent.containers.docker_engine import DockerAwayError, DockerEngine, Docker
 from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
-from agent.containers.model_folders import linked_folders, refused_model
+from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
 from agent.decide.containers import (
     Place,
     container_name,
@@ -137,6 +137,12 @@ class ContainerRuntime:
             raise AssertionError("the order has a container")
         if model := await asyncio.to_thread(refused_model, container.models):
             raise SpawnError(f"{model} is a folder of the host itself, which no container gets; move the model")
+        closed = ClosedPlaces((self._folders.data_dir, Path(engine.address.partition("://")[2])), self._cache_dir)
+        if path := await asyncio.to_thread(closed.first_of, (*container.models, *container.volumes)):
+            raise SpawnError(
+                f"{path} is, is in or holds a data folder of Gpuward or Docker's socket, which no container gets; "
+                "choose another folder"
+            )
         name = container_name(self.owner(), record.key)
         try:
             copy = await asyncio.to_thread(self._log_copy, record.key)
@@ -157,7 +163,7 @@ class ContainerRuntime:
                 await asyncio.to_thread(copy.say, network.why)
         image_id = str(image.get("Id") or container.image)
         place = await asyncio.to_thread(self._place, record, order, image_id, network=network.id, offline=offline)
-        linked = await asyncio.to_thread(linked_folders, container.models)
+        linked = await asyncio.to_thread(linked_folders, container.models, closed)
         place = replace(place, read=(*place.read, *linked))
 
         def config(init: bool) -> dict[str, Any]:

@@ -1,11 +1,23 @@
 """What a container may read beside its model: where links lead, but never the host's own folders."""
 
+import asyncio
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.containers.model_folders import linked_folders, refused_model
+from agent.containers.docker_engine import DockerEngine
+from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
+from agent.containers.runtime import ContainerRuntime
+from agent.errors import SpawnError
+from agent.journal import Journal
+from agent.process_records import ProcessRecord
+from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.folders import InstanceFolders
+from schemas.wire import ContainerOrder
+from support.standins.controller import start_order
 
 
 def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
@@ -35,3 +47,54 @@ def test_no_container_gets_a_folder_of_the_host_itself(model: str) -> None:
         pytest.skip("no usual /var/run here")
     assert refused_model(("/models/m", model)) == model
     assert refused_model(("/models/m", "/srv/etc")) == ""
+
+
+@pytest.mark.parametrize(
+    "place", ["agent", "agent/journal", "alias", "", "elsewhere", "elsewhere/tls", "docker.sock", "agent/../agent"]
+)
+def test_no_container_sees_credentials_or_dockers_socket(tmp_path: Path, place: str) -> None:
+    closed = lay_out(tmp_path)
+    asked = os.path.normpath(tmp_path / place) if place == "" else f"{tmp_path}/{place}"
+    assert closed.first_of(("/models/m", asked)) == asked
+
+
+@pytest.mark.parametrize("place", ["models/m", "agent-2", "agent/cache/m", "nothing"])
+def test_what_lies_beside_credentials_is_open(tmp_path: Path, place: str) -> None:
+    assert lay_out(tmp_path).first_of((f"{tmp_path}/{place}",)) == ""
+
+
+def test_links_into_closed_places_are_left_out(tmp_path: Path) -> None:
+    closed = lay_out(tmp_path)
+    (tmp_path / "agent" / "journal").write_text("credential")
+    (tmp_path / "models" / "m" / "config.json").symlink_to(tmp_path / "agent" / "journal")
+    assert linked_folders((f"{tmp_path}/models/m",), closed) == ()
+
+
+def lay_out(folder: Path) -> ClosedPlaces:
+    """An agent's data folder with a cache within, a controller's, and Docker's socket."""
+    for name in ("agent/cache/m", "agent-2", "models/m", "elsewhere/tls"):
+        (folder / name).mkdir(parents=True)
+    (folder / "elsewhere" / "client.env").touch()
+    (folder / "docker.sock").touch()
+    (folder / "alias").symlink_to(folder / "agent")
+    return ClosedPlaces((folder / "agent", folder / "docker.sock"), folder / "agent" / "cache")
+
+
+@pytest.mark.parametrize("given", [{"models": ("{}",)}, {"models": ("{}/journal",)}, {"volumes": {"{}": "/x:ro"}}])
+async def test_a_container_with_the_agents_folder_does_not_start(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Docker is not asked for anything before."""
+    own = str(tmp_path / "agent")
+    filled = json.loads(json.dumps(given).replace("{}", own))
+    order = start_order("run").model_copy(update={"container": ContainerOrder(image="a/b:1", **filled)})
+    record = ProcessRecord(instance="i", epoch=1, rank=0, state="starting", boot_id="b")
+    journal = Journal(Path(own))
+    try:
+        folders = InstanceFolders(Path(own))
+        runtime = ContainerRuntime(
+            DockerEngine(f"unix://{tmp_path}/docker.sock"), journal, folders, tmp_path / "cache", None,
+            EngineAccounts(None, journal, folders), lambda _uuid: None,
+        )  # fmt: skip
+        with pytest.raises(SpawnError, match="data folder of Gpuward"):
+            await runtime.start(record, order, lambda *_: None, given_up=asyncio.Event(), tell=lambda _: None)
+    finally:
+        journal.close()

@@ -13,7 +13,7 @@ import uvloop
 from aiohttp import web
 
 from http1.client_connection import ClientConnection
-from http1.connections import Limits
+from http1.connections import Connection, Limits
 from http1.door import Door
 from http1.handler import DROPPED, Handler
 from http1.head import RequestHead, ResponseHead, request_bytes
@@ -165,6 +165,30 @@ async def test_handshakes_count_against_the_bounds(certificate: ServedCertificat
         assert served.closed.count("bound") >= 8
         for _, writer in held:
             writer.close()
+
+
+async def test_what_is_refused_at_the_bound_leaves_nothing_behind(certificate: ServedCertificate) -> None:
+    async with Served(certificate, Limits(2, 2, 2)).run() as served:
+        for _ in range(2):  # agents' connections, of which none gives way
+            busy = Connection("10.0.0.1", 0.0)
+            assert served.door.admit(Busy(busy))
+            assert served.door.admit_request(busy, body=False, agent=True) is None
+        for _ in range(20):
+            assert await raw(served.server.port, b"") == b""
+        assert len(served.door) == 2
+        assert len(served.door._of) == 2
+        for busy in list(served.door._of):
+            served.door.lost(busy)
+
+
+class Busy:
+    """A connection whose request is being answered."""
+
+    def __init__(self, record: Connection) -> None:
+        self.record = record
+
+    def shut(self, *, late_head: bool) -> None:
+        raise AssertionError(late_head)
 
 
 async def test_a_garbled_handshake_is_counted_and_ends(certificate: ServedCertificate) -> None:
