@@ -70,9 +70,15 @@ SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 
+def _as_specs_ask(shape: dict[str, Any]) -> dict[str, Any]:
+    """Only of what is named can all be wanted."""
+    all_gpus, all_workers = shape["all_gpus"] and bool(shape["gpus"]), shape["all_workers"] and bool(shape["workers"])
+    return {**shape, "all_gpus": all_gpus, "all_workers": all_workers}
+
+
 @st.composite
 def asks(draw: st.DrawFn) -> list[Ask]:
     """Series of equal asks, as from the replicas of several deployments."""
     runs = draw(st.lists(st.tuples(SHAPES, st.integers(1, 6)), min_size=1, max_size=4))
-    shapes = [shape for shape, count in runs for _ in range(count)]
+    shapes = [_as_specs_ask(shape) for shape, count in runs for _ in range(count)]
     return [Ask(instance=f"i{n}", **shape) for n, shape in enumerate(shapes)]
