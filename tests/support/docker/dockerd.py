@@ -25,15 +25,22 @@ while [ -e {calls}-held ]; do sleep 0.1; done
 
 
 class Dockerd:
-    """One engine. `toolkit`: it finds a false NVIDIA hook, which only writes down how it is called."""
+    """One engine.
 
-    def __init__(self, folder: Path, *, toolkit: bool = True, bridge: bool = True) -> None:
+    `toolkit`: it finds a false NVIDIA hook, which only writes down how it is called. `storage`: drivers for its images,
+    of which it takes the first that works here.
+    """
+
+    def __init__(
+        self, folder: Path, *, toolkit: bool = True, bridge: bool = True, storage: tuple[str, ...] = ("vfs",)
+    ) -> None:
         self.folder = folder
         self.socket = folder / "d.sock"
         self.address = f"unix://{self.socket}"
         self.calls = folder / "hook-calls"
         self._toolkit = toolkit
         self._bridge = bridge
+        self._storage = storage
         self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
@@ -63,6 +70,16 @@ class Dockerd:
         Raises:
             RuntimeError: it ends, or does not answer; the message is its last line.
         """
+        for driver in self._storage[:-1]:
+            try:
+                self._start(driver)
+            except RuntimeError:
+                continue
+            self._storage = (driver,)
+            return
+        self._start(self._storage[-1])
+
+    def _start(self, storage: str) -> None:
         options = [] if self._bridge else ["--iptables=false", "--bridge=none", "--ip-masq=false"]
         environment = self.environment()
         found = shutil.which("dockerd", path=str(ENGINE / "root/usr/sbin"))
@@ -71,7 +88,7 @@ class Dockerd:
         with (self.folder / "dockerd.log").open("ab") as output:
             self._process = subprocess.Popen(
                 [
-                    *(found, "--storage-driver", "vfs", "--live-restore"),
+                    *(found, "--storage-driver", storage, "--live-restore"),
                     *("--data-root", str(self.folder / "D"), "--exec-root", str(self.folder / "R")),
                     *("-p", str(self.folder / "pid"), "-H", self.address, *options),
                 ],
