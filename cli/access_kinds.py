@@ -7,13 +7,15 @@ from cli.formatting import age, or_dash
 from cli.kind import Column, Kind
 
 if TYPE_CHECKING:  # slow to import
-    from schemas.api.access import KeyView, TokenView
+    from schemas.api.access import KeyView, SecretView, TokenView
 
 
 def _key_state(key: "KeyView", now: datetime) -> str:
     if key.revoked_at:
         return "revoked"
-    return "expired" if key.expires_at is not None and key.expires_at <= now else "open"
+    if key.expires_at is not None and key.expires_at <= now:
+        return "expired"
+    return "rotated" if key.rotated_to else "open"
 
 
 def _key_limits(key: "KeyView") -> str:
@@ -36,6 +38,16 @@ def _token_state(view: "TokenView", now: datetime) -> str:
     return state if view.max_uses == 1 else f"{state}, {view.uses} of {view.max_uses} hosts joined"
 
 
+def _secret_scope(secret: "SecretView", _now: datetime) -> str:
+    return ",".join([*(secret.deployments or ["all"]), *(["role:admin"] if secret.admins_only else [])])
+
+
+def _secret_state(secret: "SecretView", _now: datetime) -> str:
+    if not secret.readable:
+        return "unreadable: no key"
+    return "encrypted" if secret.encrypted else "not encrypted"
+
+
 KEYS: Final = Kind(
     "key",
     "keys",
@@ -49,6 +61,7 @@ KEYS: Final = Kind(
         Column("MODELS", lambda k, _: ",".join(k.models) or "all", rank=3),
         Column("LIMITS", lambda k, _: or_dash(_key_limits(k)), rank=4),
         Column("EXPIRES", _key_expires, rank=1),
+        Column("USED", lambda k, now: f"{age(k.used_at, now)} ago" if k.used_at else "never", rank=5),
     ),
     by_name=False,
 )
@@ -61,6 +74,20 @@ TOKENS: Final = Kind(
         Column("STATE", _token_state),
         Column("AGE", lambda t, now: age(t.created_at, now)),
         Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+    ),
+    by_name=False,
+)
+SECRETS: Final = Kind(
+    "secret",
+    "secrets",
+    "SecretView",
+    (
+        Column("NAME", lambda s, _: s.name),
+        Column("FOR", _secret_scope),
+        Column("STATE", _secret_state),
+        Column("KEY", lambda s, _: or_dash(s.key_id), rank=2),
+        Column("SET", lambda s, now: age(s.updated_at, now), rank=1),
+        Column("USED", lambda s, now: age(s.used_at, now) if s.used_at else "-", rank=3),
     ),
     by_name=False,
 )

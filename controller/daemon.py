@@ -36,9 +36,11 @@ from controller.runtime.lease import Lease, expire_lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
+from controller.secrets_key import drop_old_keys, open_keys, protect_secrets, renew_key
 from controller.serving_tls import ServingTls, ServingTlsError, serving_tls
 from controller.settings import ControllerSettings
 from controller.store.access.key_reads import KEY_PREFIX, Principal, hash_secret
+from controller.store.access.secret_keys import SecretKeys, SecretsKeyError
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError, why_outdated
@@ -143,13 +145,16 @@ async def run_controller(
                 log.info("stopped before the database was open")
                 return 0
             local_keys = {} if local_key is None else {hash_secret(local_key): _LOCAL}
-            await _Controller(settings, database, local_keys, gateway_log, tls).run(stop, on_ready)
+            keys = await asyncio.to_thread(open_keys, settings)
+            await protect_secrets(database, keys)
+            await _Controller(settings, database, local_keys, gateway_log, tls, keys).run(stop, on_ready)
     except (
         ControllerError,
         CannotOpenError,
         EmbeddedPostgresError,
         DatabaseUrlError,
         SchemaTooNewError,
+        SecretsKeyError,
         ServingTlsError,
     ) as error:
         log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
@@ -176,6 +181,7 @@ class _Controller:
         local_keys: Mapping[bytes, Principal],
         gateway_log: Path | None,
         tls: ServingTls | None,
+        keys: SecretKeys,
     ) -> None:
         self._settings = settings
         self._tls = tls
@@ -216,7 +222,7 @@ class _Controller:
             database,
             clock,
             instance_id=holder,
-            secrets=lambda names: resolve_secrets(database, names),
+            secrets=lambda names: resolve_secrets(database, names, keys),
             images=settings.engine_images,
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
@@ -229,7 +235,7 @@ class _Controller:
         self._lag = LoopLag(clock)
         metrics.loop_lag(self._lag.seconds)
         self._leading = Leading(
-            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds
+            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds, keys=keys
         )
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._app = build_app(
@@ -261,6 +267,9 @@ class _Controller:
                 ),
                 local_keys=local_keys,
                 authority=None if tls is None else tls.known_authority(),
+                secret_keys=keys,
+                renew_secrets_key=partial(renew_key, settings, keys),
+                drop_old_secrets_keys=partial(drop_old_keys, settings, keys),
             ),
             more_routes=self._hub.routes(),
         )

@@ -26,6 +26,7 @@ from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.core.notify import GONE, parse_gone
@@ -67,7 +68,9 @@ class Leading:
         healthy_for_s: Callable[[], float],
         *,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
+        self._keys = keys
         self._database = database
         self._clock = clock
         self._metrics = metrics
@@ -92,6 +95,7 @@ class Leading:
             self._settings,
             healthy_for_s=self._healthy_for_s,
             loop_lag_s=self._loop_lag_s,
+            keys=self._keys,
         )
         try:
             with acting("leader"):
@@ -114,6 +118,7 @@ class _Term:
         *,
         healthy_for_s: Callable[[], float],
         loop_lag_s: Callable[[], float],
+        keys: SecretKeys,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -161,7 +166,14 @@ class _Term:
         self._services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "samples": lambda: watch.run(clock, self._policies.add),
             "demand": lambda: self._demand.run(clock, self._scaling.add),
-            "webhooks": Webhooks(database, term, clock, quote_logs=settings.viewers_read_logs).run,
+            "webhooks": Webhooks(
+                database,
+                term,
+                clock,
+                quote_logs=settings.viewers_read_logs,
+                keys=keys,
+                may_reach=settings.webhooks_may_reach,
+            ).run,
             "housekeeping": Housekeeping(
                 database,
                 term,

@@ -69,6 +69,8 @@ class ControllerSettings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     data_dir: Path = Field(default_factory=default_data_dir)
     database_url: SecretStr | None = None  # None: the embedded server in the data folder
+    secrets_key_file: Path | None = None  # keys that encrypt secrets, in base64, a line each; the first one encrypts
+    secrets_key: SecretStr | None = None  # the same keys, with commas, in place of the file
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     lease_ttl_s: Positive = 10.0
@@ -98,6 +100,10 @@ class ControllerSettings(BaseSettings):
     trusted_proxy: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = ()
+    # Networks that webhooks may reach though they are not public, such as 10.1.2.0/24.
+    webhooks_may_reach: Annotated[
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+    ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
     gpu_hour_prices: Annotated[dict[str, Decimal], NoDecode, BeforeValidator(_prices)] = {}  # by words of a GPU's model
     currency: str = Field("", validate_default=True)  # of the prices
@@ -120,6 +126,13 @@ class ControllerSettings(BaseSettings):
             return value
         what = "must be three capital letters" if value else "is required with gpu_hour_prices"
         raise ValueError(f"{what}; set GPUWARD_CURRENCY, for example to EUR")
+
+    @field_validator("secrets_key")
+    @classmethod
+    def _one_source(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and info.data.get("secrets_key_file") is not None:
+            raise ValueError("is set, and secrets_key_file too; set one of them")
+        return value
 
     @property
     def prices(self) -> GpuPrices:

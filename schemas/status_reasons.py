@@ -384,6 +384,14 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "token_revoked": ReasonText("A join token was revoked.", _NONE),
     "secret_set": ReasonText("A secret was set. Its value is told nowhere.", _NONE),
     "secret_deleted": ReasonText("A secret was deleted. Running processes keep its value.", _NONE),
+    "secrets_unreadable": ReasonText(
+        "This controller does not have the key of stored secrets, so starts that need them are refused.",
+        "Add their key to `GPUWARD_SECRETS_KEY_FILE`, or set them again; `gpuward secret list` names them.",
+    ),
+    "key_expires": ReasonText(
+        "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."
+    ),
+    "key_rotated": ReasonText("An API key got a successor, and expires after the overlap.", _NONE),
 }
 
 CONTROLLERS: Final[Mapping[str, ReasonText]] = {

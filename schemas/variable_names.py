@@ -69,6 +69,8 @@ VARIABLES: Final = frozenset(
         "GPUWARD_ROLLUP_EVERY_S",
         "GPUWARD_ROTATE_CREDENTIALS_DAYS",
         "GPUWARD_SAMPLE_EVERY_S",
+        "GPUWARD_SECRETS_KEY",
+        "GPUWARD_SECRETS_KEY_FILE",
         "GPUWARD_TLS_CA",
         "GPUWARD_TLS_CERT",
         "GPUWARD_TLS_KEY",
@@ -76,5 +78,6 @@ VARIABLES: Final = frozenset(
         "GPUWARD_UNREACHABLE_AFTER_S",
         "GPUWARD_URL",
         "GPUWARD_VIEWERS_READ_LOGS",
+        "GPUWARD_WEBHOOKS_MAY_REACH",
     }
 )

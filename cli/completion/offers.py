@@ -96,6 +96,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "gateway forget": Verb(("gateways",)),
     "key update": Verb(("keys",)),
     "key revoke": Verb(("keys",)),
+    "key rotate": Verb(("keys",)),
     "join-token revoke": Verb(("tokens",)),
 }
 

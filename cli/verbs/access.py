@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
-from cli.access_kinds import KEYS, TOKENS
+from cli.access_kinds import KEYS, SECRETS, TOKENS
 from cli.api import path_of
-from cli.errors import UsageError
+from cli.errors import CliError, UsageError
 from cli.kind import Kind
 from cli.list_output import ListOutputOption, Output
 from cli.output import Format
@@ -27,9 +27,12 @@ app.add_typer(secret, name="secret")
 
 ROLES: Final = get_args(Role)
 _DEFAULT_EXPIRY_S: Final = 3600.0
+_DEFAULT_OVERLAP_S: Final = 86_400.0
 _MAX_SECRET: Final = 64 * 1024
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id, as `list` prints it.")]
 _NO_LIMIT: Final = "none"
+_ALL: Final = "all"
+_ROLE: Final = "role:"
 ModelsOption = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +52,16 @@ def _expiry(text: str) -> str:
 ExpiresOption = Annotated[
     str | None,
     typer.Option("--expires", parser=_expiry, metavar="DURATION", help="Time until the key expires, such as 30d."),
+]
+ForOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--for",
+        metavar="PATTERN",
+        help="Deployments that may use it, such as `team-a-*`; `role:admin`: only administrators may write it into a "
+        "deployment; `all`: no limit. May be given several times.",
+        show_default="all, at first",
+    ),
 ]
 SecretArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 
@@ -174,6 +187,33 @@ def list_keys(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> No
     _list(ctx, KEYS, output)
 
 
+@key.command("rotate")
+def rotate_key(
+    ctx: typer.Context,
+    key_id: IdArgument,
+    overlap_s: Annotated[
+        float,
+        typer.Option(
+            "--overlap",
+            parser=parse_seconds,
+            metavar="DURATION",
+            show_default="24h",
+            help="Time for which both keys are valid.",
+        ),
+    ] = _DEFAULT_OVERLAP_S,
+    expires: ExpiresOption = None,
+) -> None:
+    """Create a key with the same role, limits and name, and print it. The old one expires after the overlap."""
+
+    async def work(api: "Api") -> None:
+        body: dict[str, object] = {"overlap_s": overlap_s}
+        if expires is not None:
+            body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
+        print((await api.post(path_of(KEYS.plural, key_id, "rotate"), body))["key"])
+
+    run(ctx, work)
+
+
 @key.command("revoke")
 def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
     """Revoke a key. It is refused within a second, and its open watches and logs end."""
@@ -181,12 +221,49 @@ def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
 
 
 @secret.command("set")
-def set_secret(ctx: typer.Context, name: SecretArgument) -> None:
-    """Store a secret, read from stdin. A newline at its end is removed."""
+def set_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
+    """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
 
     async def work(api: "Api") -> None:
-        await api.put(path_of("secrets", name), {"value": _read_secret()})
+        limits = _scope(scope)
+        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **limits})
         print(f"secret/{name} set")
+
+    run(ctx, work)
+
+
+@secret.command("scope")
+def scope_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
+    """Change which deployments may use a secret. Running instances keep it; new starts out of its scope are refused."""
+
+    async def work(api: "Api") -> None:
+        limits = _scope(scope)
+        if not limits:
+            raise UsageError("nothing to change; give --for, such as --for 'chat-*', or --for all")
+        await api.patch(path_of(SECRETS.plural, name), limits)
+        print(f"secret/{name} changed")
+
+    run(ctx, work)
+
+
+@secret.command("list")
+def list_secrets(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
+    """List secrets, without their values: what they are for, and whether this controller can read them."""
+    _list(ctx, SECRETS, output)
+
+
+@secret.command("rotate-key")
+def rotate_secrets_key(ctx: typer.Context) -> None:
+    """Encrypt all secrets under a new key: one that the controller makes, or the first one of its setting."""
+
+    async def work(api: "Api") -> None:
+        done = await api.post(path_of(SECRETS.plural, "rotate-key"), {})
+        print(f"{done['encrypted']} secrets encrypted under key {done['key_id']}")
+        if done["unreadable"]:
+            raise CliError(
+                f"secrets that no key of this controller opens: {', '.join(done['unreadable'])}; "
+                "add their key to its setting, or set them again"
+            )
 
     run(ctx, work)
 
@@ -195,6 +272,22 @@ def set_secret(ctx: typer.Context, name: SecretArgument) -> None:
 def delete_secret(ctx: typer.Context, name: SecretArgument) -> None:
     """Delete a secret. Running instances keep its value; new starts that need it are refused."""
     delete(ctx, ("secrets", name), f"secret/{name} deleted")
+
+
+def _scope(given: list[str] | None) -> dict[str, object]:
+    """The fields of a body for what a secret is for; none: the scope stays."""
+    words = [word.strip() for text in given or () for word in text.split(",") if word.strip()]
+    if given is None or not given:
+        return {}
+    if not words:
+        raise UsageError("--for: names nothing; write for example 'chat-*', role:admin, or all")
+    roles = {word.removeprefix(_ROLE) for word in words if word.startswith(_ROLE)}
+    if unknown := roles - {"admin", "operator"}:
+        raise UsageError(f"--for: role {min(unknown)[:40]!r} writes no deployments; write role:admin or role:operator")
+    globs = [word for word in words if not word.startswith(_ROLE)]
+    if _ALL in globs and len(globs) > 1:
+        raise UsageError("--for: all stands beside patterns; write one or the other")
+    return {"deployments": [] if globs == [_ALL] else globs, "admins_only": roles == {"admin"}}
 
 
 def _list(ctx: typer.Context, kind: Kind, output: Output) -> None:

@@ -15,6 +15,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.key_reads import Principal
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.connections import limits_for
@@ -64,6 +65,10 @@ class ApiContext:
         prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
         authority: that agents learn when they join; None: the controller speaks no TLS, or all systems know its own.
+        secret_keys: encrypt secrets.
+        renew_secrets_key: makes a new key the present one where this controller makes it itself, else reads the keys
+            again.
+        drop_old_secrets_keys: keeps the present one alone, likewise.
     """
 
     database: Database
@@ -85,6 +90,9 @@ class ApiContext:
     prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
     authority: KnownAuthority | None = None
+    secret_keys: SecretKeys = NO_KEYS
+    renew_secrets_key: Callable[[], None] = lambda: None
+    drop_old_secrets_keys: Callable[[], None] = lambda: None
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

@@ -13,11 +13,14 @@ from controller.engines.base import SpecError
 from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
 from controller.runtime.database import is_database_trouble, is_unstorable_text
+from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.refusals import (
+    AlreadyRotatedError,
     ChangedMeanwhileError,
     GenerationConflictError,
     InUseError,
     LastAdminKeyError,
+    NoSecretsKeyError,
     NotFoundError,
     NothingToUndoError,
     NotRollingError,
@@ -50,6 +53,9 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NothingToUndoError, 409, "nothing_to_undo"),
     (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
+    (AlreadyRotatedError, 409, "already_rotated"),
+    (NoSecretsKeyError, 409, "no_secrets_key"),
+    (SecretsKeyError, 409, "no_secrets_key"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
     (TooManyOfKeyError, 429, "too_many_watches"),

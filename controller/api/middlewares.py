@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from controller.api.callers import caller_of
-from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, PRINCIPAL
+from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, KEYS, PRINCIPAL
 from controller.api.errors import (
     DATABASE_UNAVAILABLE,
     ApiError,
@@ -130,7 +130,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request[PRINCIPAL] = principal
-    acts = acting(f"key:{principal.name}", request[REQUEST_ID])
+    request.app[KEYS].note_use(principal)
+    acts = acting(f"key:{principal.name}", request[REQUEST_ID], role=principal.role)
     with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
         return await handler(request)
 

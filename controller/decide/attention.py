@@ -46,6 +46,7 @@ def find_attention(facts: AttentionFacts) -> list[AttentionEntry]:
         *map(_of_deployment, facts.deployments),
         *_of_idle(facts.idle),
         *_of_gpus(facts.gpus),
+        *_of_access(facts),
     ]
     return sorted(
         entries, key=lambda e: (_SEVERITIES[e.severity], _CAUSES[e.cause], e.since or _NEVER, e.object.name, e.code)
@@ -190,6 +191,17 @@ def _of_gpus(gpus: Sequence[SickGpu]) -> Iterator[AttentionEntry]:
             _sentences(first.reason, _instances_text(held)), count=len(some), subjects=subjects,
             since=_oldest(one.since for one in some),
         )  # fmt: skip
+
+
+def _of_access(facts: AttentionFacts) -> Iterator[AttentionEntry]:
+    if n := facts.unreadable_secrets:
+        title = "a secret cannot be read" if n == 1 else f"{n} secrets cannot be read"
+        yield _entry("error", "secrets", "secrets_unreadable", _CLUSTER, title, count=n)
+    if facts.keys:
+        first, n = facts.keys[0], len(facts.keys)
+        title = f"API key {first.name} expires soon" if n == 1 else f"{n} API keys expire soon"
+        message = f"API key {first.name} ({first.id}) expires at {first.expires_at:%Y-%m-%d %H:%M} UTC."
+        yield _entry("notice", "keys", "key_expires", _CLUSTER, title, message, count=n)
 
 
 def _entry(

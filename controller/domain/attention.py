@@ -86,6 +86,15 @@ class SickGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiringKey:
+    """An API key that ends soon."""
+
+    id: str
+    name: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Everything at one moment.
 
@@ -94,6 +103,8 @@ class AttentionFacts:
         leaderless_since: the last renewal of the lease; None with `leader`: there is a leader.
         leader: whether a controller leads.
         violations: the broken rows of the ledger, in words.
+        unreadable_secrets: how many secrets no key of this controller opens.
+        keys: that expire soon, the first one first.
     """
 
     at: datetime
@@ -105,3 +116,5 @@ class AttentionFacts:
     deployments: Sequence[TroubledDeployment] = ()
     idle: Sequence[IdleInstance] = ()
     gpus: Sequence[SickGpu] = field(default=())
+    unreadable_secrets: int = 0
+    keys: Sequence[ExpiringKey] = ()

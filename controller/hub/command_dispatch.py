@@ -15,6 +15,7 @@ from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
@@ -24,7 +25,7 @@ from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder
 
 log = structlog.get_logger(__name__)
 
-Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, str]]]
+Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, StoredSecret]]]
 
 _BESIDE: Final = ("env_secrets", "default_image")  # what stands beside the order in a stored command
 LIMIT: Final = 256  # commands for one worker at a time
@@ -146,7 +147,7 @@ class CommandDispatcher:
                 session.strays[key] = now
                 session.send(stop_stray_command(*key, term))
 
-    async def _resolve(self, due: Iterable[DueCommand]) -> dict[str, str]:
+    async def _resolve(self, due: Iterable[DueCommand]) -> dict[str, StoredSecret]:
         names = {name for command in due for name in _secret_names(command).values()}
         return await self._secrets(sorted(names)) if names else {}
 
@@ -173,30 +174,38 @@ def _secret_names(command: DueCommand) -> dict[str, str]:
     return names if isinstance(names, dict) else {}
 
 
+def _deployment_of(command: DueCommand) -> str:
+    return str(command.payload.get("deployment", ""))
+
+
 def compose(
-    command: DueCommand, term: int, secrets: Mapping[str, str], images: Mapping[str, str] | None = None
+    command: DueCommand, term: int, secrets: Mapping[str, StoredSecret], images: Mapping[str, str] | None = None
 ) -> Command:
     """The message for a command.
 
     Args:
         command: the open command.
         term: the leader's term.
-        secrets: values by name.
+        secrets: by name.
         images: images of engines that differ from the default ones, by engine.
 
     Raises:
-        CommandNotSendableError: a secret is missing, the stored payload is invalid, or the agent knows no containers.
+        CommandNotSendableError: a secret is missing, unreadable or not for this deployment, the stored payload is
+            invalid, or the agent knows no containers.
     """
     names = _secret_names(command)
     missing = sorted({name for name in names.values() if name not in secrets})
     if missing:
         name = missing[0]
         raise CommandNotSendableError(f"secret {name!r} does not exist; set it with: gpuward secret set {name}")
+    for name in sorted(set(names.values())):
+        if problem := secrets[name].problem or secrets[name].scope.refusal(name, _deployment_of(command), ""):
+            raise CommandNotSendableError(problem)
     try:
         start, stop = None, None
         if command.verb == "start":
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
-            env = {**plain.get("env", {}), **{variable: secrets[name] for variable, name in names.items()}}
+            env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
             start = _in_container(
                 command, StartOrder.model_validate({**plain, "env": env, "secret_env": tuple(names)}), images or {}
             )

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,10 +18,12 @@ import structlog
 import tenacity
 
 from controller.domain.quoted_lines import shown_json
+from controller.leader.webhook_targets import Network, judging_sockets
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
 from http1.client import BoundedConnector
@@ -79,8 +82,22 @@ class Webhooks:
         settings: WebhookSettings | None = None,
         *,
         quote_logs: bool = False,
+        keys: SecretKeys = NO_KEYS,
+        may_reach: Sequence[Network] = (),
     ) -> None:
-        """`quote_logs`: messages keep the lines of logs that they quote."""
+        """A service of one term.
+
+        Args:
+            database: where messages wait.
+            term: the leader's.
+            clock: for waits and time stamps.
+            settings: of attempts; None: the usual ones.
+            quote_logs: messages keep the lines of logs that they quote.
+            keys: open the signing secrets.
+            may_reach: networks that are reached though they are not public.
+        """
+        self._keys = keys
+        self._may_reach = may_reach
         self._database = database
         self._term = term
         self._clock = clock
@@ -88,14 +105,21 @@ class Webhooks:
         self._quote_logs = quote_logs
         self._under_way: set[str] = set()
 
+    def http(self) -> aiohttp.ClientSession:
+        """A session that connects to addresses that were judged, and to no proxy."""
+        connector = BoundedConnector(socket_factory=judging_sockets(self._may_reach), use_dns_cache=False)
+        return aiohttp.ClientSession(connector=connector, trust_env=False)
+
     async def run(self) -> None:
         """Runs until cancelled; a message that failed is sent again by a later attempt."""
-        async with aiohttp.ClientSession(connector=BoundedConnector()) as http, asyncio.TaskGroup() as group:
+        async with self.http() as http, asyncio.TaskGroup() as group:
             while True:
                 try:
                     async with self._database.connection() as connection:
                         free = _AT_ONCE - len(self._under_way)
-                        due = await read_due(connection, but=self._under_way, limit=free) if free else []
+                        due = (
+                            await read_due(connection, but=self._under_way, limit=free, keys=self._keys) if free else []
+                        )
                 except DATABASE_ERRORS as error:
                     log.warning("webhooks could not be read", error=str(error) or type(error).__name__)
                     due = []
@@ -145,6 +169,8 @@ class Webhooks:
         return (doubling + tenacity.wait_random(0, first_s / 4))(tried)
 
     async def _post(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
+        if delivery.key_problem:
+            raise DeliveryError(delivery.key_problem)
         if delivery.key is None:
             raise DeliveryError(
                 f"secret {delivery.secret!r} not found; set it with `gpuward secret set {delivery.secret}`"

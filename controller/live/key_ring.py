@@ -5,6 +5,7 @@ Unknown keys are looked up together, a batch at a time, so that a flood of wrong
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -24,6 +25,7 @@ from controller.store.access.key_reads import (
     read_keys,
     session_credential,
 )
+from controller.store.access.key_use import NOTED_EVERY_S, note_use
 
 __all__ = ["KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
 
@@ -76,6 +78,8 @@ class KeyRing:
         self._away = False
         self._changed = False
         self._wake = asyncio.Event()
+        self._used: set[str] = set()  # ids of keys, to be noted
+        self._noted_s = -math.inf
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -133,6 +137,19 @@ class KeyRing:
             return self._local.get(digest)
         return self._known.get(digest) or self._local.get(digest)
 
+    def note_use(self, principal: Principal) -> None:
+        """Notes that its key was used just now; it is written with others, once a minute."""
+        if len(self._used) < MAX_UNKNOWN and principal not in self._local.values():
+            self._used.add(principal.key_id)
+
+    async def _write_use(self, connection: Any) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if not self._used or now_s - self._noted_s < NOTED_EVERY_S:
+            return
+        self._noted_s, used, self._used = now_s, self._used, set()
+        async with asyncio.timeout(_READ_LIMIT_S):
+            await note_use(connection, used)
+
     def _has_expired(self, digest: bytes) -> bool:
         ends_at = self._ends_at.get(digest)
         return ends_at is not None and asyncio.get_running_loop().time() >= ends_at
@@ -187,6 +204,7 @@ class KeyRing:
             self._changed = True
             while True:
                 await self._refresh(connection)
+                await self._write_use(connection)
                 if self._unknown:
                     await self._read_unknown(connection)
                 await asyncio.sleep(SPACING_S)

@@ -56,6 +56,10 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "and models are served by the gateways that reach it",
         "gateway_processes": "Processes of the gateway that it runs; about one for each core that requests may use",
         "gateway_secret": "By which it believes what a gateway on another host says of clients; both need the same",
+        "secrets_key_file": "File with the keys that encrypt secrets, in base64, one a line: the first one encrypts, "
+        "all decrypt; see [Access](access.md)",
+        "secrets_key": "The same keys, separated by commas, in place of the file",
+        "webhooks_may_reach": "Networks that webhooks may reach though they are not public, separated by commas",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
         "gpu_hour_prices": "What an hour of a GPU costs, by words of its model: `MODEL=PRICE`, separated by commas, "

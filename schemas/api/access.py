@@ -10,7 +10,12 @@ MAX_TOKEN_USES: Final = 1000
 
 
 class KeyView(View):
-    """An API key, without its value. A limit of null is none; no globs: all models."""
+    """An API key, without its value. A limit of null is none; no globs: all models.
+
+    Attributes:
+        used_at: when it was used last, to about a minute; null: never.
+        rotated_to: id of the key that takes its place; null: none does.
+    """
 
     id: str
     name: str
@@ -23,6 +28,8 @@ class KeyView(View):
     tpm: int | None = None
     tokens_per_day: int | None = None
     parallel: int | None = None
+    used_at: datetime | None = None
+    rotated_to: str | None = None
 
 
 class KeyCreated(KeyView):
@@ -59,3 +66,25 @@ class TokenCreated(TokenView):
     """
 
     token: str
+
+
+class SecretView(View):
+    """A secret, without its value."""
+
+    name: str
+    encrypted: bool
+    key_id: str
+    readable: bool
+    deployments: list[str]
+    admins_only: bool
+    created_at: datetime
+    updated_at: datetime
+    used_at: datetime | None = None
+
+
+class SecretsRotated(View):
+    """What a rotation of the key did. `unreadable` names secrets that no key of this controller opens."""
+
+    encrypted: int
+    key_id: str
+    unreadable: list[str]

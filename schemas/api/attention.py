@@ -8,7 +8,7 @@ from schemas.base import View
 Severity = Literal["critical", "error", "warning", "notice"]
 Cause = Literal[
     "no_leader", "invariant", "workers_silent", "worker", "worker_condition", "reconcile", "model", "failed",
-    "crash_loop", "rollout", "gpu", "pending", "idle",
+    "crash_loop", "rollout", "gpu", "pending", "idle", "secrets", "keys",
 ]  # fmt: skip
 
 
@@ -30,7 +30,7 @@ class AttentionEntry(View):
         title: the object and its state, in a few words.
         message: the details.
         count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
-            `worker_condition`, broken rows of `invariant`.
+            `worker_condition`, broken rows of `invariant`, secrets, keys.
         subjects: the first of them.
         object: where it is mended.
         advice: what to do; empty: the message says it.

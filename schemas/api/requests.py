@@ -1,5 +1,6 @@
 """Bodies of requests other than manifests."""
 
+import re
 from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,7 @@ MAX_AWAKE_S = 30 * 86400.0
 MAX_UNUSED_S = 3650 * 86400.0
 MAX_TOKEN_TTL_S = 30 * 86400.0
 MAX_KEY_TTL_S = 3650 * 86400.0
+MAX_OVERLAP_S = 90 * 86400.0
 MAX_RATE = 1_000_000_000
 MAX_TOKENS_PER_DAY = 10**15
 MAX_PARALLEL = 1_000_000
@@ -23,6 +25,8 @@ ModelGlob = Annotated[
         min_length=1, max_length=200, pattern=r"^[^\s,\x00]+$", description="a name such as chat, or a glob: embed-*"
     ),
 ]
+
+NAME_GLOB = re.compile(r"[a-z0-9*?-]{1,63}")
 
 
 class ScaleBody(Strict):
@@ -141,6 +145,29 @@ class KeyUpdateBody(KeyLimitsBody):
     name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
 
 
+class KeyRotationBody(Strict):
+    """`POST /keys/{id}/rotate`."""
+
+    overlap_s: Annotated[Seconds, Field(description="time from now until the old key expires")] = 86_400.0
+    expires_s: Annotated[
+        Seconds | None, Field(description="time from now until the new key expires; absent: as long as the old one's")
+    ] = None
+
+    @field_validator("overlap_s")
+    @classmethod
+    def _short(cls, value: float) -> float:
+        if not 0 <= value <= MAX_OVERLAP_S:
+            raise ValueError("must be between 0s and 90d")
+        return value
+
+    @field_validator("expires_s")
+    @classmethod
+    def _bounded(cls, value: float | None) -> float | None:
+        if value is not None and not 1 <= value <= MAX_KEY_TTL_S:
+            raise ValueError("must be between 1s and 3650d")
+        return value
+
+
 def refuse_limits(role: str, body: KeyLimitsBody) -> None:
     """Checks that a key which cannot ask models has no limits on them.
 
@@ -173,7 +200,27 @@ class TokenBody(Strict):
         return value
 
 
-class SecretBody(Strict):
+class SecretScopeBody(Strict):
+    """`PATCH /secrets/{name}`. What is absent stays as it is."""
+
+    deployments: Annotated[list[str], Field(max_length=100)] | None = Field(
+        None, description="Names of deployments that may use it, or patterns such as `team-a-*`; empty: all may."
+    )
+    admins_only: bool | None = Field(None, description="Whether only an administrator may write it into a deployment.")
+
+    @field_validator("deployments")
+    @classmethod
+    def _globs(cls, value: list[str] | None) -> list[str] | None:
+        for glob in value or ():
+            if not NAME_GLOB.fullmatch(glob):
+                raise ValueError(
+                    f"{glob[:80]!r}: must be a deployment's name, or a pattern such as team-a-*, "
+                    "of a-z, 0-9, '-', '*' and '?'"
+                )
+        return value
+
+
+class SecretBody(SecretScopeBody):
     """`PUT /secrets/{name}`."""
 
     value: Annotated[str, Field(max_length=65536)]

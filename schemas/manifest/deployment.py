@@ -20,6 +20,10 @@ _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 _KNOWN_PLACEHOLDERS: Final = ("port", "host", "model", "gpu_count")
 
 
+def _parts(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
@@ -191,6 +195,17 @@ class DeploymentSpec(Strict):
         description="The utilization policy: inline, or the name of one. Absent: the default policy, if there is one. "
         "`none`: no policy at all.",
     )
+
+    @field_validator("args")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, one in value.items():
+            if any(isinstance(part, dict) and part.keys() == {"secret"} for part in (one, *_parts(one))):
+                raise ValueError(
+                    f"{name}: arguments cannot refer to secrets, since every account of a host can read them; "
+                    "write the secret into env"
+                )
+        return value
 
     @field_validator("env")
     @classmethod

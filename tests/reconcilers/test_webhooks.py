@@ -1,10 +1,13 @@
 """Webhooks to a real receiver: signed, retried a limited number of times with one id, given up with an event."""
 
+import ipaddress
+from collections.abc import Sequence
 from dataclasses import replace
 
 import aiohttp
 import pytest
 
+from controller.leader.webhook_targets import Network
 from controller.leader.webhooks import Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
@@ -15,6 +18,7 @@ from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle
 from support.standins.webhook_receiver import Receiver, webhook_receiver
 
 KEY = "a secret that signs"
+LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
 AT_ONCE = WebhookSettings(attempts=3, wait_s=0.0, wait_max_s=0.0, try_s=0.3)
 
 
@@ -32,11 +36,11 @@ async def due(db: Database) -> list[Delivery]:
         return await read_due(connection, but=(), limit=10)
 
 
-async def deliver(db: Database, settings: WebhookSettings = AT_ONCE) -> int:
+async def deliver(db: Database, settings: WebhookSettings = AT_ONCE, may_reach: Sequence[Network] = LOOPBACK) -> int:
     """Runs until nothing is due; returns the number of attempts."""
     term = (await rows(db, "select term from lease"))[0]["term"]
-    webhooks, tries = Webhooks(db, term, SystemClock(), settings), 0
-    async with aiohttp.ClientSession() as http:
+    webhooks, tries = Webhooks(db, term, SystemClock(), settings, may_reach=may_reach), 0
+    async with webhooks.http() as http:
         while found := await due(db):
             for delivery in found:
                 await webhooks.attempt(http, delivery)
@@ -138,3 +142,14 @@ def test_a_signature_follows_the_standard() -> None:
     assert sign(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, payload) == (
         "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f.1", "[::ffff:127.0.0.1]", "2130706433"])
+async def test_private_addresses_are_reached_in_no_way_of_writing_them(db: Database, host: str) -> None:
+    async with webhook_receiver() as receiver:
+        port = receiver.url.rpartition(":")[2]
+        await idle_with_webhook(db, f"http://{host}:{port}")
+        await deliver(db, may_reach=())
+    assert receiver.received == []
+    error = str((await kept(db))["error"])
+    assert "is not a public address" in error or "canonical" in error

@@ -6,7 +6,7 @@ import pytest
 
 from controller.store.access.key_reads import find_keys, hash_secret, read_keys
 from controller.store.access.keys import create_first_key, create_key, list_keys, revoke_key
-from controller.store.access.secrets import delete_secret, put_secret, resolve_secrets
+from controller.store.access.secrets import StoredSecret, delete_secret, put_secret, resolve_secrets
 from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
 from controller.store.core.database import Database
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError, TokenRefusedError, WorkerNameTakenError
@@ -142,7 +142,7 @@ async def test_a_taken_name_is_refused_and_the_token_stays_good(migrated: Databa
 async def test_secrets_are_replaced_resolved_and_removed(migrated: Database) -> None:
     await put_secret(migrated, "hf", "one")
     await put_secret(migrated, "hf", "two")
-    assert await resolve_secrets(migrated, ["hf", "missing"]) == {"hf": "two"}
+    assert await resolve_secrets(migrated, ["hf", "missing"]) == {"hf": StoredSecret("two")}
     await delete_secret(migrated, "hf")
     assert await resolve_secrets(migrated, ["hf"]) == {}
     with pytest.raises(NotFoundError):

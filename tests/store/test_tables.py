@@ -34,5 +34,5 @@ async def test_tables_mirror_the_migration(migrated: Database) -> None:
         for row in await rows(migrated, _COLUMNS)
         if row["table"] in names
     }
-    assert names == {row.__tablename__ for row in (orm_rows.KeyRow, orm_rows.TokenRow, orm_rows.SecretRow)}
+    assert names == {row.__tablename__ for row in (orm_rows.KeyRow, orm_rows.TokenRow)}
     assert in_classes == in_database

@@ -8,6 +8,8 @@ from controller.api.dry_run.manifests import validate_all
 from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
 from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
+from controller.store.access.secrets import problems_of_secrets
+from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.deployments.names import problems_of_names
 from schemas.manifest.deployment import DeploymentManifest
@@ -60,6 +62,9 @@ async def check_documents(
             connection, documents.written, longest_window_s=longest_window_s, secrets=secrets
         )
         problems = [*policies.problems, *await problems_of_names(connection, documents.deployments)]
+        if secrets:
+            specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
+            problems += await problems_of_secrets(connection, specs, current_role())
         warnings = await warnings_of(connection, documents.deployments)
     if problems:
         raise invalid(problems)

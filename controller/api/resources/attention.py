@@ -43,7 +43,9 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
     leading, _ = context.leadership()
     async with asyncio.timeout(READ_LIMIT_S), context.database.snapshot() as connection:
         violations = await ledger.violations(connection)
-        facts = await read_attention(connection, leading=leading, violations=violations)
+        facts = await read_attention(
+            connection, leading=leading, violations=violations, secret_keys=context.secret_keys
+        )
     # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
     entries = await asyncio.to_thread(find_attention, facts)
     more = max(0, len(entries) - MAX_ENTRIES)

@@ -10,10 +10,10 @@ from controller.api.errors import invalid
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
-from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, update_key
+from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, rotate_key, update_key
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.api.envelopes import Page
-from schemas.api.requests import KeyBody, KeyLimitsBody, KeyUpdateBody, refuse_limits
+from schemas.api.requests import KeyBody, KeyLimitsBody, KeyRotationBody, KeyUpdateBody, refuse_limits
 from schemas.key_limits import KeyLimits
 from schemas.manifest.problems import FieldProblem
 
@@ -59,6 +59,14 @@ async def get_all(request: web.Request) -> web.Response:
     return whole_list(request, found, lambda key: key.id)
 
 
+async def rotate(request: web.Request) -> web.Response:
+    """`POST /keys/{id}/rotate`."""
+    body = await read_model(request, KeyRotationBody)
+    database = request.app[CONTEXT].database
+    made = await rotate_key(database, request.match_info["id"], overlap_s=body.overlap_s, expires_s=body.expires_s)
+    return json_response(made, status=201)
+
+
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /keys/{id}`."""
     return json_response(await revoke_key(request.app[CONTEXT].database, request.match_info["id"]))
@@ -71,5 +79,10 @@ ROUTES: Final = (
     Route(
         "PATCH", _PATH + "/{id}", patch, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView, KeyUpdateBody
     ),
+    Route(
+        "POST", _PATH + "/{id}/rotate", rotate, Access.ADMINISTER,
+        "Make a successor of an API key, which expires after an overlap", "keys", KeyCreated, KeyRotationBody,
+        status=201,
+    ),
     Route("DELETE", _PATH + "/{id}", delete, Access.ADMINISTER, "Revoke an API key", "keys", KeyView),
-)
+)  # fmt: skip

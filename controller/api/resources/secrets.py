@@ -1,5 +1,6 @@
-"""Secrets: set, delete. The API never returns a value."""
+"""Secrets: set, list, limit, delete, encrypt anew. The API never returns a value."""
 
+import asyncio
 from typing import Final
 
 from aiohttp import web
@@ -7,17 +8,46 @@ from aiohttp import web
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.parameters import new_name
+from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.store.access.secrets import delete_secret, put_secret
-from schemas.api.requests import SecretBody
+from controller.store.access.secrets import delete_secret, list_secrets, put_secret, scope_secret, seal_all
+from schemas.api.access import SecretsRotated, SecretView
+from schemas.api.envelopes import Page
+from schemas.api.requests import SecretBody, SecretScopeBody
 
 
 async def put(request: web.Request) -> web.Response:
     """`PUT /secrets/{name}`."""
     name = new_name(request)
     body = await read_model(request, SecretBody)
-    await put_secret(request.app[CONTEXT].database, name, body.value)
+    context = request.app[CONTEXT]
+    await put_secret(
+        context.database,
+        name,
+        body.value,
+        context.secret_keys,
+        deployments=body.deployments,
+        admins_only=body.admins_only,
+    )
     return web.Response(status=204)
+
+
+async def patch(request: web.Request) -> web.Response:
+    """`PATCH /secrets/{name}`."""
+    body = await read_model(request, SecretScopeBody)
+    await scope_secret(
+        request.app[CONTEXT].database,
+        request.match_info["name"],
+        deployments=body.deployments,
+        admins_only=body.admins_only,
+    )
+    return web.Response(status=204)
+
+
+async def get_all(request: web.Request) -> web.Response:
+    """`GET /secrets`."""
+    context = request.app[CONTEXT]
+    return json_response(Page[SecretView](items=await list_secrets(context.database, context.secret_keys)))
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -26,8 +56,28 @@ async def delete(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-_PATH: Final = "/api/v1/secrets/{name}"
+async def rotate(request: web.Request) -> web.Response:
+    """`POST /secrets/rotate-key`."""
+    context = request.app[CONTEXT]
+    await asyncio.to_thread(context.renew_secrets_key)
+    encrypted, unreadable = await seal_all(context.database, context.secret_keys)
+    if not unreadable:
+        await asyncio.to_thread(context.drop_old_secrets_keys)
+    return json_response(SecretsRotated(encrypted=encrypted, key_id=context.secret_keys.current, unreadable=unreadable))
+
+
+_PATH: Final = "/api/v1/secrets"
+_ONE: Final = _PATH + "/{name}"
 ROUTES: Final = (
-    Route("PUT", _PATH, put, Access.ADMINISTER, "Set a secret", "secrets", body=SecretBody, status=204),
-    Route("DELETE", _PATH, delete, Access.ADMINISTER, "Delete a secret", "secrets", status=204),
-)
+    Route("GET", _PATH, get_all, Access.ADMINISTER, "List secrets, without their values", "secrets", Page[SecretView]),
+    Route(
+        "POST", _PATH + "/rotate-key", rotate, Access.ADMINISTER, "Encrypt all secrets under the present key",
+        "secrets", SecretsRotated,
+    ),
+    Route("PUT", _ONE, put, Access.ADMINISTER, "Set a secret", "secrets", body=SecretBody, status=204),
+    Route(
+        "PATCH", _ONE, patch, Access.ADMINISTER, "Change what a secret is for", "secrets", body=SecretScopeBody,
+        status=204,
+    ),
+    Route("DELETE", _ONE, delete, Access.ADMINISTER, "Delete a secret", "secrets", status=204),
+)  # fmt: skip

@@ -20,7 +20,7 @@ from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
-from controller.store.core.refusals import LastAdminKeyError, NotFoundError
+from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.key_limits import NO_LIMITS, KeyLimits
 
@@ -147,6 +147,52 @@ async def update_key(
         return _view(row)
 
 
+async def rotate_key(
+    database: Database, key_id: str, *, overlap_s: float, expires_s: float | None = None
+) -> KeyCreated:
+    """Makes a key with the same role, limits and name; the old one expires after the overlap, unless it does before.
+
+    Args:
+        database: of the key.
+        key_id: the old key's id.
+        overlap_s: for how long both are valid.
+        expires_s: from now until the new key expires; None: it has the old one's whole lifetime, if that has one.
+
+    Raises:
+        NotFoundError: no key has this id, or it is no longer valid.
+        AlreadyRotatedError: it has a successor.
+        LastAdminKeyError: it is the only administrator's key that does not expire, and its successor would.
+    """
+    async with database.session() as session:
+        administrators = (await session.execute(_LASTING_ADMINISTRATORS)).scalars().all()
+        row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
+        now = (await session.execute(select(func.now()))).scalar_one()
+        if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+            what = "no key has the id" if row is None else "a key that is not valid cannot be rotated:"
+            raise NotFoundError(f"{what} {key_id!r}; `gpuward key list` shows the ids")
+        if row.rotated_to is not None:
+            raise AlreadyRotatedError(f"key {row.name!r} has been rotated: its successor is {row.rotated_to}")
+        if expires_s is not None and administrators == [row.id]:
+            raise LastAdminKeyError(
+                f"key {row.name!r} is the only key of an administrator that does not expire; "
+                "leave out its successor's expiry"
+            )
+        if expires_s is None and row.expires_at is not None:
+            expires_s = (row.expires_at - row.created_at).total_seconds()
+        limits = KeyLimits(tuple(row.models), row.rpm, row.tpm, row.tokens_per_day, row.parallel)
+        made = await _create(session, cast("Role", row.role), row.name, _nowhere, limits, expires_s)
+        ends = now + timedelta(seconds=overlap_s)
+        row.expires_at = ends if row.expires_at is None else min(ends, row.expires_at)
+        row.rotated_to = uuid.UUID(made.id)
+        row.changed += 1
+        await _announce(session, row.id)
+        message = f"key {row.name} was rotated; the old one expires at {row.expires_at:%Y-%m-%d %H:%M} UTC"
+        objects = (f"key:{row.id}", f"key:{made.id}")
+        evidence = {"expires_at": row.expires_at.isoformat()}
+        await write_event_in_session(session, NewEvent("key_rotated", message, objects, evidence))
+        return made
+
+
 async def _change(session: AsyncSession, row: KeyRow, changes: KeyChanges) -> None:
     if "name" in changes.fields:
         row.name = changes.name
@@ -219,5 +265,7 @@ def as_uuid(text_id: str) -> uuid.UUID:
 def _view(row: KeyRow) -> KeyView:
     return KeyView.model_validate(
         {"id": str(row.id), "name": row.name, "role": row.role, "created_at": row.created_at,
-         "revoked_at": row.revoked_at, "expires_at": row.expires_at, **{name: getattr(row, name) for name in _LIMITS}}
+         "revoked_at": row.revoked_at, "expires_at": row.expires_at, "used_at": row.used_at,
+         "rotated_to": None if row.rotated_to is None else str(row.rotated_to),
+         **{name: getattr(row, name) for name in _LIMITS}}
     )  # fmt: skip

@@ -54,6 +54,8 @@ class KeyRow(SQLModel, table=True):
     parallel: int | None = _nullable(Integer)
     expires_at: datetime | None = _nullable(_TIME)
     changed: int = _default(Integer)
+    used_at: datetime | None = _nullable(_TIME)
+    rotated_to: uuids.UUID | None = _nullable(Uuid)
 
 
 class TokenRow(SQLModel, table=True):
@@ -69,12 +71,3 @@ class TokenRow(SQLModel, table=True):
     revoked_at: datetime | None = _nullable(_TIME)
     uses: int = _default(Integer)
     max_uses: int = _default(Integer)
-
-
-class SecretRow(SQLModel, table=True):
-    """A stored secret."""
-
-    __tablename__ = "secrets"
-    name: str = _key(Text)
-    value: str = _required(Text)
-    updated_at: datetime = _default(_TIME)

@@ -1,26 +1,88 @@
-"""Secrets: written by users, resolved when a command is dispatched, never returned by the API."""
+"""Secrets: written by users, opened when a command is dispatched, never returned by the API."""
 
-from collections.abc import Iterable
-
-from sqlalchemy import func
-from sqlalchemy.dialects.postgresql import insert
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.store.access.orm_rows import SecretRow
-from controller.store.core.database import Database
-from controller.store.core.events import write_event_in_session
-from controller.store.core.refusals import NotFoundError
+from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
+from controller.store.core.database import Database, Reader
+from controller.store.core.events import write_events
+from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
+from schemas.api.access import SecretView
+from schemas.manifest.deployment import DeploymentSpec, SecretRef
+from schemas.manifest.problems import FieldProblem, join_path
+
+_USE_NOTED_EVERY: Final = "1 minute"
+_BATCH: Final = 200
+# A scope of null stays as it is.
+_PUT: Final = """
+    insert into secrets (name, value, sealed, key_id, deployments, admins_only)
+    values ($1, $2, $3, $4, coalesce($5::text[], '{}'), coalesce($6::boolean, false))
+    on conflict (name) do update
+       set value = excluded.value, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = clock_timestamp(),
+           deployments = coalesce($5, secrets.deployments), admins_only = coalesce($6, secrets.admins_only)"""
+_ANY_SEALED: Final = "select exists (select from secrets where sealed is not null)"
+_VALUES: Final = "select name, value, sealed, key_id, deployments, admins_only from secrets where name = any($1)"
 
 
-async def put_secret(database: Database, name: str, value: str) -> None:
-    """Stores a secret; replaces an older one of that name."""
-    fresh = insert(SecretRow).values(name=name, value=value)
-    changed = fresh.on_conflict_do_update(
-        index_elements=["name"], set_={"value": fresh.excluded.value, "updated_at": func.now()}
-    )
-    async with database.session() as session:
-        await session.execute(changed)
-        await write_event_in_session(session, NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",)))
+@dataclass(frozen=True, slots=True)
+class StoredSecret:
+    """A secret for a dispatch. `problem` says why it has no value."""
+
+    value: str
+    scope: SecretScope = ALL_DEPLOYMENTS
+    problem: str = ""
+
+
+async def put_secret(
+    database: Database,
+    name: str,
+    value: str,
+    keys: SecretKeys = NO_KEYS,
+    *,
+    deployments: Sequence[str] | None = None,
+    admins_only: bool | None = None,
+) -> None:
+    """Stores a secret; replaces an older one of that name. A scope of None stays as it is; at first it is for all.
+
+    Raises:
+        NoSecretsKeyError: it would be the only one that is not encrypted.
+    """
+    plain, sealed = (None, keys.seal(name, value)) if keys.current else (value, None)
+    globs = None if deployments is None else list(deployments)
+    async with database.transaction() as connection:
+        if not keys.current and await connection.fetchval(_ANY_SEALED):
+            raise NoSecretsKeyError(
+                "this controller has no key, and the other secrets are encrypted; "
+                "set GPUWARD_SECRETS_KEY_FILE on it, as on the other controllers"
+            )
+        await connection.execute(_PUT, name, plain, sealed, keys.current, globs, admins_only)
+        await write_events(connection, [NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",))])
+
+
+async def scope_secret(
+    database: Database, name: str, *, deployments: Sequence[str] | None, admins_only: bool | None
+) -> None:
+    """Changes what a secret is for; None: as it is. Running processes keep it.
+
+    Raises:
+        NotFoundError: no secret has this name.
+    """
+    async with database.transaction() as connection:
+        found = await connection.fetchval(
+            """update secrets
+                  set deployments = coalesce($2, deployments), admins_only = coalesce($3, admins_only)
+                where name = $1 returning name""",
+            name,
+            None if deployments is None else list(deployments),
+            admins_only,
+        )
+        if found is None:
+            raise NotFoundError(f"no secret is named {name!r}")
+        text = f"the scope of secret {name} was changed"
+        await write_events(connection, [NewEvent("secret_set", text, (f"secret:{name}",))])
 
 
 async def delete_secret(database: Database, name: str) -> None:
@@ -29,17 +91,128 @@ async def delete_secret(database: Database, name: str) -> None:
     Raises:
         NotFoundError: no secret has this name.
     """
-    async with database.session() as session:
-        row = await session.get(SecretRow, name)
-        if row is None:
+    async with database.transaction() as connection:
+        if await connection.fetchval("delete from secrets where name = $1 returning name", name) is None:
             raise NotFoundError(f"no secret is named {name!r}")
-        await session.delete(row)
         event = NewEvent("secret_deleted", f"secret {name} was deleted", (f"secret:{name}",))
-        await write_event_in_session(session, event)
+        await write_events(connection, [event])
 
 
-async def resolve_secrets(database: Database, names: Iterable[str]) -> dict[str, str]:
-    """The values of these secrets; unknown names are missing from the answer."""
+async def list_secrets(database: Database, keys: SecretKeys = NO_KEYS) -> list[SecretView]:
+    """All secrets by name, without their values."""
     async with database.connection() as connection:
-        rows = await connection.fetch("select name, value from secrets where name = any($1)", sorted(set(names)))
-    return {row["name"]: row["value"] for row in rows}
+        rows = await connection.fetch(
+            """select name, sealed is not null as encrypted, key_id, deployments, admins_only, created_at, updated_at,
+                      used_at
+                 from secrets order by name"""
+        )
+    await keys.learn(row["key_id"] for row in rows)
+    readable = {"", *keys.ids}
+    return [SecretView(**row, readable=row["key_id"] in readable) for row in map(dict, rows)]
+
+
+async def resolve_secrets(
+    database: Database, names: Iterable[str], keys: SecretKeys = NO_KEYS
+) -> dict[str, StoredSecret]:
+    """The values of these secrets, and notes that they are used; unknown names are missing from the answer."""
+    wanted = sorted(set(names))
+    async with database.connection() as connection:
+        rows = await connection.fetch(_VALUES, wanted)
+        await connection.execute(
+            f"""update secrets set used_at = clock_timestamp()
+                 where name = any($1)
+                   and (used_at is null or used_at < clock_timestamp() - interval '{_USE_NOTED_EVERY}')""",  # noqa: S608
+            wanted,
+        )
+    await keys.learn(row["key_id"] for row in rows)
+    return {row["name"]: _stored(row, keys) for row in rows}
+
+
+async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> list[str]:
+    """The names of secrets whose key is not among these, such as after a restore without the key."""
+    rows = await connection.fetch("select name, key_id from secrets where sealed is not null order by 1")
+    await keys.learn(row["key_id"] for row in rows)
+    return [row["name"] for row in rows if row["key_id"] not in keys.ids]
+
+
+async def seal_all(database: Database, keys: SecretKeys, *, plain_only: bool = False) -> tuple[int, list[str]]:
+    """Encrypts under the current key all values that are not; each row is locked while it is changed.
+
+    Args:
+        database: where.
+        keys: with a current key; without one nothing is changed.
+        plain_only: leaves those that are encrypted under another key.
+
+    Returns:
+        How many were encrypted, and the names of those that no key opens.
+    """
+    sealed, unreadable, after = 0, [], ""
+    while keys.current:
+        async with database.transaction() as connection:
+            rows = await connection.fetch(
+                """select name, value, sealed, key_id, deployments, admins_only from secrets
+                    where name > $1 and (sealed is null or key_id <> $2 and not $3)
+                    order by name limit $4 for update""",
+                after,
+                keys.current,
+                plain_only,
+                _BATCH,
+            )
+            for row in rows:
+                stored = _stored(row, keys)
+                if stored.problem:
+                    unreadable.append(row["name"])
+                    continue
+                await connection.execute(
+                    "update secrets set value = null, sealed = $2, key_id = $3 where name = $1",
+                    row["name"],
+                    keys.seal(row["name"], stored.value),
+                    keys.current,
+                )
+                sealed += 1
+        if len(rows) < _BATCH:
+            break
+        after = rows[-1]["name"]
+    return sealed, unreadable
+
+
+def _stored(row: Any, keys: SecretKeys) -> StoredSecret:
+    scope = SecretScope(tuple(row["deployments"]), row["admins_only"])
+    if row["sealed"] is None:
+        return StoredSecret(row["value"], scope)
+    try:
+        return StoredSecret(keys.open(row["name"], row["key_id"], row["sealed"]), scope)
+    except UnreadableSecretError as error:
+        return StoredSecret("", scope, str(error))
+
+
+def secrets_of(spec: DeploymentSpec) -> dict[str, str]:
+    """The names of a deployment's secrets, by environment variable."""
+    return {variable: value.secret for variable, value in spec.env.items() if isinstance(value, SecretRef)}
+
+
+async def problems_of_secrets(
+    connection: Reader, specs: Mapping[str, tuple[str, DeploymentSpec]], role: str
+) -> list[FieldProblem]:
+    """Secrets in the environment that a deployment may not have. Whether they exist is told by the dispatch.
+
+    Args:
+        connection: to read from.
+        specs: names and specs of deployments, by their path in the manifest.
+        role: of the key that writes them; empty: Gpuward itself does.
+    """
+    named = [
+        (path, deployment, variable, secret)
+        for path, (deployment, spec) in specs.items()
+        for variable, secret in secrets_of(spec).items()
+    ]
+    if not named:
+        return []
+    query = "select name, deployments, admins_only from secrets where name = any($1)"
+    rows = await connection.fetch(query, sorted({secret for *_, secret in named}))
+    scopes = {row["name"]: SecretScope(tuple(row["deployments"]), row["admins_only"]) for row in rows}
+    return [
+        FieldProblem(join_path(join_path(path, "env"), variable), refusal)
+        for path, deployment, variable, secret in named
+        if secret in scopes and (refusal := scopes[secret].refusal(secret, deployment, role))
+    ]

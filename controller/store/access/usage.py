@@ -5,6 +5,7 @@ from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.store.access.key_use import note_use
 from controller.store.core.database import Reader
 
 _COUNTS: Final = (
@@ -95,6 +96,7 @@ async def write_usage(connection: Any, gateway: str, number: int, rows: Sequence
             [row.endpoint for row in rows],
             *columns,
         )
+        await note_use(connection, {row.key for row in rows})
     return True
 
 

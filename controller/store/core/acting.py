@@ -19,14 +19,23 @@ class Actor(NamedTuple):
 _ACTOR: Final[ContextVar[Actor]] = ContextVar("actor", default=Actor())  # noqa: B039 - it is immutable
 
 
+_ROLE: Final[ContextVar[str]] = ContextVar("role", default="")
+
+
 @contextmanager
-def acting(name: str, request_id: str = "") -> Iterator[None]:
-    """Events written within are of this actor."""
-    token = _ACTOR.set(Actor(name, request_id))
+def acting(name: str, request_id: str = "", *, role: str = "") -> Iterator[None]:
+    """Events written within are of this actor. `role` is that of its key."""
+    token, role_token = _ACTOR.set(Actor(name, request_id)), _ROLE.set(role)
     try:
         yield
     finally:
+        _ROLE.reset(role_token)
         _ACTOR.reset(token)
+
+
+def current_role() -> str:
+    """The role of the key that is at work; empty: Gpuward itself is."""
+    return _ROLE.get()
 
 
 def current_actor() -> Actor:

@@ -111,3 +111,15 @@ class WorkerNameTakenError(RefusedError):
     """A live worker has this name."""
 
     code = "name_taken"
+
+
+class AlreadyRotatedError(RefusedError):
+    """The key has a successor."""
+
+    code = "already_rotated"
+
+
+class NoSecretsKeyError(RefusedError):
+    """The controller has no key to encrypt secrets with."""
+
+    code = "no_secrets_key"

@@ -15,7 +15,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from controller.domain.events import NewEvent
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
-from controller.store.core.acting import current_actor
+from controller.store.access.secrets import problems_of_secrets
+from controller.store.core.acting import current_actor, current_role
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import CHANNEL
@@ -140,6 +141,7 @@ async def apply_on(
 ) -> Written:
     """`apply` as a part of a transaction."""
     await _check_policy(connection, spec, longest_window_s)
+    await _check_secrets(connection, name, spec)
     row = await connection.fetchrow(LIVE, name)
     if if_match is not None and (row["generation"] if row else 0) != if_match:
         raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None, applied=True)
@@ -202,6 +204,7 @@ async def undo(
         present = DeploymentSpec.model_validate(row["spec"])
         spec = parse_spec(spec_of_revision(present, old), name=name)
         judge(name, present, spec)
+        await _check_secrets(connection, name, spec)
         await _change(connection, row, spec, "rollout_undone", input_hash="", back_to=number)
         return await deployment_by_uid(connection, str(row["uid"]))
 
@@ -234,6 +237,12 @@ async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s:
     if named is not None:
         await lock_policy(connection, named)
     problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+    if problems:
+        raise ManifestError(problems)
+
+
+async def _check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> None:
+    problems = await problems_of_secrets(connection, {"": (name, spec)}, current_role())
     if problems:
         raise ManifestError(problems)
 

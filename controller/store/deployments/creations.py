@@ -3,7 +3,7 @@
 Each transaction that notifies holds the database's one lock for that until it is on disk, so they commit one after the
 other; and a creation has more round trips than the placement that it asks for. So creations that arrive while one is
 being written are written together, as placements are. What is not a plain creation goes alone, as `apply.py` does it:
-a deployment that exists, one with a policy, one that is refused, and all of a transaction that failed.
+a deployment that exists, one with a policy or with secrets, one that is refused, and all of a transaction that failed.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.domain.wanted import scales
+from controller.store.access.secrets import secrets_of
 from controller.store.core.acting import Actor, current_actor
 from controller.store.core.database import DRIVER_ERRORS, Database
 from controller.store.core.notify import CHANNEL, payloads
@@ -100,7 +101,7 @@ class Creations:
 
     def _creation(self, name: str, spec: DeploymentSpec, input_hash: str, judge: Judge) -> _Creation | None:
         """None: it goes alone."""
-        if spec.utilization_policy is not None:
+        if spec.utilization_policy is not None or secrets_of(spec):
             return None
         try:
             judge(name, None, spec)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
 from controller.store.core.events import write_events
-from controller.store.core.rows import row_mapper
 
 _DUE: Final = """
     select w.id::text as id, w.url, w.secret, w.payload, w.attempts, coalesce(a.deployment_uid::text, '')
-               as deployment_uid, s.value as key
+               as deployment_uid, s.name is not null as known, s.value, s.sealed, s.key_id
       from webhook_deliveries w
       left join policy_actions a on a.id = w.action_id
       left join secrets s on s.name = w.secret
@@ -20,7 +20,7 @@ _DUE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message. `key` None: its signing secret is not stored."""
+    """One message. `key` None: its signing secret is not stored, or, as `key_problem` says, cannot be read."""
 
     id: str
     url: str
@@ -29,15 +29,23 @@ class Delivery:
     attempts: int
     deployment_uid: str
     key: str | None
+    key_problem: str = ""
 
 
-_delivery = row_mapper(Delivery)
-
-
-async def read_due(connection: Any, *, but: Collection[str], limit: int) -> list[Delivery]:
-    """Messages whose next attempt is due, longest due first, without those of `but`."""
+async def read_due(connection: Any, *, but: Collection[str], limit: int, keys: SecretKeys = NO_KEYS) -> list[Delivery]:
+    """Messages whose next attempt is due, longest due first, without those of `but`. `keys` open their secrets."""
     rows = await connection.fetch(_DUE, list(but), limit)
-    return [_delivery(row) for row in rows]
+    return [_delivery(dict(row), keys) for row in rows]
+
+
+def _delivery(row: dict[str, Any], keys: SecretKeys) -> Delivery:
+    known, value, sealed, key_id = (row.pop(name) for name in ("known", "value", "sealed", "key_id"))
+    if not known:
+        return Delivery(**row, key=None)
+    try:
+        return Delivery(**row, key=value if sealed is None else keys.open(row["secret"], key_id, sealed))
+    except UnreadableSecretError as error:
+        return Delivery(**row, key=None, key_problem=str(error))
 
 
 async def record_delivered(connection: Any, delivery: Delivery) -> None:
@@ -48,6 +56,7 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
             where id = $1 and finished_at is null""",
         delivery.id,
     )
+    await connection.execute("update secrets set used_at = clock_timestamp() where name = $1", delivery.secret)
 
 
 async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:

@@ -6,12 +6,15 @@ from typing import Any, Final
 
 from controller.domain.attention import (
     AttentionFacts,
+    ExpiringKey,
     IdleInstance,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
     WorkerFacts,
 )
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
+from controller.store.access.secrets import unreadable_secrets
 from controller.store.core.database import Reader
 from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
@@ -21,6 +24,7 @@ from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
+_REMIND: Final = "7 days"  # before a key expires
 _NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
@@ -77,6 +81,16 @@ _GPUS: Final = """
 _VIOLATED: Final = "select id from events where reason = 'invariant_violated' order by id desc limit 1"
 
 _deployment = row_mapper(TroubledDeployment)
+# A key that has a successor is on its way out, and one that was made for some days needs no reminder.
+_KEYS: Final = f"""
+    select id::text as id, name, expires_at
+      from api_keys
+     where revoked_at is null and rotated_to is null
+       and expires_at > now() and expires_at < now() + interval '{_REMIND}'
+       and created_at < expires_at - interval '{_REMIND}'
+     order by expires_at, id limit 1000"""  # noqa: S608 - constants, no input
+
+_key = row_mapper(ExpiringKey)
 _idle = row_mapper(IdleInstance)
 _gpu = row_mapper(SickGpu)
 
@@ -87,13 +101,16 @@ async def newest_violation(connection: Reader) -> int | None:
     return rows[0]["id"] if rows else None
 
 
-async def read_attention(connection: Reader, *, leading: bool, violations: Sequence[str]) -> AttentionFacts:
+async def read_attention(
+    connection: Reader, *, leading: bool, violations: Sequence[str], secret_keys: SecretKeys = NO_KEYS
+) -> AttentionFacts:
     """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
 
     Args:
         connection: to read from.
         leading: the controller that asks is the leader.
         violations: what the audit found.
+        secret_keys: of this controller.
     """
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
@@ -106,6 +123,8 @@ async def read_attention(connection: Reader, *, leading: bool, violations: Seque
         deployments=[_deployment(row) for row in await connection.fetch(_DEPLOYMENTS)],
         idle=[_idle(row) for row in await connection.fetch(_IDLE)],
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
+        unreadable_secrets=len(await unreadable_secrets(connection, secret_keys)),
+        keys=[_key(row) for row in await connection.fetch(_KEYS)],
     )
 
 

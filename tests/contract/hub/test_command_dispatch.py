@@ -2,6 +2,7 @@
 
 import asyncpg
 
+from controller.domain.secret_scopes import SecretScope
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
@@ -137,6 +138,16 @@ async def test_secrets_are_filled_in_at_dispatch(hub: HubUnderTest) -> None:
     row = await hub.one("select code, message from commands where id = $1", missing)
     assert row["code"] == "bad_command"
     assert "gpuward secret set typo" in row["message"]
+
+
+async def test_a_scope_that_was_changed_meanwhile_refuses_the_start(hub: HubUnderTest) -> None:
+    worker, _ = await set_up(hub, "i")
+    hub.secrets["hf"], hub.scopes["hf"] = "hunter2", SecretScope(("team-a-*",))
+    id_ = await hub.order(worker, "i", payload=start_payload(env_secrets={"HF_TOKEN": "hf"}))
+    await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", id_), "refused")
+    message = await hub.value("select message from commands where id = $1", id_)
+    assert "secret 'hf' is for deployments named team-a-*" in message
+    assert "hunter2" not in message
 
 
 async def test_a_deleted_secret_does_not_free_what_may_run(hub: HubUnderTest) -> None:

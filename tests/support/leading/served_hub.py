@@ -11,9 +11,11 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
 from controller.runtime.metrics import HubMetrics
+from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
@@ -30,6 +32,7 @@ class HubUnderTest:
         self.url = url
         self.session = session
         self.secrets: dict[str, str] = {}
+        self.scopes: dict[str, SecretScope] = {}
         self.images: dict[str, str] = {}  # of the controller's settings
         self.registry = CollectorRegistry()
 
@@ -126,10 +129,11 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
 async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterator[HubUnderTest]:
     """A running hub; its connections end with it."""
     known: dict[str, str] = {}
+    scopes: dict[str, SecretScope] = {}
     images: dict[str, str] = {}
 
-    async def secrets(names: Iterable[str]) -> dict[str, str]:
-        return {name: known[name] for name in names if name in known}
+    async def secrets(names: Iterable[str]) -> dict[str, StoredSecret]:
+        return {name: StoredSecret(known[name], scopes.get(name, ALL_DEPLOYMENTS)) for name in names if name in known}
 
     registry = CollectorRegistry()
     hub = Hub(
@@ -149,7 +153,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         running = asyncio.create_task(hub.run(), name="hub")
         try:
             under_test = HubUnderTest(database, hub, f"http://{address}", session)
-            under_test.secrets, under_test.images = known, images
+            under_test.secrets, under_test.scopes, under_test.images = known, scopes, images
             under_test.registry = registry
             yield under_test
             assert not running.done(), running

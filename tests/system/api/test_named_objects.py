@@ -15,7 +15,7 @@ from support.leading.served_api import ServedApi
 USAGE, NOT_FOUND = 2, 3
 BEFORE: Final = {
     "get": ["deployments"], "describe": ["deployment"], "delete": ["--yes"], "wait": ["--timeout", "2s"],
-    "key update": ["--rpm", "3"],
+    "key update": ["--rpm", "3"], "secret scope": ["--for", "all"],
 }  # fmt: skip
 BEHIND: Final = {"scale": ["2"], "cache prune": ["hf:org/model"]}
 # These take no name of an object, make it, or speak of this host alone.

@@ -9,6 +9,7 @@ import pytest
 from controller.decide.attention import MAX_SUBJECTS, find_attention
 from controller.domain.attention import (
     AttentionFacts,
+    ExpiringKey,
     IdleInstance,
     SickGpu,
     TroubledDeployment,
@@ -46,6 +47,8 @@ def found(**facts: Any) -> list[AttentionEntry]:
 CRASH = {"reason": "crash", "message": "exited with code 3; restarts in 20 s", "failing_since": ago(500)}
 CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({}, None),
+    ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
+    ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),
     ({"leader": False, "leaderless_since": ago(30)}, ("critical", "no_leader", "no_leader", 1, "cluster/")),
     ({"violations": ["a", "b"]}, ("critical", "invariant", "invariant_violated", 2, "cluster/")),
     ({"workers": [worker("w3", instances=300)]}, ("error", "worker", "worker_lost", 300, "worker/w3")),

@@ -102,6 +102,14 @@ def test_values_that_may_be_secrets_are_never_shown() -> None:
     assert not any("hunter2" in message.lower() for message in found.values())
 
 
+@pytest.mark.parametrize(
+    "field", ["args: {token: {secret: hf}}", "args: {k: [a, {secret: hf}]}", "command: [serve, {secret: hf}]"]
+)
+def test_arguments_cannot_refer_to_secrets(field: str) -> None:
+    (path,) = problems(HEAD + field)
+    assert path.startswith(("args", "command"))
+
+
 def test_a_spec_is_a_manifest_without_kind_and_name() -> None:
     manifest = parse_manifests(HEAD + "replicas: 2")[0]
     body = manifest.spec().model_dump(mode="json")

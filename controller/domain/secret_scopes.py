@@ -1,0 +1,43 @@
+"""Which deployments may use a secret, and on which word."""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class SecretScope:
+    """What a secret is for.
+
+    Attributes:
+        deployments: globs of names; none: all.
+        admins_only: only an administrator may write it into a deployment.
+    """
+
+    deployments: tuple[str, ...] = ()
+    admins_only: bool = False
+
+    def covers(self, deployment: str) -> bool:
+        """Whether the processes of this deployment may have it."""
+        return not self.deployments or any(fnmatchcase(deployment, glob) for glob in self.deployments)
+
+    def refusal(self, secret: str, deployment: str, role: str) -> str:
+        """Why a deployment may not be written with it, and what to do; empty: it may.
+
+        Args:
+            secret: its name.
+            deployment: the name of the deployment.
+            role: of the key that writes it; empty: Gpuward itself does.
+        """
+        if not self.covers(deployment):
+            globs = " ".join(self.deployments)
+            return (
+                f"secret {secret!r} is for deployments named {globs}; use another secret, or widen it: "
+                f"gpuward secret scope {secret} --for {deployment}"
+            )
+        if self.admins_only and role not in ("", "admin"):
+            return f"secret {secret!r} is for administrators; apply with a key of role admin, or use another secret"
+        return ""
+
+
+ALL_DEPLOYMENTS: Final = SecretScope()

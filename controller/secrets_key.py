@@ -1,0 +1,125 @@
+"""Where the key comes from that encrypts secrets: a setting, or a file beside the embedded database."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from controller.runtime.database import DATABASE_ERRORS
+from controller.settings import ControllerSettings
+from controller.store.access.secret_keys import SecretKeys, SecretsKeyError, new_key, parse_keys
+from controller.store.access.secrets import list_secrets, seal_all, unreadable_secrets
+from controller.store.core.database import Database
+
+KEY_FILE: Final = "secrets.key"
+_MOST_BYTES: Final = 65_536
+
+log = structlog.get_logger(__name__)
+
+
+def own_key_file(settings: ControllerSettings) -> Path | None:
+    """The file that this controller makes itself; None: a setting names the key, or the database is external.
+
+    An external database may have several controllers: a key that one of them made alone would lock out the others.
+    """
+    if settings.database_url is not None or settings.secrets_key_file or settings.secrets_key:
+        return None
+    return settings.data_dir / KEY_FILE
+
+
+def open_keys(settings: ControllerSettings) -> SecretKeys:
+    """The keys. Makes one at the first start with the embedded database. Blocks.
+
+    Raises:
+        SecretsKeyError: a key cannot be read, or is malformed.
+    """
+    own = own_key_file(settings)
+    file = own or settings.secrets_key_file
+    if own is not None and not own.exists():
+        write_key_file(own, (new_key(),))
+        log.info("made a key that encrypts secrets; back it up apart from the database", file=str(own))
+    text = None if settings.secrets_key is None else settings.secrets_key.get_secret_value()
+    where = f"GPUWARD_SECRETS_KEY_FILE: {file}" if file is not None else "GPUWARD_SECRETS_KEY"
+
+    def load() -> tuple[bytes, ...]:
+        if file is not None:
+            with file.open(encoding="ascii") as opened:
+                return parse_keys(opened.read(_MOST_BYTES))
+        return () if text is None else parse_keys(text)
+
+    try:
+        return SecretKeys(load)
+    except (OSError, ValueError) as error:
+        raise SecretsKeyError(f"{where}: {error}") from error
+
+
+def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
+    """Writes keys, the present one first, readable to this user alone.
+
+    Raises:
+        SecretsKeyError: it cannot be written.
+    """
+    draft = file.with_suffix(".new")
+    try:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            opened.write("\n".join(keys) + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(file)
+    except OSError as error:
+        raise SecretsKeyError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
+    """Puts a new key before the others in this controller's own file, or reads again what a setting names. Blocks.
+
+    Raises:
+        SecretsKeyError: the file cannot be read or written.
+    """
+    own = own_key_file(settings)
+    if own is not None:
+        write_key_file(own, (new_key(), *own.read_text(encoding="ascii").split()))
+    _reload(keys)
+
+
+def drop_old_keys(settings: ControllerSettings, keys: SecretKeys) -> None:
+    """Keeps the first key alone in this controller's own file: nothing is encrypted under the others. Blocks.
+
+    Raises:
+        SecretsKeyError: the file cannot be read or written.
+    """
+    own = own_key_file(settings)
+    if own is not None:
+        write_key_file(own, tuple(own.read_text(encoding="ascii").split()[:1]))
+        _reload(keys)
+
+
+def _reload(keys: SecretKeys) -> None:
+    try:
+        keys.reload()
+    except (OSError, ValueError) as error:
+        raise SecretsKeyError(f"the keys of secrets cannot be read: {error}") from error
+
+
+async def protect_secrets(database: Database, keys: SecretKeys) -> None:
+    """Encrypts what is not encrypted yet, and says what cannot be read. For the start; a later start does the rest."""
+    try:
+        if keys.current:
+            sealed, _ = await seal_all(database, keys, plain_only=True)
+            if sealed:
+                log.info("secrets encrypted", secrets=sealed, key=keys.current)
+        async with database.connection() as connection:
+            unreadable = await unreadable_secrets(connection, keys)
+        stored = any(not secret.encrypted for secret in await list_secrets(database, keys))
+    except DATABASE_ERRORS as error:
+        log.warning("secrets not looked through", error=str(error) or type(error).__name__)
+        return
+    if unreadable:
+        log.error("secrets cannot be read: their key is not here; see docs/access.md", secrets=unreadable)
+    if stored and not keys.current:
+        log.warning("secrets are stored unencrypted; set GPUWARD_SECRETS_KEY_FILE on every controller")
