@@ -10,7 +10,7 @@ from agent.errors import RefusedError, UnreachableError
 from schemas.base import View
 from schemas.wire import JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
-_JOIN_LIMIT_S: Final = 15.0
+_JOIN_LIMIT_S: Final = 45.0  # longer than the controller takes at most: a join whose answer is lost cannot be made again
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536

@@ -1,17 +1,16 @@
-"""A soak of the way to the models: load with faults at random, and an account of every request.
+"""A soak: load on models with faults at random, in the midst of a busy week, and an account of every request.
 
 Engines write each request that they take to one file, which outlives them. What clients saw is compared with it.
 """
 
 import asyncio
 import contextlib
-import json
 import math
 import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,31 +18,27 @@ from typing import Any
 import aiohttp
 import psutil
 
+from support.processes.busy_week import BusyWeek
 from support.processes.cluster import Cluster
 from support.processes.gateways import Another
+from support.processes.memory_watch import MemoryWatch
+from support.processes.request_account import Account, Kind, Seen, read_account
 from support.processes.simulated_engine import chat
 
 _OPEN = re.compile(r"^(gpuward_\w*(?:in_flight|waiting)\w*(?:\{.*\})?) (\S+)$", re.MULTILINE)
 CHAT = "/v1/chat/completions"
 CLIENTS = 12
+HOSTS = ("a", "b")
+GOES, STAYS = "gateway-that-goes", "gateway-that-stays"
 REQUEST_LIMIT_S = 60.0
-NEVER_TAKEN = frozenset({400, 401, 403, 404, 429, 503})  # with these no engine has run the request
 PAUSE_S = 0.2  # after an error, as clients have it
 SLEEPY_SHARE = 0.15  # of the requests, while its clients are there
+JOBS_SHARE = 0.15  # of the requests, for deployments of the week
+SILENCE = {"GPUWARD_UNREACHABLE_AFTER_S": "8", "GPUWARD_LOST_AFTER_S": "20", "GPUWARD_SAMPLE_EVERY_S": "2"}
 NAPS = {  # by the model's short and long nap: seconds without requests to it, and with them
     True: ((4.0, 7.0), (2.0, 4.0)),
     False: ((4.0, 40.0), (2.0, 30.0)),
 }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of request: what its prompt tells the engine, and how often it comes."""
-
-    words: str
-    weight: int
-    stream: bool = False
-    leaves: bool = False  # the client closes after two events
 
 
 Fault = Callable[[], Coroutine[Any, Any, None]]
@@ -61,25 +56,12 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a client saw of one request.
-
-    `end` is whole, error, cut, left, reset by a gateway that was ended just then, or lost: an end that says nothing.
-    """
-
-    id: str
-    kind: Kind
-    status: int
-    end: str
-    code: str = ""
-
-
 @dataclass
 class Door:
     """A gateway as clients reach it. `killed` and `stopped`: when it was last ended so, by the loop's clock."""
 
     url: str
+    name: str
     killed: float = -math.inf
     stopped: float = -math.inf
 
@@ -92,7 +74,10 @@ class Door:
 
 @dataclass
 class Soak:
-    """Load and faults on a cluster with two gateways, the deployment `soak` on two hosts, and `sleepy` beside it."""
+    """Load and faults on a cluster with three gateways: `soak` on two hosts, `sleepy` beside it, a week on two more.
+
+    One gateway is left alone, so that its memory tells of the whole time.
+    """
 
     cluster: Cluster
     journal: Path
@@ -100,27 +85,36 @@ class Soak:
     replicas: int = 4
     seen: list[Seen] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
-    memory_mib: list[float] = field(default_factory=list)
     doors: list[Door] = field(default_factory=list)
     quick: bool = True
+    week: BusyWeek = field(init=False)
+    memory: MemoryWatch = field(init=False)
     _next_death: float = 0.0
     _naps: bool = True  # no client asks for `sleepy`
     _key: dict[str, Any] = field(default_factory=dict)
     _count: int = 0
 
     async def start(self) -> None:
-        """Starts the cluster and its model."""
-        await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.001")
-        for name in ("a", "b"):
+        """Starts the cluster and its models."""
+        await self.cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.001", **SILENCE)
+        for name in HOSTS:
             await self.cluster.start_agent(name, gpus=3)
+        away_s = (2.0, 8.0) if self.quick else (5.0, 60.0)
+        self.week = BusyWeek(self.cluster, self.journal, self.random, away_s)
+        await self.week.start()
         journal = {"SIMULATED_ENGINE_JOURNAL": str(self.journal)}
-        await self.cluster.apply("soak", replicas=self.replicas, resources={"gpus": 1}, env=journal)
+        where = {"workers": list(HOSTS)}
+        await self.cluster.apply("soak", replicas=self.replicas, resources={"gpus": 1}, placement=where, env=journal)
         await self.cluster.apply(
-            "sleepy", replicas={"min": 0, "max": 1}, resources={"gpus": 1}, env=journal, scaling=NAP
+            "sleepy", replicas={"min": 0, "max": 1}, resources={"gpus": 1}, placement=where, env=journal, scaling=NAP
         )
-        self.doors = [Door(self.cluster.url), Door(await self._another())]
+        self.doors = [Door(self.cluster.url, "controller")]
+        self.doors += [await self._another(GOES), await self._another(STAYS)]
         await self.all_run()
         self._key = await self._new_key()
+        pids = {name: self.cluster.processes[name].pid for name in ("controller", STAYS)}
+        (pids[STAYS],) = [child.pid for child in psutil.Process(pids[STAYS]).children()]  # which serves
+        self.memory = MemoryWatch(pids, every_s=1.0 if self.quick else 5.0)
 
     async def all_run(self) -> None:
         """Waits until all replicas run. One whose engine died again and again waits for up to five minutes."""
@@ -130,11 +124,11 @@ class Soak:
 
         await self.cluster.until(running, "all replicas run", 120 if self.quick else 330)
 
-    async def _another(self) -> str:
-        """Starts the second gateway; returns its address."""
-        other = Another(self.cluster)
-        await self.cluster.until(other.is_ready, "the second gateway serves", 30)
-        return other.url
+    async def _another(self, name: str) -> Door:
+        """Starts one more gateway."""
+        other = Another(self.cluster, name=name)
+        await self.cluster.until(other.is_ready, f"{name} serves", 60)
+        return Door(other.url, name)
 
     async def _new_key(self) -> dict[str, Any]:
         return dict(await self.cluster.post("/keys", {"role": "inference", "name": f"soak-{self._count}"}))
@@ -149,6 +143,9 @@ class Soak:
                 group.create_task(self._client(session, until_s))
             group.create_task(self._faults(until_s, fault_every_s))
             group.create_task(self._nap(until_s))
+            group.create_task(self.memory.run(until_s))
+            every_s = (1.5, 8.0) if self.quick else (3.0, 60.0)
+            group.create_task(self.week.run(until_s, *every_s))
 
     async def _client(self, session: aiohttp.ClientSession, until_s: float) -> None:
         while asyncio.get_running_loop().time() < until_s:
@@ -185,8 +182,7 @@ class Soak:
 
     async def _ask(self, session: aiohttp.ClientSession, door: Door, request_id: str, kind: Kind) -> Seen:
         # An engine that dies again and again is left alone for long, and would hardly sleep and wake.
-        may_sleep = not self._naps and "die" not in kind.words
-        model = "sleepy" if may_sleep and self.random.random() < SLEEPY_SHARE else "soak"
+        model = "soak" if "die" in kind.words else self._next_model()
         body = chat(f"[simulate id={request_id} {kind.words}]", stream=kind.stream) | {"model": model}
         headers = {"Authorization": f"Bearer {self._key['key']}"}
         async with session.post(door.url + CHAT, json=body, headers=headers) as answer:
@@ -211,6 +207,12 @@ class Soak:
                 request_id, kind, 200, "whole" if text.endswith(b"data: [DONE]\n\n") else "lost", str(text[-99:])
             )
 
+    def _next_model(self) -> str:
+        by_chance = self.random.random()
+        if by_chance < JOBS_SHARE and self.week.jobs:
+            return self.random.choice(self.week.jobs)
+        return "sleepy" if by_chance > 1 - SLEEPY_SHARE and not self._naps else "soak"
+
     async def _faults(self, until_s: float, every_s: float) -> None:
         loop = asyncio.get_running_loop()
         faults = (
@@ -222,7 +224,6 @@ class Soak:
             fault = self._next_fault(faults)
             self.faults[fault.__name__.strip("_")] += 1
             await fault()
-            self.memory_mib.append(self.rss_mib())
 
     def _next_fault(self, faults: Sequence[Fault]) -> Fault:
         """Each comes once, then any."""
@@ -254,14 +255,15 @@ class Soak:
 
     async def _stop_gateway(self) -> None:
         """The other one, cleanly, and starts it again."""
-        door = self.doors[1]
+        door = next(door for door in self.doors if door.name == GOES)
         door.stopped = asyncio.get_running_loop().time()
-        process = self.cluster.processes.pop("gateway")
+        process = self.cluster.processes.pop(GOES)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 30) == 0
         door.stopped = asyncio.get_running_loop().time()
         self.doors.remove(door)
-        self.doors.append(Door(await self._another()))
+        await asyncio.sleep(self.random.uniform(*((0.0, 2.0) if self.quick else (0.0, 20.0))))
+        self.doors.append(await self._another(GOES))
 
     async def _kill_engine(self) -> None:
         if engines := list((await asyncio.to_thread(self.cluster.engines)).values()):
@@ -275,23 +277,13 @@ class Soak:
 
     async def _restart_agent(self) -> None:
         """As a crash or cleanly; its engines go on."""
-        name = self.random.choice(("a", "b"))
+        name = self.random.choice(HOSTS)
         if self.random.random() < 0.5:
             self.cluster.kill(name)
         else:
             self.cluster.signal(name, signal.SIGTERM)
             await asyncio.to_thread(self.cluster.processes.pop(name).wait, 30)
         await self.cluster.start_agent(name, gpus=3)
-
-    def rss_mib(self) -> float:
-        """What the controller and its gateway hold."""
-        controller = psutil.Process(self.cluster.processes["controller"].pid)
-        own = [controller, *(p for p in controller.children(recursive=True) if p.name().startswith("python"))]
-        total = 0
-        for process in own:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += process.memory_info().rss
-        return total / 2**20
 
     async def in_flight(self) -> dict[str, float]:
         """What is open: requests at engines, by instance, and the controller's and gateways' gauges, by name."""
@@ -313,45 +305,6 @@ class Soak:
                 found[instance] = counters["reading"] + counters["queued"] + counters["running"]
         return found
 
-    def account(self) -> "Account":
+    def account(self) -> Account:
         """Clients' and engines' sides of all requests."""
-        taken: Counter[str] = Counter()
-        finished: Counter[str] = Counter()
-        for line in self.journal.read_text().splitlines():
-            word, request_id, *_ = line.split()
-            taken[request_id] += word == "taken"
-            finished[request_id] += word == "finished"
-        return Account(self.seen, taken, finished)
-
-
-@dataclass(frozen=True)
-class Account:
-    """Every request with what clients saw of it, and how often engines took and finished it."""
-
-    seen: list[Seen]
-    taken: Mapping[str, int]
-    finished: Mapping[str, int]
-
-    def violations(self) -> list[str]:
-        """Requests that ran twice, that were lost without a word, or whose answer does not fit."""
-        found = []
-        for seen in self.seen:
-            taken, finished = self.taken.get(seen.id, 0), self.finished.get(seen.id, 0)
-            if taken > 1:
-                found.append(f"ran {taken} times: {seen}")
-            if seen.end == "lost":
-                found.append(f"lost: {seen}")
-            if seen.end == "reset" and seen.code == "stopped" and taken:
-                found.append(f"a gateway that stopped cleanly gave no word of it, though an engine ran it: {seen}")
-            if seen.end == "whole" and (taken, finished) != (1, 1):
-                found.append(f"answered, but taken {taken} times and finished {finished}: {seen}")
-            if seen.status in NEVER_TAKEN and taken:
-                found.append(f"refused with {seen.status}, but an engine ran it: {seen}")
-        return found
-
-    def summary(self) -> str:
-        """How many requests ended how."""
-        ends = Counter(
-            f"{seen.status} {seen.end}{f' {seen.code}' if seen.end == 'error' else ''}" for seen in self.seen
-        )
-        return json.dumps({"requests": len(self.seen), **dict(ends.most_common())})
+        return read_account(self.seen, self.journal)

@@ -28,14 +28,16 @@ async def with_a_model(cluster: Cluster, **env: str) -> None:
 class Another:
     """The gateway, of one or several processes."""
 
-    def __init__(self, cluster: Cluster, dsn: str = "", *, drain: str = "3s", processes: int = 1) -> None:
+    def __init__(
+        self, cluster: Cluster, dsn: str = "", *, drain: str = "3s", processes: int = 1, name: str = "gateway"
+    ) -> None:
         self.cluster = cluster
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         api = str(cluster.data_dir / FILE_NAME)
         argv = ("gateway", "--controller", api, "--port", str(self.port), "--drain", drain)
         argv += ("--processes", str(processes))
-        cluster.start("gateway", *argv, GPUWARD_DATABASE_URL=dsn or embedded_dsn(cluster))
+        cluster.start(name, *argv, GPUWARD_DATABASE_URL=dsn or embedded_dsn(cluster))
 
     @property
     def url(self) -> str:
