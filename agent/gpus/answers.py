@@ -32,11 +32,12 @@ class GpuAnswer(Wire):
 
 
 class XidEvent(Wire):
-    """An error event of the driver; in MIG mode perhaps of one GPU instance."""
+    """Equal error events of the driver since the last answer; in MIG mode perhaps of one GPU instance."""
 
     uuid: str
     xid: int
     gpu_instance: int | None = None
+    count: int = 1
 
 
 class ChildAnswer(Wire):
@@ -47,5 +48,6 @@ class ChildAnswer(Wire):
     driver: str | None = None
     gpus: tuple[GpuAnswer, ...] = ()
     xids: tuple[XidEvent, ...] = ()
+    xids_dropped: int = 0  # events of more kinds than the child counts
     xids_unsupported: tuple[str, ...] = ()
     work: dict[str, GpuWork] = Field(default_factory=dict)

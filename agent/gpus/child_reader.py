@@ -124,7 +124,9 @@ class ChildReader:
     async def _take(self, answer: ChildAnswer) -> GpuReading:
         self._driver, now_s = answer.driver, self._clock()
         for event in answer.xids:
-            self._rare.warning("Xid", cause=(event.uuid, event.xid), gpu=event.uuid, xid=event.xid)
+            self._rare.warning("Xid", cause=(event.uuid, event.xid), gpu=event.uuid, xid=event.xid, count=event.count)
+        if answer.xids_dropped:
+            self._rare.warning("Xids of too many kinds were dropped", cause="", count=answer.xids_dropped)
         gpus = self._known.take(answer, now_s)
         self._verdicts.save(self._known.condemned())
         for gpu in gpus:

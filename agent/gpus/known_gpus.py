@@ -166,7 +166,7 @@ class KnownGpus:
         """A condemning event is the slice's where it names one, else the GPU's and all its slices'."""
         reason = reason_of(event.xid)
         if (whole := self._gpus.get(event.uuid)) is not None:
-            whole.xids[event.xid] += 1
+            whole.xids[event.xid] += event.count
             whole.last_xid, whole.details = event.xid, None
         if reason is None:
             return

@@ -71,10 +71,12 @@ class Reader:
                 LibraryBrokenError.check(error)
                 gpus.append({"index": index, "error": str(error), "code": error.value})
         self._xids.watch({gpu["uuid"]: handles[gpu["uuid"]] for gpu in gpus if "uuid" in gpu and "parent" not in gpu})
+        xids, dropped = self._xids.take()
         answer: dict[str, Any] = {
             "driver": text(self._nvml.nvmlSystemGetDriverVersion()),
             "gpus": gpus,
-            "xids": self._xids.take(),
+            "xids": xids,
+            "xids_dropped": dropped,
             "xids_unsupported": self._xids.unsupported(),
         }
         if processes:

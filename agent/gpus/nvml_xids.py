@@ -12,7 +12,34 @@ _RETRY_S: Final = 5.0
 _TIMEOUT: Final = 10
 _UNSUPPORTED: Final = frozenset({3, 4, 13})
 _NO_INSTANCE: Final = 0xFFFFFFFF
-_MOST_KEPT: Final = 1_000
+_MOST_KINDS: Final = 1_000  # that are counted between two readings
+
+
+class CountedEvents:
+    """Events, of which equal ones are one entry with their number: so a storm takes no place from a grave one.
+
+    Attributes:
+        dropped: how many events were of further kinds, beyond the bound.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int, int | None], int] = {}
+        self.dropped = 0
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Counts one."""
+        kind = event["uuid"], event["xid"], event["gpu_instance"]
+        if kind not in self._counts and len(self._counts) >= _MOST_KINDS:
+            self.dropped += 1
+            return
+        self._counts[kind] = self._counts.pop(kind, 0) + 1
+
+    def told(self) -> list[dict[str, Any]]:
+        """Each kind, by its newest event: {"uuid", "xid", "gpu_instance" (None outside MIG), "count"}."""
+        return [
+            {"uuid": uuid, "xid": xid, "gpu_instance": gpu_instance, "count": count}
+            for (uuid, xid, gpu_instance), count in self._counts.items()
+        ]
 
 
 class XidLoop:
@@ -22,7 +49,7 @@ class XidLoop:
         self._nvml = nvml
         self._lock = threading.Lock()
         self._wanted: dict[str, Any] = {}
-        self._found: list[dict[str, Any]] = []
+        self._found = CountedEvents()
         self._unsupported: set[str] = set()
         self._thread: threading.Thread | None = None
 
@@ -34,11 +61,11 @@ class XidLoop:
             self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
             self._thread.start()
 
-    def take(self) -> list[dict[str, Any]]:
-        """The events since the last call, oldest first: {"uuid", "xid", "gpu_instance" (None outside MIG)}."""
+    def take(self) -> tuple[list[dict[str, Any]], int]:
+        """The events since the last call, as `CountedEvents.told`, and how many more there were."""
         with self._lock:
-            found, self._found = self._found, []
-        return found
+            found, self._found = self._found, CountedEvents()
+        return found.told(), found.dropped
 
     def unsupported(self) -> list[str]:
         """UUIDs of GPUs whose driver does not report Xids."""
@@ -85,8 +112,7 @@ class XidLoop:
             return False
         if event["uuid"] is not None:
             with self._lock:
-                self._found.append(event)
-                del self._found[:-_MOST_KEPT]
+                self._found.add(event)
         return True
 
 
