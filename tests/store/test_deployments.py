@@ -11,6 +11,7 @@ from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.deployments import apply as store
 from controller.store.deployments import stop as switch
+from controller.store.deployments.revisions import KEPT
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
@@ -165,6 +166,17 @@ async def test_of_a_storm_of_applies_the_last_generation_wins(migrated: Database
     assert newest["generation"] == 41
     assert DeploymentSpec.model_validate(newest["spec"]) == last.spec
     assert await rows(migrated, "select revision from deployments") == [{"revision": 41}]
+    kept = await rows(migrated, "select generation from revisions order by applied_at desc")
+    assert [one["generation"] for one in kept] == list(range(41, 41 - KEPT, -1)), "the history has no gaps"
+
+
+async def test_a_clock_that_steps_back_leaves_no_gap_in_the_history(migrated: Database) -> None:
+    await apply_spec(migrated, "a", spec(args={"memory": "1GiB"}))
+    await rows(migrated, "update revisions set applied_at = now() + interval '1 hour' returning 1")
+    for n in range(2, KEPT + 6):
+        await apply_spec(migrated, "a", spec(args={"memory": f"{n}GiB"}))
+    kept = await rows(migrated, "select generation from revisions order by applied_at desc")
+    assert [one["generation"] for one in kept] == list(range(KEPT + 5, 5, -1))
 
 
 async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:

@@ -9,9 +9,13 @@ from controller.store.core.refusals import NotFoundError, NothingToUndoError
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
 
 KEPT: Final = 10  # revisions of a deployment, beside those that instances and its rollout need
-_WRITE: Final = """
-    insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id)
-    values ($1, $2, $3, $4, $5, $6)"""
+# Later than all before it: transactions begin in another order than they get the lock, and clocks may step.
+_APPLIED_AT: Final = """
+    greatest(clock_timestamp(),
+             (select max(applied_at) + interval '1 microsecond' from revisions where deployment_uid = $1))"""
+_WRITE: Final = f"""
+    insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id, applied_at)
+    values ($1, $2, $3, $4, $5, $6, {_APPLIED_AT})"""  # noqa: S608 - our own SQL
 _PRUNE: Final = """
     delete from revisions r
      where r.deployment_uid = $1
@@ -30,9 +34,9 @@ _UNDER_WAY: Final = """
             or exists (select 1 from rollouts o where o.deployment_uid = $1 and o.stable = r.generation
                           and o.state <> 'complete'))
      order by r.generation desc"""
-_AGAIN: Final = """
-    update revisions set applied_at = clock_timestamp(), need_error = null
-     where deployment_uid = $1 and generation = $2"""
+_AGAIN: Final = f"""
+    update revisions set applied_at = {_APPLIED_AT}, need_error = null
+     where deployment_uid = $1 and generation = $2"""  # noqa: S608 - our own SQL
 
 
 async def write_revision(connection: Any, uid: Any, generation: int, spec: DeploymentSpec, input_hash: str) -> None:
