@@ -4,6 +4,7 @@
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
 #   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
+#   make soak SOAK_MINUTES=10             a quarter of the whole
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +21,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose soak bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +31,7 @@ help:
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
+	@echo 'make soak          a busy week on real processes, compressed (SOAK_MINUTES, 40 where it is not set)'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
@@ -70,6 +72,10 @@ test-cases: $(VENV)/.ready-dev
 # machine must have met.
 test-nightly: $(VENV)/.ready-dev
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/gateway tests/system/policies
+
+# Load on models while everything comes and goes; then every request is accounted for, the ledger clean, memory flat.
+soak: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m nightly -k long -s --timeout 14400 tests/system/gateway/test_soak.py $(ARGS)
 
 # Tests of an engine that is not installed are skipped: test-engines-all installs all.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready

@@ -10,7 +10,9 @@ from agent.errors import RefusedError, UnreachableError
 from schemas.base import View
 from schemas.wire import JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
-_JOIN_LIMIT_S: Final = 45.0  # longer than the controller takes at most: a join whose answer is lost cannot be made again
+# Longer than the controller takes at most: a join whose answer is lost cannot be made again.
+_JOIN_LIMIT_S: Final = 45.0
+_CONNECT_LIMIT_S: Final = 15.0
 _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
@@ -38,7 +40,7 @@ async def join(
             controller_url + JOIN_PATH,
             data=encode(request, LOWEST_PROTOCOL),
             headers={"Content-Type": "application/json"},
-            timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S),
+            timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S, sock_connect=_CONNECT_LIMIT_S),
             allow_redirects=False,
             ssl=tls,
         ) as response:
