@@ -48,6 +48,7 @@ from controller.store.core.notify import GONE
 from controller.store.embedded import EmbeddedPostgresError
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
+from controller.store.workers.lost_history import tell_promotion
 from http1.bodies import Bodies
 from http1.connections import limits_for
 from http1.files import connection_bound, raise_file_limit
@@ -216,7 +217,13 @@ class _Controller:
         ttl_s = settings.lease_ttl_s
         self._schema = SchemaWatch(database)
         self._lease = Lease(
-            database.listen_connection, holder, clock, ttl_s=ttl_s, renew_s=ttl_s * 0.3, unfit=why_outdated
+            database.listen_connection,
+            holder,
+            clock,
+            ttl_s=ttl_s,
+            renew_s=ttl_s * 0.3,
+            unfit=why_outdated,
+            promoted=tell_promotion,
         )
         self._hub = Hub(
             database,

@@ -149,6 +149,10 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
         "The database lost commits that an agent has seen, after a restore or a failover. The leader goes above them.",
         "Look at what runs: changes since the backup, or in the last moments before the failover, are lost.",
     ),
+    "database_promoted": ReasonText(
+        "The database went to another timeline, as after a failover. All agents tell anew what runs.",
+        "Look at what runs: changes of the last moments before the failover may be lost.",
+    ),
     "breaker_open": ReasonText(
         "So many workers are silent at once that none of them is given up.",
         "Repair the network, or delete dead workers with `--confirm-dead`.",

@@ -23,6 +23,7 @@ from controller.runtime.tasks import end_tasks
 log = structlog.get_logger(__name__)
 
 Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this process must not lead; None: it may
+Promoted: TypeAlias = Callable[[Any, int, int], Coroutine[Any, Any, None]]  # the timelines before, and now
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
 
 TERM_GUARD_SQL = "SELECT term FROM lease WHERE id = 1 FOR KEY SHARE"
@@ -34,7 +35,11 @@ _FREE = (
     "renewed_at NOT BETWEEN clock_timestamp() - ttl_s * interval '1 second'"
     " AND clock_timestamp() + ttl_s * interval '1 second'"
 )
-_EXPIRED_SQL = f"SELECT {_FREE} FROM lease WHERE id = 1"  # noqa: S608 - a constant
+# A standby was promoted: it may lack the last commits, with renewals and terms among them. No term outlasts that.
+_PROMOTED = "coalesce(timeline <> database_timeline(), false)"
+_EXPIRED_SQL = f"SELECT {_FREE} OR {_PROMOTED} FROM lease WHERE id = 1"  # noqa: S608 - a constant
+_TIMELINES_SQL = "SELECT timeline AS before, database_timeline() AS now FROM lease WHERE id = 1"
+_CUT_SQL = "UPDATE lease SET cut_at = clock_timestamp() WHERE id = 1 RETURNING pg_notify($1, 'cut *')"
 # A leader that freezes inside a transaction would hold the row for as long as it is frozen. Half a lease is far longer
 # than a transaction takes, and shorter than the age of any that a leader began before its lease expired.
 _TERMINATE_SQL = """
@@ -47,11 +52,14 @@ WHERE l.relation = 'lease'::regclass AND l.mode = 'RowShareLock' AND l.pid <> pg
 _LOCK_SQL = "SELECT 1 FROM lease WHERE id = 1 FOR UPDATE"
 _ACQUIRE_SQL = f"""
 UPDATE lease
-SET term = term + 1, holder = $1, ttl_s = $2, acquired_at = clock_timestamp(), renewed_at = clock_timestamp()
-WHERE id = 1 AND {_FREE}
+SET term = term + 1, holder = $1, ttl_s = $2, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
+    timeline = coalesce(database_timeline(), timeline)
+WHERE id = 1 AND ({_FREE} OR {_PROMOTED})
 RETURNING term
 """  # noqa: S608 - as above
-_RENEW_SQL = "UPDATE lease SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 RETURNING term"
+_RENEW_SQL = f"""
+UPDATE lease SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 AND NOT {_PROMOTED} RETURNING term
+"""  # noqa: S608 - as above
 _READ_TERM_SQL = "SELECT term FROM lease WHERE id = 1"
 _EXPIRE_SQL = "UPDATE lease SET renewed_at = '-infinity'"
 # The lease is free afterwards: no controller leads the new term before it acquires a higher one.
@@ -118,6 +126,7 @@ class Lease:
         stop_limit_s: how long a cancelled leader task may take to end.
         rng: chance, for jitter.
         unfit: asked on the lease's connection before each term: why this process must not lead.
+        promoted: called in the transaction in which a term begins on another timeline of the database.
         channel: of the NOTIFY that wakes the followers at a release.
     """
 
@@ -134,9 +143,11 @@ class Lease:
         stop_limit_s: float = 30.0,
         rng: random.Random | None = None,
         unfit: Fit | None = None,
+        promoted: Promoted | None = None,
         channel: str = CHANNEL,
     ) -> None:
         self._unfit = unfit
+        self._promoted = promoted
         self._margin_s = ttl_s / 5 if margin_s is None else margin_s
         if not 0 < renew_s < ttl_s - self._margin_s:
             limit_s = ttl_s - self._margin_s
@@ -218,11 +229,23 @@ class Lease:
                 return None
             # The lease counts from here: the wait for the lock may have been long.
             began = self._clock.monotonic()
+            timelines = await connection.fetchrow(_TIMELINES_SQL)
             term: int | None = await connection.fetchval(_ACQUIRE_SQL, self._holder, self._ttl_s)
+            if term is not None:
+                await self._note_timeline(connection, *timelines)
         if term is not None:
             self._term = term
             self._valid_until = began + self._ttl_s - self._margin_s
         return term
+
+    async def _note_timeline(self, connection: Any, before: int | None, now: int | None) -> None:
+        """Where the database was promoted, has all agents tell anew what runs: commits may be lost."""
+        if before is None or now is None or before == now:
+            return
+        await connection.execute(_CUT_SQL, self._channel)
+        if self._promoted is not None:
+            await self._promoted(connection, before, now)
+        log.warning("the database was promoted, its last commits may be lost", timeline=now, before=before)
 
     async def _run_while_leading(self, term: int, lead: Lead) -> bool:
         """Run `lead` while the lease is renewed; return whether it ended by itself."""
@@ -274,7 +297,7 @@ class Lease:
                 continue
             if renewed is None:
                 self._valid_until = 0.0
-                log.error("lost leadership: another term has begun", holder=self._holder, term=term)
+                log.error("lost leadership: another term or timeline has begun", holder=self._holder, term=term)
                 return
             self._valid_until = began + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)

@@ -14,7 +14,8 @@ _SETTLE_S = 2.0
 CREATE_LEASE = """
 CREATE TABLE lease (id smallint PRIMARY KEY CHECK (id = 1), term bigint NOT NULL, holder text NOT NULL,
     acquired_at timestamptz NOT NULL, renewed_at timestamptz NOT NULL, ttl_s double precision NOT NULL,
-    cut_at timestamptz, settled_at timestamptz);
+    cut_at timestamptz, settled_at timestamptz, timeline integer);
+CREATE FUNCTION database_timeline() RETURNS integer LANGUAGE sql AS 'SELECT 1';
 INSERT INTO lease VALUES (1, 0, '', '-infinity', '-infinity', 10);
 """
 

@@ -334,3 +334,25 @@ async def test_what_is_unfit_leads_no_further_term_and_a_fit_one_leads(connect: 
         assert old.log == [("began", 1), ("ended", 1)], "the lease is free, and it does not take it"
         outdated.clear()
         await old.until(("began", 4))
+
+
+async def test_a_promoted_database_ends_the_term_and_has_the_agents_tell_anew(connect: Connect) -> None:
+    """A standby that takes over has another timeline. It may lack commits, so no term goes on."""
+    observer, terms, told = await connect(), LeaderLog(), []
+
+    async def promoted(connection: Any, before: int, now: int) -> None:
+        told.append((before, now, await connection.fetchval("SELECT term FROM lease")))
+
+    async with campaigning(lease_of(connect, "one", ttl_s=30.0, renew_s=0.2, promoted=promoted), terms):
+        await terms.until(("began", 1))
+        await asyncio.sleep(0.5)
+        assert tuple(await observer.fetchrow("SELECT term, timeline, cut_at FROM lease")) == (1, 1, None)
+        await observer.execute("CREATE OR REPLACE FUNCTION database_timeline() RETURNS int LANGUAGE sql AS 'SELECT 2'")
+        await terms.until(("began", 2))
+        row = await observer.fetchrow("SELECT term, timeline, cut_at <= clock_timestamp() FROM lease")
+        assert (tuple(row), told) == ((2, 2, True), [(1, 2, 2)])
+        await observer.execute(
+            "CREATE OR REPLACE FUNCTION database_timeline() RETURNS int LANGUAGE sql AS 'SELECT null::int'"
+        )
+        await asyncio.sleep(0.5)
+        assert terms.log == [("began", 1), ("ended", 1), ("began", 2)], "what the server does not tell ends no term"

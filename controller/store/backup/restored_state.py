@@ -7,7 +7,8 @@ import orjson
 
 # Nothing leads; agents tell first what runs. Transaction ids are of this server alone.
 _LEASE: Final = """
-    update lease set holder = '', renewed_at = '-infinity', cut_at = clock_timestamp(), settled_at = null
+    update lease set holder = '', renewed_at = '-infinity', cut_at = clock_timestamp(), settled_at = null,
+           timeline = null
      where id = 1"""
 _ROLLUPS: Final = """
     insert into rollup_progress (horizon, at) values (pg_current_xact_id(), now())

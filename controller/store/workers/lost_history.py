@@ -2,15 +2,20 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from controller.store.core.database import Connection
+from controller.domain.events import NewEvent
+from controller.store.core.database import Connection, prepare_connection
+from controller.store.core.events import write_events
 
 _LEDGER: Final = """
     select l.term, w.session,
            extract(epoch from clock_timestamp() - w.above_at)::float8 as last_s
       from lease l, workers w where l.id = 1 and w.id = $1 and w.deleted_at is null"""
 _MARK: Final = "update workers set above_at = clock_timestamp() where id = $1"
+
+
+PROMOTED: Final = "database_promoted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +42,14 @@ async def read_cut(connection: Connection) -> datetime | None:
     """When a loss of commits was noticed last; None: never."""
     cut_at: datetime | None = await connection.fetchval("select cut_at from lease where id = 1")
     return cut_at
+
+
+async def tell_promotion(connection: Any, before: int, now: int) -> None:
+    """Writes the event of a failover, in the transaction in which a leader notices it, on the lease's connection."""
+    await prepare_connection(connection)
+    message = (
+        f"the database went from timeline {before} to {now}, as after a failover: its last commits may be lost, and "
+        "all agents tell anew what runs"
+    )
+    event = NewEvent(PROMOTED, message, ("controller:failover",), {"before": before, "now": now})
+    await write_events(connection, [event])
