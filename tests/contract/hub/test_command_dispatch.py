@@ -24,7 +24,7 @@ async def command_state(hub: HubUnderTest, id_: int) -> tuple[object, ...]:
 
 
 async def test_commands_arrive_in_sequence_with_the_term_and_their_answers_are_kept(hub: HubUnderTest) -> None:
-    await hub.execute("update lease set term = 7")  # before a dispatch: it is no takeover, which waits for those
+    await hub.execute("update lease set term = 7")  # before a dispatch, for which a takeover would wait
     worker, agent = await set_up(hub, "i", "j")
     ids = [await hub.order(worker, "i"), await hub.order(worker, "j"), await hub.order(worker, "i", "stop")]
     got = [await agent.command() for _ in ids]
