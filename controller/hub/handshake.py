@@ -19,7 +19,7 @@ from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
-from controller.hub.reports import stored, stray_event
+from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
@@ -140,10 +140,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         )
         await write_details(connection, details_of(worker, hello.inventory.gpus))
         events = [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]
-        events += [
-            *foreign_events(foreign),
-            *(stray_event(worker, s) for s in written.strays),
-        ]
+        events += [*foreign_events(foreign), *stray_events(worker, written.strays)]
         await write_events(connection, events)
         await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
         dismissed = (await read_dismissed(connection, [worker])).get(worker, {})

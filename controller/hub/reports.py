@@ -1,8 +1,8 @@
 """Writes agents' process reports and answers to commands, batched over all connections."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from controller.domain.events import NewEvent
@@ -22,6 +22,7 @@ from schemas.wire import GPU_MEMORY_HELD, Command, CommandResult, ProcessReport,
 BATCH: Final = 1_000
 STRAY_DRAIN_S: Final = 10.0
 STRAY_RESEND_S: Final = 5.0
+STRAYS_NAMED: Final = 50  # of one agent in one transaction, each by an event of its own
 
 _Key = tuple[str, int, int]
 
@@ -96,7 +97,7 @@ class ReportWriter:
             # Reports first: a removal of an instance locks its row, then its commands, never the other way round.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
-            await write_events(connection, [*_stray_events(current, written.strays), *_held_events(current)])
+            await write_events(connection, _events(current, written))
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         self._after(batch, held, written.strays, term)
@@ -130,6 +131,8 @@ class ReportWriter:
             if now - session.strays.get(key, -STRAY_RESEND_S) >= STRAY_RESEND_S:
                 session.strays[key] = now
                 session.send(stop_stray_command(stray.instance, stray.epoch, stray.rank, term))
+        if len(session.strays) > MAX_PROCESSES:
+            session.cut("too many processes without claims; connect again")
 
 
 def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Command:
@@ -138,41 +141,49 @@ def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Comma
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
 
 
-def stray_event(worker_id: str, stray: processes.Stray) -> NewEvent:
-    """The event for a process without claims."""
-    return NewEvent(
-        "stray_process",
-        f"a process of {stray.instance} runs at epoch {stray.epoch} without claims; it is stopped",
-        (f"worker:{worker_id}", f"instance:{stray.instance}"),
-        {"epoch": stray.epoch, "rank": stray.rank},
-    )
-
-
-def _stray_events(batch: Sequence[_Unwritten], strays: Iterable[processes.Stray]) -> list[NewEvent]:
-    """One for each stray that is new on its connection."""
-    known = {(p.session.worker_id, *key) for p in batch for key in p.session.strays}
-    names = {p.session.worker_id: p.session.name for p in batch}
-    return [
-        replace(stray_event(s.worker_id, s), actor=f"agent:{names[s.worker_id]}")
-        for s in strays
-        if (s.worker_id, s.instance, s.epoch, s.rank) not in known
-    ]
-
-
-def _held_events(batch: Iterable[_Unwritten]) -> list[NewEvent]:
-    """One for each process whose end was reported although the driver did not give its memory back."""
-    return [
-        NewEvent(
-            GPU_MEMORY_HELD,
-            f"{report.instance} has ended on {unwritten.session.name}, but memory of its GPU is not back",
-            (f"instance:{report.instance}", f"worker:{unwritten.session.worker_id}"),
-            {"epoch": report.epoch, "rank": report.rank, "agent": report.message},
-            f"agent:{unwritten.session.name}",
+def stray_events(worker_id: str, strays: Sequence[processes.Stray], actor: str = "") -> Iterable[NewEvent]:
+    """One event for each process without a claim; where an agent names very many, one for the rest of them."""
+    for stray in strays[:STRAYS_NAMED]:
+        yield NewEvent(
+            "stray_process",
+            f"a process of {stray.instance} runs at epoch {stray.epoch} without claims; it is stopped",
+            (f"worker:{worker_id}", f"instance:{stray.instance}"),
+            {"epoch": stray.epoch, "rank": stray.rank},
+            actor,
         )
-        for unwritten in batch
-        for report in unwritten.reports.values()
-        if report.state == "exited" and f"{GPU_MEMORY_HELD}:" in report.message
-    ]
+    if (rest := len(strays) - STRAYS_NAMED) > 0:
+        message = f"{rest} more processes run without claims; they are stopped"
+        yield NewEvent("stray_process", message, (f"worker:{worker_id}",), {"processes": rest}, actor)
+
+
+def _events(batch: Sequence[_Unwritten], written: processes.Written) -> list[NewEvent]:
+    """Those of strays that are new on their connections, and of memory that is held after an end."""
+    strays_of = defaultdict(list)
+    for stray in written.strays:
+        strays_of[stray.worker_id].append(stray)
+    events: list[NewEvent] = []
+    for unwritten in batch:
+        session = unwritten.session
+        new = [s for s in strays_of[session.worker_id] if (s.instance, s.epoch, s.rank) not in session.strays]
+        events += stray_events(session.worker_id, new, f"agent:{session.name}")
+        events += _held_events(unwritten, written.changed)
+    return events
+
+
+def _held_events(unwritten: _Unwritten, changed: Collection[_Key]) -> Iterable[NewEvent]:
+    """One for each process of this host whose end was reported although the driver did not give its memory back."""
+    session = unwritten.session
+    for key, report in unwritten.reports.items():
+        held = report.state == "exited" and f"{GPU_MEMORY_HELD}:" in report.message
+        if held and key in changed and key not in session.memory_held:
+            session.memory_held.add(key)
+            yield NewEvent(
+                GPU_MEMORY_HELD,
+                f"{report.instance} has ended on {session.name}, but memory of its GPU is not back",
+                (f"instance:{report.instance}", f"worker:{session.worker_id}"),
+                {"epoch": report.epoch, "rank": report.rank, "agent": report.message},
+                f"agent:{session.name}",
+            )
 
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:

@@ -94,7 +94,7 @@ class SampleWriter:
             unwritten.add(period)
         for seq, reason in session.doubts.dropped.items():
             unwritten.drop(seq, reason)
-        if unwritten.size > MAX_UNWRITTEN:
+        if len(unwritten) > MAX_UNWRITTEN:
             self.closed(session)
             session.cut("too many unwritten samples; send them again, fewer at a time")
             return

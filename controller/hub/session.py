@@ -39,6 +39,7 @@ class Session:
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
+        memory_held: processes of which an event says that the driver has not given their memory back.
         doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
         gpus_error: why they are unreadable, as last written.
@@ -77,6 +78,7 @@ class Session:
         self.unanswered: dict[int, float] = {}
         self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
+        self.memory_held: set[tuple[str, int, int]] = set()
         self.gpus = gpus
         self.gpus_error = ""
         self.held_elsewhere: frozenset[str] = frozenset()

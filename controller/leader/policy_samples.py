@@ -17,6 +17,7 @@ from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.sample_reads import Sample
 from schemas.manifest.policy import UtilizationPolicy
 
+_MOST_RANKS: Final = 1024  # as many workers as an instance can have; an agent may name any
 _MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
 
 Hold: TypeAlias = tuple[str, int, str]  # instance, epoch, GPU
@@ -170,9 +171,10 @@ class Telemetry:
             if own is not None:
                 yield own, _known(process.mean), _known(process.max)
                 ranks = self._requests[process.instance, process.epoch]
-                if process.rank not in ranks:
+                if process.rank not in ranks and len(ranks) < _MOST_RANKS:
                     ranks[process.rank] = Series()
-                yield ranks[process.rank], _known(process.arrived), _known(process.requests)
+                if process.rank in ranks:
+                    yield ranks[process.rank], _known(process.arrived), _known(process.requests)
 
     def use_of(self, instance: WatchedInstance) -> InstanceUse:
         """How this epoch uses its GPUs, by all samples in memory."""

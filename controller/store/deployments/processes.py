@@ -55,7 +55,7 @@ _UPSERT: Final = """
      where processes.worker_id = excluded.worker_id
        and (excluded.session, excluded.seq) > (processes.session, processes.seq)
        and (processes.state <> 'exited' or excluded.state = 'exited')
-    returning instance_id"""
+    returning instance_id, epoch, rank"""
 _MISSING: Final = """
     update processes p
        set state = 'exited', reason = 'gone', exit_code = null, session = $2, reported_at = clock_timestamp(),
@@ -89,9 +89,10 @@ class Stray:
 
 @dataclass(slots=True)
 class Written:
-    """The result of writing a batch."""
+    """The result of writing a batch. `changed`: the processes (instance, epoch, rank) of which something is new."""
 
     deployments: set[str] = field(default_factory=set)
+    changed: set[tuple[str, int, int]] = field(default_factory=set)
     strays: list[Stray] = field(default_factory=list)
 
 
@@ -156,7 +157,9 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
             [r.worker_id for r in ahead],
         )
     rows = _newest_of_each([s for s in reported if s.writable])
-    changed = {row["instance_id"] for row in await connection.fetch(_UPSERT, *_columns(rows))} if rows else set()
+    if rows:
+        written.changed = {tuple(row) for row in await connection.fetch(_UPSERT, *_columns(rows))}
+    changed = {instance for instance, *_ in written.changed}
     await keep_digests(connection, [RanImage(s.report.report, s.ran_before) for s in rows if s.claimed])
     written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
     return written

@@ -30,7 +30,7 @@ _ENGINE_LOADS: Final = """
            as x (id, epoch, queued, kv_use, requests, worker_id)
       join instances i on i.id = x.id and i.epoch = x.epoch
      where exists (select 1 from claims c join devices d on d.uuid = c.device
-                    where c.instance_id = i.id and d.worker_id = x.worker_id)
+                    where c.instance_id = i.id and c.epoch = x.epoch and c.rank = 0 and d.worker_id = x.worker_id)
      order by x.id
     on conflict (instance_id) do update
        set epoch = excluded.epoch,
@@ -156,14 +156,18 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
 async def _write_engine_loads(
     connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
 ) -> None:
-    """Writes what was last said of engines' requests, queues and caches; what an agent had to keep back is too old."""
-    told: dict[str, _EngineLoad] = {}
+    """Writes what was last said of engines' requests, queues and caches; what an agent had to keep back is too old.
+
+    Only the agent on whose host the first rank has its claims is believed, whatever others say of that instance.
+    """
+    told: dict[tuple[str, str], _EngineLoad] = {}
     for sender, periods in fresh:
         for period in periods:
             if now_s - (period.sampled_s + sender.offset_s) <= _PRESSURE_FOR_S:
                 for p in period.processes:
                     if p.rank == 0 and (p.queued, p.kv_use, p.requests) != (None, None, None):
-                        told[p.instance] = _EngineLoad(p, sender.worker_id, told.get(p.instance))
+                        key = p.instance, sender.worker_id
+                        told[key] = _EngineLoad(p, sender.worker_id, told.get(key))
     loads = [told[name] for name in sorted(told)]
     if loads:
         await connection.execute(

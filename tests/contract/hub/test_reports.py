@@ -56,6 +56,26 @@ async def test_memory_that_is_not_back_after_an_end_is_an_event(hub: HubUnderTes
     assert found == ["instance:i", f"worker:{worker}"]
 
 
+async def test_an_agent_writes_no_story_of_another_hosts_instance(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    await set_up(hub, "j", name="gpu-2")
+    agent = await reconnect(hub)
+    held = "gpu_memory_held: the driver still lists it"
+    for seq, instance in ((3, "j"), (4, "i"), (5, "i")):  # its own once, however often it says so
+        await agent.send(process(instance, "exited", seq=seq, message=held))
+        await agent.ack(seq)
+    found = await hub.value("select array_agg(objects[1]) from events where reason = 'gpu_memory_held'")
+    assert found == ["instance:i"]
+
+
+async def test_strays_without_number_are_few_events(hub: HubUnderTest) -> None:
+    await set_up(hub)
+    many = [process(f"none-{n}", "running", seq=n, epoch=1) for n in range(1, 301)]
+    await reconnect(hub, *many)
+    events = "select count(*), max((evidence->>'processes')::int) from events where reason = 'stray_process'"
+    assert tuple(await hub.one(events)) == (51, 250)
+
+
 async def test_reports_wake_their_deployment(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     agent = await reconnect(hub)

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from controller.hub import samples as samples_module
-from controller.store.telemetry.samples import write_samples
+from controller.store.telemetry.samples import SessionSamples, write_samples
 from controller.store.views.workers import worker_by_name
 from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
@@ -76,6 +76,32 @@ async def test_what_engines_say_of_queue_and_cache_is_kept_for_their_own_instanc
     assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
     ages = "select requests, requests_at > at as later from engine_loads"
     assert [tuple(row.values()) for row in await rows(hub.database, ages)] == [(0, True)]
+
+
+async def test_no_other_agent_speaks_for_an_engine(hub: HubUnderTest) -> None:
+    """Nor does it silence the one that may, whose samples are written with its own."""
+    senders = []
+    for name in ("gpu-1", "gpu-2"):
+        worker = await hub.add_worker(name)
+        agent = await hub.connect(name, hello([gpu(f"GPU-{name}")]))
+        assert isinstance(agent.welcome, Welcome)
+        senders.append((worker, agent.welcome.session))
+    uid = await add_deployment(hub.database, "d")
+    await add_instance(hub.database, uid, "i", phase="running", epoch=1)
+    await claim(hub.database, GPU, "i", 1024)
+    now_s = time.monotonic()
+    for true_first in (True, False):
+        batch = [
+            SessionSamples(
+                worker, session, "boot-1", 0.0,
+                [period(2 if true_first else 3, now_s, {}, own("i", {}).model_copy(update={"queued": queued}))],
+            )
+            for (worker, session), queued in zip(senders, (7 if true_first else 8, 0), strict=True)
+        ]  # fmt: skip
+        async with hub.database.transaction() as connection:
+            await write_samples(connection, batch if true_first else batch[::-1], time.monotonic)
+        found = await rows(hub.database, "select instance_id, queued from engine_loads")
+        assert [tuple(row.values()) for row in found] == [("i", 7 if true_first else 8)]
 
 
 async def test_samples_send_no_notifications(hub: HubUnderTest) -> None:
@@ -189,13 +215,15 @@ async def test_failed_writes_acknowledge_nothing_and_keep_samples_once(
     assert await stored(hub) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("taken", [True, False])
 async def test_an_agent_with_too_many_unwritten_samples_is_cut(
-    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
     await hub.add_worker()
     agent = await connect(hub)
-    await send_samples(agent, *(period(seq, clock_s(), {GPU: seq}) for seq in (1, 2, 3)))
+    each = 1.0 if taken else -1.0  # those that cannot be taken are kept until the database has the others
+    await send_samples(agent, *(period(seq, each * clock_s(), {GPU: 1}) for seq in range(1, 4 if taken else 8)))
     said = await agent.end()
     assert said is not None
     assert "samples" in said.message

@@ -67,6 +67,15 @@ def test_a_judged_backlog_is_dropped() -> None:
     assert telemetry.samples <= KEPT_S / PERIOD_S + 2
 
 
+def test_ranks_without_number_are_not_kept() -> None:
+    """An agent may name any."""
+    telemetry = watching()
+    for n, sample in enumerate(samples(100, 80)):
+        ranks = tuple(ProcessReading("i", 1, n * 1000 + rank, 0.0, 0.0, 1, 1) for rank in range(1000))
+        telemetry.put([sample._replace(processes=ranks)])
+    assert len(telemetry.use_of(INSTANCE).requests) == 1024
+
+
 def test_below_since_of_one_gpu_is_not_that_of_another() -> None:
     """Policies on any GPU store one time for all: of the GPU that is low for longest."""
     claims = tuple(GpuClaim(gpu, "w", "w", True, 500, 1000) for gpu in ("g", "h"))
