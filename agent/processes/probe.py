@@ -2,10 +2,10 @@
 
 import asyncio
 import errno
-import json
 from typing import Final
 
 import aiohttp
+import orjson
 
 from schemas.wire import ProbeOrder
 
@@ -43,17 +43,22 @@ class Prober:
             return _of(error)
 
     async def generate(self, port: int, timeout_s: float) -> bool | None:
-        """Whether the engine generates one token in time. None: unknown, as where it is busy or has no completions."""
+        """Whether the engine generates one token in time. None: unknown, as where it is busy or has no completions.
+
+        No redirect is followed: an engine does not choose what else the agent asks.
+        """
         base, timeout = f"http://127.0.0.1:{port}", aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._session.get(f"{base}/v1/models", timeout=timeout, headers=_CLOSE) as listed:
+                async with self._session.get(
+                    f"{base}/v1/models", timeout=timeout, headers=_CLOSE, allow_redirects=False
+                ) as listed:
                     model = _first_model(await listed.content.read(_MOST_BYTES)) if listed.status == _OK else None
                 if model is None:
                     return None
                 body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
                 async with self._session.post(
-                    f"{base}/v1/completions", json=body, timeout=timeout, headers=_CLOSE
+                    f"{base}/v1/completions", json=body, timeout=timeout, headers=_CLOSE, allow_redirects=False
                 ) as got:
                     await got.content.read(_MOST_BYTES)
                     # Refusals say nothing: it offers no completions, wants other fields, or has a full queue.
@@ -64,7 +69,7 @@ class Prober:
 
 def _first_model(text: bytes) -> str | None:
     """The first name in a list of models."""
-    found = json.loads(text)
+    found = orjson.loads(text)
     models = found.get("data") if isinstance(found, dict) else None
     first = models[0] if isinstance(models, list) and models else None
     name = first.get("id") if isinstance(first, dict) else None

@@ -28,7 +28,7 @@ def _limits(written: str) -> dict[str, int]:
     """The numbers in `{"image": 0}`, `{"image": {"count": 0}}` or `image=0,video=0`."""
     try:
         found = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         pairs = (pair.partition("=") for pair in written.split(","))
         return {kind.strip(): int(number) for kind, _, number in pairs if number.strip().isdecimal()}
     items = found.items() if isinstance(found, dict) else ()

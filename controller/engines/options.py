@@ -164,7 +164,7 @@ def _json_keys(text: str) -> Iterator[str]:
     """All keys in a JSON text; where it is none, every word, so that nothing is overlooked."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         yield from re.findall(r"\w+", text)
         return
     todo = [found]

@@ -59,7 +59,7 @@ def _stays_on_host(_spec: DeploymentSpec, value: Any) -> bool:
 
 def _no_device(_spec: DeploymentSpec, value: Any) -> bool:
     text = as_text(value)
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         text = str(json.loads(text))  # without escapes
     return "cuda" not in text
 

@@ -62,7 +62,10 @@ def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
         MalformedMessageError: it violates the protocol, or a value is out of bounds.
     """
     doubts = doubts if doubts is not None else Doubts()
-    message = _possible(_parsed(raw, doubts), doubts)
+    try:
+        message = _possible(_parsed(raw, doubts), doubts)
+    except RecursionError as error:
+        raise MalformedMessageError("message: is nested too deeply") from error
     _check(message)
     return message
 

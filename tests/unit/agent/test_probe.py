@@ -73,3 +73,35 @@ async def test_one_token(models: Any, status: int, generates: bool | None) -> No
     assert all((one["model"], one["max_tokens"]) == ("m", 1) for one in asked)
     async with aiohttp.ClientSession() as session:
         assert await Prober(session).generate(port, 0.3) is False, "nothing listens"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+async def test_an_engine_sends_the_agent_nowhere_else(path: str) -> None:
+    """What answers there is closed to the engine, but not to the agent."""
+    reached: list[str] = []
+
+    async def inner(request: web.Request) -> web.Response:
+        reached.append(request.path)
+        return web.json_response({"data": [{"id": "secret"}]})
+
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == path:
+            return web.Response(status=307, headers={"Location": f"http://{elsewhere}/closed"})
+        return web.json_response({"data": [{"id": "m"}]})
+
+    closed, app = web.Application(), web.Application()
+    closed.router.add_route("*", "/closed", inner)
+    app.router.add_route("*", "/v1/{_}", engine)
+    async with listening(closed) as elsewhere, listening(app) as address, aiohttp.ClientSession() as session:
+        assert await Prober(session).generate(int(address.rpartition(":")[2]), 5.0) is None
+    assert reached == []
+
+
+async def test_a_deeply_nested_list_of_models_says_nothing() -> None:
+    async def listed(_: web.Request) -> web.Response:
+        return web.Response(text="[" * 100_000)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listed)
+    async with listening(app) as address, aiohttp.ClientSession() as session:
+        assert await Prober(session).generate(int(address.rpartition(":")[2]), 5.0) is False

@@ -1,5 +1,6 @@
 """Which flags and variables are refused, and which need a grant: a table for each engine."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from controller.domain.grants import Grant
 from controller.engines.base import Launch, RefusedFlagError, SpecError
 from controller.engines.privileges import powers
 from controller.engines.registry import engine_for, validate
+from schemas.manifest.deployment import DeploymentSpec
 from support.builders.engine_specs import spec
 
 WHOLE = {"resources": {"gpu_memory": "all"}}
@@ -253,3 +255,14 @@ def test_a_spec_that_an_earlier_version_stored_goes_on_running(engine: str) -> N
         validate(stored)
     assert "--num-gpu-blocks-override" in engine_for(stored).process(stored, Launch(gpu_count=1)).argv
     assert engine_for(stored).compatibility(stored).engine == "vllm"
+
+
+@pytest.mark.parametrize("arg", ["speculative-config", "compilation-config", "limit-mm-per-prompt"])
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000])
+def test_deeply_nested_json_is_judged_as_what_is_no_json(arg: str, value: str) -> None:
+    nested = DeploymentSpec.model_validate({"engine": "vllm", "model": "hf:org/m", "args": {arg: value}})
+    list(powers(nested))
+    engine = engine_for(nested)
+    with suppress(SpecError):
+        engine.validate(nested)
+        engine.analysis(nested)

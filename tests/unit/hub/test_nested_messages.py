@@ -1,0 +1,17 @@
+"""A message may be nested as deeply as an agent likes: it violates the protocol, and nothing else happens."""
+
+import pytest
+
+from controller.hub.validate import MalformedMessageError, parse_message
+
+NUL = '"\\u0000"'
+
+
+@pytest.mark.parametrize("depth", [300, 900, 50_000])
+@pytest.mark.parametrize("inner", ["1", NUL, "NaN"])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("field", ["gpus", "unknown"])
+def test_a_deeply_nested_message_is_malformed(depth: int, inner: str, begin: str, end: str, field: str) -> None:
+    raw = f'{{"type": "heartbeat", "{field}": {begin * depth}{inner}{end * depth}}}'
+    with pytest.raises(MalformedMessageError):
+        parse_message(raw)
