@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0029"
-down_revision = "0028"
+revision = "0031"
+down_revision = "0030"
 
 
 def upgrade() -> None:
