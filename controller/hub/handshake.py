@@ -19,10 +19,11 @@ from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
+from controller.hub.proxy_address import proxy_address
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
-from controller.hub.validate import MalformedMessageError, parse_message, proxy_address
+from controller.hub.validate import MalformedMessageError, parse_message
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events

@@ -44,9 +44,6 @@ _MAX_COUNT: Final = 2**53  # of what the controller counts on from here
 _MAX_MIB: Final = 2**40
 _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[\w.:/-]{1,200}")
 _FINGERPRINT: Final = re.compile(r"([0-9a-f]{64})?")
-_ADDRESS: Final = re.compile(
-    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
-)
 
 AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
 
@@ -97,25 +94,6 @@ def _validated(raw: str | dict[str, Any]) -> AgentMessage:
     except ValidationError as error:
         raise MalformedMessageError(first_problem(error)) from error
     return message  # type: ignore[no-any-return]  # the adapter is typed Any; it yields one of the union
-
-
-def proxy_address(hello: Hello, peer: str | None) -> str:
-    """HOST:PORT of the agent's proxy: as advertised, else the address that the agent connects from.
-
-    Raises:
-        MalformedMessageError: the address is unknown or invalid.
-    """
-    if hello.advertise is not None:
-        address = hello.advertise
-    elif peer is None:
-        raise MalformedMessageError("advertise: is required, since the agent's own address is unknown; set --advertise")
-    else:
-        address = f"[{peer}]:{hello.proxy_port}" if ":" in peer else f"{peer}:{hello.proxy_port}"
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match["port"]) < 2**16:
-        field = "advertise" if hello.advertise is not None else "proxy_port"
-        raise MalformedMessageError(f"{field}: must be HOST:PORT, such as gpu-1.example:7070, got {address!r}")
-    return address
 
 
 def _possible(message: AgentMessage, doubts: Doubts) -> AgentMessage:

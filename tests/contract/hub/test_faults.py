@@ -8,7 +8,8 @@ import pytest
 
 from controller.hub import heartbeats as liveness
 from controller.hub import session
-from controller.hub.validate import MalformedMessageError, proxy_address
+from controller.hub.proxy_address import proxy_address
+from controller.hub.validate import MalformedMessageError
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
@@ -140,6 +141,22 @@ async def test_short_connections_leave_nothing_behind(hub: HubUnderTest) -> None
         ("gpu-1:0", "10.0.0.7", None),
         ("user@gpu-1:80", "10.0.0.7", None),
         ("gpu-1:80/path", "10.0.0.7", None),
+        ("169.254.7.7:80", "169.254.7.7", "169.254.7.7:80"),  # from where it connects
+        ("10.0.0.8:80", "10.0.0.7", "10.0.0.8:80"),
+        *(
+            (f"{host}:80", "10.0.0.7", None)
+            for host in (
+                "169.254.169.254",
+                "0xa9fea9fe",
+                "2852039166",
+                "169.254.43518",
+                "[::ffff:169.254.169.254]",
+                "[fe80::1]",
+                "0.0.0.0",  # noqa: S104 - refused
+                "[::]",
+                "224.0.0.1",
+            )
+        ),
         (None, None, None),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_spec_that_an_earlier_version_stored_goes_on_running(engine: str) -> N
 
 @pytest.mark.parametrize("arg", ["speculative-config", "compilation-config", "limit-mm-per-prompt"])
 @pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000])
-def test_deeply_nested_json_is_judged_as_what_is_no_json(arg: str, value: str) -> None:
+def test_deeply_nested_json_is_judged_as_plain_text(arg: str, value: str) -> None:
     nested = DeploymentSpec.model_validate({"engine": "vllm", "model": "hf:org/m", "args": {arg: value}})
     list(powers(nested))
     engine = engine_for(nested)
