@@ -53,16 +53,19 @@ async def _read(cluster: Cluster) -> bool:
 
 
 @pytest.mark.cases
-@pytest.mark.parametrize(("commit", "module"), EARLIER)
+@pytest.mark.parametrize(
+    ("commit", "module", "protocol"),
+    [pytest.param(*one.values, 3, id=one.id) for one in EARLIER] + [pytest.param("9fe23797", "cli", 4, id="9fe23797")],
+)
 async def test_an_old_agent_serves_a_new_controller(
-    cluster: Cluster, code: Callable[[str], Path], commit: str, module: str
+    cluster: Cluster, code: Callable[[str], Path], commit: str, module: str, protocol: int
 ) -> None:
     await cluster.start_controller(**SHORT)
     cluster.run_code(module, code(commit))
     await cluster.start_agent(HOST, gpus=2)
     await _lives(cluster)
     worker = await cluster.get(f"/workers/{HOST}")
-    assert worker["status"]["protocol"] == 3
+    assert worker["status"]["protocol"] == protocol
 
 
 @pytest.mark.cases
