@@ -44,6 +44,7 @@ GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"
 BUSY, LOW = 90.0, 3.0  # percent
 _JOINING_AT_ONCE = 20
+_STARTING_AT_ONCE = 100  # real agents: one process starts no more within the time that a join may take
 _LIMIT_S = 120.0
 _GPU_MIB = 81_920
 _USED_MIB = 40_000  # of a GPU on which something runs
@@ -271,7 +272,7 @@ async def run(url: str, kind: str, argument: str) -> None:
         synthetic = Synthetic(url, float(argument), session, group) if kind == "synthetic" else None
         start = synthetic.start if synthetic else agents(url, Path(argument), group)
         # A controller refuses synthetic hosts that come with too many others; agents wait and try again.
-        limit = asyncio.Semaphore(_JOINING_AT_ONCE if synthetic else sys.maxsize)
+        limit = asyncio.Semaphore(_JOINING_AT_ONCE if synthetic else _STARTING_AT_ONCE)
 
         async def start_one(number: int, token: str) -> None:
             async with limit, asyncio.timeout(_LIMIT_S if synthetic else None):

@@ -28,6 +28,7 @@ from support.processes.simulated_engine import chat
 _OPEN = re.compile(r"^(gpuward_\w*(?:in_flight|waiting)\w*(?:\{.*\})?) (\S+)$", re.MULTILINE)
 CHAT = "/v1/chat/completions"
 CLIENTS = 12
+AUDIT_EVERY_S = 2.0
 HOSTS = ("a", "b")
 GOES, STAYS = "gateway-that-goes", "gateway-that-stays"
 REQUEST_LIMIT_S = 60.0
@@ -144,6 +145,7 @@ class Soak:
             group.create_task(self._faults(until_s, fault_every_s))
             group.create_task(self._nap(until_s))
             group.create_task(self.memory.run(until_s))
+            group.create_task(self._audit(until_s))
             every_s = (1.5, 8.0) if self.quick else (3.0, 60.0)
             group.create_task(self.week.run(until_s, *every_s))
 
@@ -229,6 +231,14 @@ class Soak:
         """Each comes once, then any."""
         fresh = [fault for fault in faults if not self.faults[fault.__name__.strip("_")]]
         return self.random.choice(fresh or faults)
+
+    async def _audit(self, until_s: float) -> None:
+        """The ledger is clean in the midst of it all, too."""
+        while (rest := until_s - asyncio.get_running_loop().time()) > 0:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # a gateway was ended just then
+                status, result = await self.cluster.call("GET", "/audit")
+                assert status != 200 or result["ok"], result["violations"]
+            await asyncio.sleep(min(rest, AUDIT_EVERY_S))
 
     async def _nap(self, until_s: float) -> None:
         """The clients of `sleepy` go, so that it falls asleep, and come again."""
