@@ -128,7 +128,11 @@ class Soak:
     async def _another(self, name: str) -> Door:
         """Starts one more gateway."""
         other = Another(self.cluster, name=name)
-        await self.cluster.until(other.is_ready, f"{name} serves", 60)
+        try:
+            await self.cluster.until(other.is_ready, f"{name} serves", 60)
+        except AssertionError as error:
+            async with self.cluster.session.get(other.url + "/readyz") as answer:
+                raise AssertionError(f"{name} is not ready: {await answer.text()}") from error
         return Door(other.url, name)
 
     async def _new_key(self) -> dict[str, Any]:
