@@ -67,6 +67,11 @@ VERBS: Final = (
         "Write the controller's whole state to a file, while everything runs or while it is stopped.",
     ),
     Verb("restore", "cli.backup_verbs", "Put a backup in the place of the controller's state."),
+    Verb(
+        "audit-log",
+        "cli.verbs.audit_log",
+        "List changes and reads of secrets: by which key, from where, and with which outcome.",
+    ),
     Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),
     Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
     Verb("version", "cli.verbs.version", "Print the version of this program."),

@@ -180,6 +180,7 @@ class _Term:
                 clock,
                 audit_every_s=settings.audit_every_s,
                 keep_events_days=settings.keep_events_days,
+                keep_audit_log_days=settings.keep_audit_log_days,
                 # Reports reach as far back as the history.
                 keep_actions_days=max(settings.keep_events_days, settings.keep_history_days),
             ).run,

@@ -83,6 +83,7 @@ class ControllerSettings(BaseSettings):
     relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances relocated at the same time
     audit_every_s: Positive = 60.0
     keep_events_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    keep_audit_log_days: Annotated[int, Field(ge=1, le=3650)] = 90
     sample_every_s: Annotated[float, Field(ge=1, le=60)] = 10.0  # agents' sampling period
     keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # the longest window of a policy
     rollup_every_s: Positive = 60.0  # the delay of the history

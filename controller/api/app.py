@@ -8,6 +8,7 @@ from aiohttp import web
 
 from controller.api import dashboard, middlewares
 from controller.api.agent_proxies import agent_proxies_context
+from controller.api.audit_trail import audit, audit_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
@@ -24,7 +25,7 @@ from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     apply,
     attention,
-    audit,
+    audit_log,
     authority,
     deployments,
     events,
@@ -49,6 +50,9 @@ from controller.api.resources import (
     utilization,
     watch,
     workers,
+)
+from controller.api.resources import (
+    audit as ledger_audit,
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
@@ -98,7 +102,8 @@ def all_routes(version: str) -> list[Route]:
         idle_report.ROUTES,
         idle_stretches.ROUTES,
         events.ROUTES,
-        audit.ROUTES,
+        ledger_audit.ROUTES,
+        audit_log.ROUTES,
         attention.ROUTES,
         leader.ROUTES,
         watch.ROUTES,
@@ -150,6 +155,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             origin_middleware(context.proxies, context.from_gateway),
             represent,
             withhold_quoted_lines,
+            audit,
             middlewares.answer_errors,
             middlewares.refuse_control_characters,
             middlewares.authenticate,
@@ -180,6 +186,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
+    app.cleanup_ctx.append(audit_context)
     app.cleanup_ctx.append(_key_ring_context)
     app.cleanup_ctx.append(representation_context)
     app.cleanup_ctx.append(watch.feed_context)

@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 HANDLER_DEADLINE_S: Final = 30.0
 REQUEST_ID: Final = web.RequestKey("REQUEST_ID", str)
+ERROR_CODE: Final = web.RequestKey("ERROR_CODE", str)
 ROUTES: Final = web.AppKey("ROUTES", dict[tuple[str, str], Route])
 _STARTED: Final = web.RequestKey("STARTED", web.StreamResponse)
 FAILURES_LOGGED: Final = web.AppKey("FAILURES_LOGGED", LogLimit)
@@ -98,6 +99,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         known = known or ApiError(
             _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
         )
+        request[ERROR_CODE] = known.code
         return error_response(known, request_id=request[REQUEST_ID])
 
 
@@ -126,10 +128,10 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     refuse(request.app[CONTEXT].connections.serve(request, principal.key_id))
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
+    request[PRINCIPAL] = principal
     if not route.access.allows(principal.role):
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
-    request[PRINCIPAL] = principal
     request.app[KEYS].note_use(principal)
     acts = acting(f"key:{principal.name}", request[REQUEST_ID], role=principal.role)
     with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:

@@ -15,6 +15,7 @@ from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -122,6 +123,7 @@ class CommandDispatcher:
             # Before anything can fail: an unsent command becomes due again like an unanswered one.
             by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
         secrets = await self._resolve(due.commands)
+        await self._note_reads(due.commands, by_worker, secrets)
         for command in due.commands:
             session = by_worker[command.worker_id]
             try:
@@ -151,6 +153,25 @@ class CommandDispatcher:
         names = {name for command in due for name in _secret_names(command).values()}
         return await self._secrets(sorted(names)) if names else {}
 
+    async def _note_reads(
+        self, due: Iterable[DueCommand], sessions: Mapping[str, Session], secrets: Mapping[str, StoredSecret]
+    ) -> None:
+        """Writes the reads of secrets into the audit log, before anything is sent."""
+        entries = [
+            Entry(
+                actor=f"agent:{sessions[command.worker_id].name}",
+                action="secret.read",
+                object=f"secrets/{name}/{command.instance}",
+                outcome="done",
+            )
+            for command in due
+            for name in sorted(set(_secret_names(command).values()))
+            if name in secrets and not _refusal(command, name, secrets[name])
+        ]
+        if entries:
+            async with self._database.transaction() as connection:
+                await write_entries(connection, entries)
+
     async def _refuse(self, session: Session, command: DueCommand, why: str) -> None:
         """Refuses a command in the agent's stead.
 
@@ -174,8 +195,9 @@ def _secret_names(command: DueCommand) -> dict[str, str]:
     return names if isinstance(names, dict) else {}
 
 
-def _deployment_of(command: DueCommand) -> str:
-    return str(command.payload.get("deployment", ""))
+def _refusal(command: DueCommand, name: str, secret: StoredSecret) -> str:
+    """Why a command gets no value of a secret; empty: it does."""
+    return secret.problem or secret.scope.refusal(name, str(command.payload.get("deployment", "")), "")
 
 
 def compose(
@@ -199,7 +221,7 @@ def compose(
         name = missing[0]
         raise CommandNotSendableError(f"secret {name!r} does not exist; set it with: gpuward secret set {name}")
     for name in sorted(set(names.values())):
-        if problem := secrets[name].problem or secrets[name].scope.refusal(name, _deployment_of(command), ""):
+        if problem := _refusal(command, name, secrets[name]):
             raise CommandNotSendableError(problem)
     try:
         start, stop = None, None

@@ -9,6 +9,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
+from controller.store.access.audit_log import prune_entries
 from controller.store.access.usage import roll_up_usage
 from controller.store.core.audit import audit
 from controller.store.core.audit_results import write_audit_result
@@ -33,12 +34,14 @@ class Housekeeping:
         *,
         audit_every_s: float,
         keep_events_days: int,
+        keep_audit_log_days: int = 90,
         keep_actions_days: int,
     ) -> None:
         self._database = database
         self._term = term
         self._clock = clock
         self._audit_every_s = audit_every_s
+        self._keep_audit_log_days = keep_audit_log_days
         self._keep_events_days = keep_events_days
         self._keep_actions_days = keep_actions_days
         self._seen: frozenset[str] = frozenset()
@@ -72,4 +75,5 @@ class Housekeeping:
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             await roll_up_usage(connection)
+            await prune_entries(connection, keep_days=self._keep_audit_log_days)
             await prune(connection, keep_events_days=self._keep_events_days, keep_actions_days=self._keep_actions_days)

@@ -41,6 +41,7 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "relocations_at_once": "Instances that are relocated at the same time",
         "audit_every_s": "Seconds between two checks of the ledger's invariants",
         "keep_events_days": "Days for which events are kept",
+        "keep_audit_log_days": "Days for which the audit log is kept",
         "sample_every_s": "Seconds of the agents' sampling period",
         "keep_samples_h": "Hours for which samples are kept; a policy's window cannot be longer",
         "rollup_every_s": "Seconds by which the history lags behind",

@@ -52,7 +52,7 @@ async def login(request: web.Request) -> web.Response:
         refuse_other_origins(request)
     with request.app[CONTEXT].bodies.hold(f"login {request.remote}") as request[BODY]:
         body = await read_model(request, SessionBody, limit_bytes=_MAX_BODY_BYTES)
-    principal = await _owner(request, key_credential(body.key.strip()))
+    principal = request[PRINCIPAL] = await _owner(request, key_credential(body.key.strip()))
     if not Access.READ.allows(principal.role):
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
     limit, now_s, address = request.app[LOGIN_LIMIT], asyncio.get_running_loop().time(), request.remote or ""
@@ -112,6 +112,7 @@ async def logout(request: web.Request) -> web.Response:
     sessions = await sessions_of(request)
     if sessions:
         refuse_other_origins(request)
+        request[PRINCIPAL] = sessions[0][0]
     await _close_all(request, sessions)
     response = web.Response(status=204)
     _clear_cookies(request, response)

@@ -133,6 +133,8 @@ async def test_secrets_are_filled_in_at_dispatch(hub: HubUnderTest) -> None:
     assert command.start is not None
     assert command.start.env == {"A": "plain", "HF_TOKEN": "hunter2"}
     assert "hunter2" not in str(await hub.value("select payload::text from commands"))
+    read = await hub.one("select actor, action, object from audit_log")
+    assert tuple(read) == ("agent:gpu-1", "secret.read", "secrets/hf/i")
     missing = await hub.order(worker, "j", payload=start_payload(env_secrets={"HF_TOKEN": "typo"}))
     await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", missing), "refused")
     row = await hub.one("select code, message from commands where id = $1", missing)

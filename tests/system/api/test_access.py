@@ -31,7 +31,7 @@ def allowed(route: Route) -> set[str]:
     """The roles that the contract allows, derived from method and path and not from the table."""
     if route.path.startswith("/v1/"):
         return INFER
-    if any(part in route.path for part in ("/keys", "/tokens", "/secrets", "/repair")):
+    if any(part in route.path for part in ("/keys", "/tokens", "/secrets", "/repair", "/audit-log")):
         return {"admin"}
     if route.path == "/api/v1/plan":
         return READ

@@ -1,0 +1,35 @@
+"""The audit log as the API returns it."""
+
+from datetime import datetime
+
+from schemas.base import View
+
+
+class AuditLogEntry(View):
+    """One change, or one read of a secret.
+
+    Attributes:
+        actor: `key:NAME` or `agent:NAME`; empty: unknown.
+        key_id: of the API key; empty: none.
+        address: of the client.
+        action: method and route, or `secret.read`.
+        object: the path below `/api/v1/`, or `secrets/NAME/INSTANCE`.
+        outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
+        status: of HTTP; 0: no request.
+        code: of the error; empty: none.
+        request_id: stands in the events of the same request, too.
+        left_out: refused attempts before it that have no entry of their own.
+    """
+
+    id: int
+    at: datetime
+    actor: str
+    key_id: str = ""
+    address: str = ""
+    action: str
+    object: str = ""
+    outcome: str
+    status: int = 0
+    code: str = ""
+    request_id: str = ""
+    left_out: int = 0
