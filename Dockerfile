@@ -1,7 +1,7 @@
 # One image for controller, gateway, agents and the command line:
 #   docker build -t gpuward .    docker run --rm gpuward --help
 #
-# BASE    deploy/release.sh adds the digest that the tag has then, so that a release can be built again
+# BASE    deploy/release.py adds the digest that the tag has then, so that a release can be built again
 # EXTRAS  `controller,agent` adds the embedded PostgreSQL; the image expects a server of yours
 
 ARG BASE=python:3.11-slim-bookworm

