@@ -132,10 +132,33 @@ async def test_a_key_with_limits_and_a_secret(admin: Seat, cluster_a: Cluster) -
     await dialog.get_by_role("button", name="Set secret").click()
     await expect(page.get_by_role("status").filter(has_text="Secret hf is set.")).to_be_visible()
     assert "never-shown" not in await page.content()
-    await page.get_by_role("button", name="Delete a secret").click()
-    await dialog.get_by_label("Name").fill("hf")
+    row = page.get_by_role("row", name=re.compile("^hf "))
+    await expect(row).to_contain_text("all deployments")
+    await expect(row).to_contain_text("encrypted")
+    await row.get_by_role("button", name="Delete").click()
     await dialog.get_by_role("button", name="Delete secret").click()
     await expect(page.get_by_role("status").filter(has_text="Secret hf is deleted.")).to_be_visible()
+    await expect(row).to_have_count(0)
+
+
+async def test_a_key_is_rotated_and_the_old_one_serves_a_day_more(admin: Seat, cluster_a: Cluster) -> None:
+    page = await admin.live("/ui/access")
+    await page.get_by_role("button", name="Make a key").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Name").fill("fay")
+    await dialog.get_by_role("button", name="Make key").click()
+    await dialog.get_by_role("button", name="Done").click()
+    row = page.get_by_role("row", name=re.compile("^fay "))
+    await expect(row).to_contain_text("never")
+    await row.get_by_role("button", name="Rotate").click()
+    await dialog.get_by_role("button", name="Rotate").click()
+    value = await dialog.get_by_role("code").text_content() or ""
+    assert value.startswith("gpw_")
+    await dialog.get_by_role("button", name="Done").click()
+    await expect(row).to_have_count(2)
+    await expect(row.filter(has_text="replaced")).to_have_count(1)
+    made = [one for one in (await cluster_a.get("/keys"))["items"] if one["name"] == "fay"]
+    assert sorted(one["expires_at"] is None for one in made) == [False, True]
 
 
 async def test_a_row_of_the_hours_leads_to_its_idle_stretches(admin: Seat, cluster_a: Cluster) -> None:

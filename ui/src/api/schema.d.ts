@@ -868,6 +868,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit-log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List changes and reads of secrets, newest first
+         * @description Roles: admin.
+         */
+        get: operations["get_audit_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/attention": {
         parameters: {
             query?: never;
@@ -996,6 +1016,26 @@ export interface paths {
         patch: operations["patch_keys_id"];
         trace?: never;
     };
+    "/api/v1/keys/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a successor of an API key, which expires after an overlap
+         * @description Roles: admin.
+         */
+        post: operations["post_keys_id_rotate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tokens": {
         parameters: {
             query?: never;
@@ -1057,6 +1097,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/secrets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List secrets, without their values
+         * @description Roles: admin.
+         */
+        get: operations["get_secrets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/secrets/rotate-key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Encrypt all secrets under the present key
+         * @description Roles: admin.
+         */
+        post: operations["post_secrets_rotate_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/secrets/{name}": {
         parameters: {
             query?: never;
@@ -1078,7 +1158,11 @@ export interface paths {
         delete: operations["delete_secrets_name"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change what a secret is for
+         * @description Roles: admin.
+         */
+        patch: operations["patch_secrets_name"];
         trace?: never;
     };
     "/api/v1/me": {
@@ -1379,7 +1463,7 @@ export interface components {
          *         title: the object and its state, in a few words.
          *         message: the details.
          *         count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
-         *             `worker_condition`, broken rows of `invariant`.
+         *             `worker_condition`, broken rows of `invariant`, secrets, keys.
          *         subjects: the first of them.
          *         object: where it is mended.
          *         advice: what to do; empty: the message says it.
@@ -1396,7 +1480,7 @@ export interface components {
              * Cause
              * @enum {string}
              */
-            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle";
+            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys";
             /** Code */
             code: string;
             /**
@@ -1463,6 +1547,72 @@ export interface components {
              * @default
              */
             name: string;
+        };
+        /**
+         * AuditLogEntry
+         * @description One change, or one read of a secret.
+         *
+         *     Attributes:
+         *         actor: `key:NAME` or `agent:NAME`; empty: unknown.
+         *         key_id: of the API key; empty: none.
+         *         address: of the client.
+         *         action: method and route, or `secret.read`.
+         *         object: the path below `/api/v1/`, or `secrets/NAME/INSTANCE`.
+         *         outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
+         *         status: of HTTP; 0: no request.
+         *         code: of the error; empty: none.
+         *         request_id: stands in the events of the same request, too.
+         *         left_out: refused attempts before it that have no entry of their own.
+         */
+        AuditLogEntry: {
+            /** Id */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Actor */
+            actor: string;
+            /**
+             * Key Id
+             * @default
+             */
+            key_id: string;
+            /**
+             * Address
+             * @default
+             */
+            address: string;
+            /** Action */
+            action: string;
+            /**
+             * Object
+             * @default
+             */
+            object: string;
+            /** Outcome */
+            outcome: string;
+            /**
+             * Status
+             * @default 0
+             */
+            status: number;
+            /**
+             * Code
+             * @default
+             */
+            code: string;
+            /**
+             * Request Id
+             * @default
+             */
+            request_id: string;
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
         };
         /**
          * AuditView
@@ -3335,8 +3485,36 @@ export interface components {
              * @default null
              */
             parallel: number | null;
+            /**
+             * Used At
+             * @default null
+             */
+            used_at: string | null;
+            /**
+             * Rotated To
+             * @default null
+             */
+            rotated_to: string | null;
             /** Key */
             key: string;
+        };
+        /**
+         * KeyRotationBody
+         * @description `POST /keys/{id}/rotate`.
+         */
+        KeyRotationBody: {
+            /**
+             * Overlap S
+             * @description time from now until the old key expires
+             * @default 86400
+             */
+            overlap_s: number | string;
+            /**
+             * Expires S
+             * @description time from now until the new key expires; absent: as long as the old one's
+             * @default null
+             */
+            expires_s: (number | string) | null;
         };
         /**
          * KeyUpdateBody
@@ -3384,6 +3562,10 @@ export interface components {
         /**
          * KeyView
          * @description An API key, without its value. A limit of null is none; no globs: all models.
+         *
+         *     Attributes:
+         *         used_at: when it was used last, to about a minute; null: never.
+         *         rotated_to: id of the key that takes its place; null: none does.
          */
         KeyView: {
             /** Id */
@@ -3435,6 +3617,16 @@ export interface components {
              * @default null
              */
             parallel: number | null;
+            /**
+             * Used At
+             * @default null
+             */
+            used_at: string | null;
+            /**
+             * Rotated To
+             * @default null
+             */
+            rotated_to: string | null;
         };
         /**
          * LayoutView
@@ -3824,6 +4016,16 @@ export interface components {
              */
             notes: string[];
         };
+        /** Page[AuditLogEntry] */
+        Page_AuditLogEntry_: {
+            /** Items */
+            items: components["schemas"]["AuditLogEntry"][];
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
+        };
         /** Page[CachedModelView] */
         Page_CachedModelView_: {
             /** Items */
@@ -3898,6 +4100,16 @@ export interface components {
         Page_PolicyView_: {
             /** Items */
             items: components["schemas"]["PolicyView"][];
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
+        };
+        /** Page[SecretView] */
+        Page_SecretView_: {
+            /** Items */
+            items: components["schemas"]["SecretView"][];
             /**
              * Next
              * @default null
@@ -5130,6 +5342,18 @@ export interface components {
          * @description `PUT /secrets/{name}`.
          */
         SecretBody: {
+            /**
+             * Deployments
+             * @description Names of deployments that may use it, or patterns such as `team-a-*`; empty: all may.
+             * @default null
+             */
+            deployments: string[] | null;
+            /**
+             * Admins Only
+             * @description Whether only an administrator may write it into a deployment.
+             * @default null
+             */
+            admins_only: boolean | null;
             /** Value */
             value: string;
         };
@@ -5143,6 +5367,69 @@ export interface components {
              * @description Name of the stored secret, as given to `gpuward secret set`.
              */
             secret: string;
+        };
+        /**
+         * SecretScopeBody
+         * @description `PATCH /secrets/{name}`. What is absent stays as it is.
+         */
+        SecretScopeBody: {
+            /**
+             * Deployments
+             * @description Names of deployments that may use it, or patterns such as `team-a-*`; empty: all may.
+             * @default null
+             */
+            deployments: string[] | null;
+            /**
+             * Admins Only
+             * @description Whether only an administrator may write it into a deployment.
+             * @default null
+             */
+            admins_only: boolean | null;
+        };
+        /**
+         * SecretView
+         * @description A secret, without its value.
+         */
+        SecretView: {
+            /** Name */
+            name: string;
+            /** Encrypted */
+            encrypted: boolean;
+            /** Key Id */
+            key_id: string;
+            /** Readable */
+            readable: boolean;
+            /** Deployments */
+            deployments: string[];
+            /** Admins Only */
+            admins_only: boolean;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Updated At
+             * Format: date-time
+             */
+            updated_at: string;
+            /**
+             * Used At
+             * @default null
+             */
+            used_at: string | null;
+        };
+        /**
+         * SecretsRotated
+         * @description What a rotation of the key did. `unreadable` names secrets that no key of this controller opens.
+         */
+        SecretsRotated: {
+            /** Encrypted */
+            encrypted: number;
+            /** Key Id */
+            key_id: string;
+            /** Unreadable */
+            unreadable: string[];
         };
         /**
          * SeriesView
@@ -7064,6 +7351,42 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_audit_log: {
+        parameters: {
+            query?: {
+                /** @description objects per page, 1 to 1000 (default 100) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+                /** @description only of this key or agent: its name, or `key:NAME`, `agent:NAME` */
+                actor?: string;
+                /** @description only of this object and what is below it, such as `deployments/chat` */
+                object?: string;
+                /** @description only after this moment, such as 2026-11-23T14:05:00Z, or after that long ago, such as 10m */
+                after?: string;
+                /** @description only before this moment, likewise */
+                before?: string;
+                /** @description only with this outcome: done, refused, failed, cut */
+                outcome?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List changes and reads of secrets, newest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_AuditLogEntry_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_attention: {
         parameters: {
             query?: {
@@ -7259,6 +7582,33 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    post_keys_id_rotate: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyRotationBody"];
+            };
+        };
+        responses: {
+            /** @description Make a successor of an API key, which expires after an overlap */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyCreated"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_tokens: {
         parameters: {
             query?: {
@@ -7354,6 +7704,48 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_secrets: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List secrets, without their values */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_SecretView_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_secrets_rotate_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Encrypt all secrets under the present key */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecretsRotated"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     put_secrets_name: {
         parameters: {
             query?: never;
@@ -7391,6 +7783,31 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description Delete a secret */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    patch_secrets_name: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SecretScopeBody"];
+            };
+        };
+        responses: {
+            /** @description Change what a secret is for */
             204: {
                 headers: {
                     [name: string]: unknown;

@@ -19,6 +19,7 @@ export type CatalogView = Schemas["CatalogView"];
 export type CatalogModel = Schemas["CatalogModel"];
 export type IdleFigures = Schemas["IdleFigures"];
 export type Key = Schemas["KeyView"];
+export type Secret = Schemas["SecretView"];
 export type KeyCreated = Schemas["KeyCreated"];
 export type Token = Schemas["TokenView"];
 export type TokenCreated = Schemas["TokenCreated"];

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useResource } from "../../api/load";
 import { request } from "../../api/request";
-import type { Key, Page, Token, TokenCreated } from "../../api/types";
+import type { Key, KeyCreated, Page, Token, TokenCreated } from "../../api/types";
 import { count } from "../../format/numbers";
 import { Act } from "../../parts/act";
 import { Age, Until } from "../../parts/age";
@@ -48,7 +48,10 @@ export function Access() {
           {({ items }) => (
             <Table
               label="API keys"
-              columns={keyColumns(keys.reload)}
+              columns={keyColumns(keys.reload, (made) => {
+                shown.value = { title: `Key ${made.name}`, value: made.key };
+                keys.reload();
+              })}
               rows={items.filter((one) => !one.revoked_at)}
               id={(one) => one.id}
               empty={<Empty>There is no key.</Empty>}
@@ -114,7 +117,7 @@ function limitsOf(key: Key): string {
   return texts.join("; ") || "none";
 }
 
-function keyColumns(reload: () => void): Column<Key>[] {
+function keyColumns(reload: () => void, onRotated: (made: KeyCreated) => void): Column<Key>[] {
   return [
     { key: "name", title: "Name", cell: (one) => one.name, value: (one) => one.name },
     {
@@ -131,12 +134,43 @@ function keyColumns(reload: () => void): Column<Key>[] {
       rank: 2,
     },
     {
+      key: "used",
+      title: "Used",
+      cell: (one) => (one.used_at ? <Age at={one.used_at} ago /> : "never"),
+      value: (one) => (one.used_at ? -Date.parse(one.used_at) : 0),
+      numeric: true,
+      rank: 2,
+    },
+    {
       key: "age",
       title: "Age",
       cell: (one) => <Age at={one.created_at} />,
       value: (one) => -Date.parse(one.created_at),
       numeric: true,
       rank: 2,
+    },
+    {
+      key: "rotate",
+      title: "Rotate",
+      rank: 2,
+      cell: (one) =>
+        one.rotated_to ? (
+          "replaced"
+        ) : (
+          <Act
+            right="administer"
+            onAct={async () =>
+              onRotated(await request<KeyCreated>(`keys/${one.id}/rotate`, { method: "POST", body: {} }))
+            }
+            confirm={() => ({
+              title: `Rotate key ${one.name}?`,
+              lines: ["A new key with the same role and limits is made. The old one is valid for one more day."],
+              verb: "Rotate",
+            })}
+          >
+            Rotate
+          </Act>
+        ),
     },
     {
       key: "revoke",
