@@ -1,4 +1,4 @@
-"""Reason codes of placement: why a worker or GPU is ruled out. The other codes are in `status_reasons.py`.
+"""Reason codes of placement: why a worker or GPU is ruled out. `status_reasons.py` has the table of all codes.
 
 Clients match on the codes. Each has one sentence of meaning and one of remedy.
 """

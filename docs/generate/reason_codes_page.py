@@ -1,4 +1,4 @@
-"""docs/reason-codes.md: every reason code, from schemas/placement_reasons.py and status_reasons.py."""
+"""docs/reason-codes.md: every reason code, from schemas/*_reasons.py."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from tables import code, sentence, table
 HEAD: Final = """\
 # Reason codes
 
-<!-- Written by `make reference` from schemas/placement_reasons.py and schemas/status_reasons.py. Do not edit. -->
+<!-- Written by `make reference` from schemas/*_reasons.py. Do not edit. -->
 
 A reason code says why something is as it is. It stands in `status.reason`, in `reason` of events, and in the counts of
 `status.explain.rejected`. Programs may match on it: a code keeps its name and its meaning.

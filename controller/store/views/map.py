@@ -8,7 +8,7 @@ from controller.store.views.gpus import FIGURES, FROM, SHOWN
 from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions, worker_state
 from schemas.api.map import MapGpus, MapGpuState, MapView, MapWorkers
-from schemas.status_reasons import WORKERS
+from schemas.host_reasons import WORKERS
 from schemas.worker_conditions import CONTAINERS
 
 _MIB: Final = 2**20
