@@ -55,8 +55,8 @@ class AuditTrail:
         self._left_out: dict[bool, int] = {True: 0, False: 0}  # by whether the caller is known
 
     def note(self, entry: Entry) -> None:
-        """Takes an entry. Refused ones beyond their bound are counted in a later one."""
-        if entry.outcome == "refused":
+        """Takes an entry. Attempts that came to nothing are counted in a later one beyond their bound."""
+        if entry.outcome != "done":
             known, now_s = bool(entry.key_id), asyncio.get_running_loop().time()
             tries, name = (self._refused, entry.key_id) if known else (self._strangers, "")
             if tries.begin(name, now_s):
@@ -82,12 +82,14 @@ class AuditTrail:
                     await asyncio.sleep(_RETRY_S)
 
     async def flush(self) -> None:
-        """Writes one batch of what waits."""
-        some = [self._waiting[n] for n in range(min(_BATCH, len(self._waiting)))]
-        async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
-            await write_entries(connection, some)
-        for _ in some:
-            self._waiting.popleft()
+        """Writes one batch of what waits; where that fails it waits again."""
+        some = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        try:
+            async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
+                await write_entries(connection, some)
+        except BaseException:
+            self._waiting.extendleft(reversed(some))
+            raise
 
     async def close(self) -> None:
         """Writes the rest, or says it in the process's log."""

@@ -1562,7 +1562,7 @@ export interface components {
          *         status: of HTTP; 0: no request.
          *         code: of the error; empty: none.
          *         request_id: stands in the events of the same request, too.
-         *         left_out: refused attempts before it that have no entry of their own.
+         *         left_out: attempts before it that came to nothing and have no entry of their own.
          */
         AuditLogEntry: {
             /** Id */
