@@ -25,6 +25,10 @@ class UnreachableError(Exception):
     """The controller cannot be reached or cannot serve now; a later attempt may succeed."""
 
 
+class CredentialTakenError(UnreachableError):
+    """The credential that this agent has chosen is or was another worker's: it joins with a new one."""
+
+
 class RejectedError(UnreachableError):
     """The controller answers, but does not serve this agent now; the message says why."""
 

@@ -19,6 +19,20 @@ class Condemned(Wire):
     energy_j: float | None = None
 
 
+class PendingJoin(Wire):
+    """A join whose answer has not come yet: all that asking again needs, besides the token.
+
+    Attributes:
+        token_digest: of the token, without its authority's hash.
+        name: that the worker is to have.
+        credential: that the agent has chosen.
+    """
+
+    token_digest: str
+    name: str
+    credential: str
+
+
 class Facts(Wire):
     """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
 
@@ -27,6 +41,7 @@ class Facts(Wire):
     credential: str | None = None
     next_credential: str | None = None  # handed over by the controller, and not used yet
     previous_credential: str | None = None  # what a controller whose database was restored may know instead
+    pending_join: PendingJoin | None = None
     token_digest: str | None = None  # of the token that was exchanged for the credential
     proxy_secret: str | None = None
     proxy_port: int | None = None

@@ -6,12 +6,14 @@ from typing import Final, NoReturn
 
 import structlog
 
-from agent.errors import RefusedError, UnreachableError
+from agent.errors import CredentialTakenError, RefusedError, UnreachableError
+from agent.facts import PendingJoin
+from agent.journal import Journal
 from agent.link.context import LinkContext
 from agent.link.join import join
 from agent.settings import AgentSettings
 from schemas.version import __version__
-from schemas.wire import JoinRequest, JoinResponse, split_token
+from schemas.wire import JoinRequest, JoinResponse, new_credential, split_token
 
 _TOKEN_FILE_MAX_CHARS: Final = 4_096
 
@@ -40,6 +42,7 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
             credential=answer.credential,
             next_credential=None,
             previous_credential=None,
+            pending_join=None,
             token_digest=_digest(token),
             highest_term=0,
             highest_session=0,
@@ -55,7 +58,26 @@ async def _join(context: LinkContext, given: str) -> JoinResponse:
     if key_hash is not None:
         await context.controllers.learn(context.http, key_hash)
     request = JoinRequest(token=token, name=context.name, agent_version=__version__)
-    return await join(context.http, context.controllers.url, request, context.controllers.tls())
+    tls = context.controllers.tls()
+    credential = pending_credential(context.journal, token, context.name)
+    try:
+        return await join(context.http, context.controllers.url, request, credential, tls)
+    except CredentialTakenError:
+        context.journal.remember(pending_join=None)
+        raise
+
+
+def pending_credential(journal: Journal, token: str, name: str) -> str:
+    """The credential to join with. The journal keeps it first, so that each attempt with a token and name has the same.
+
+    The controller then recognises an attempt whose earlier answer was lost, also after a crash of the agent.
+    """
+    pending = journal.facts.pending_join
+    digest = _digest(token)
+    if pending is None or (pending.token_digest, pending.name) != (digest, name):
+        pending = PendingJoin(token_digest=digest, name=name, credential=new_credential())
+        journal.remember(pending_join=pending)
+    return pending.credential
 
 
 def remember_used(context: LinkContext, used: str) -> None:

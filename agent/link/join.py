@@ -6,19 +6,21 @@ from typing import Final
 import aiohttp
 from pydantic import ValidationError
 
-from agent.errors import RefusedError, UnreachableError
+from agent.errors import CredentialTakenError, RefusedError, UnreachableError
 from schemas.base import View
-from schemas.wire import JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
+from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
-# Longer than the controller takes at most: a join whose answer is lost cannot be made again.
+# Longer than the controller takes at most: earlier versions refuse to repeat a join whose answer is lost.
 _JOIN_LIMIT_S: Final = 45.0
 _CONNECT_LIMIT_S: Final = 15.0
-_TOO_MANY: Final = 429
+_TRY_AGAIN: Final = (408, 429)  # the request came too slowly; too many failed
+_CREDENTIAL_TAKEN: Final = "credential_taken"
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
 
 
 class _ApiError(View):
+    code: str = ""
     message: str
 
 
@@ -27,28 +29,42 @@ class _ApiErrorBody(View):
 
 
 async def join(
-    session: aiohttp.ClientSession, controller_url: str, request: JoinRequest, tls: ssl.SSLContext | bool = True
+    session: aiohttp.ClientSession,
+    controller_url: str,
+    request: JoinRequest,
+    credential: str,
+    tls: ssl.SSLContext | bool = True,
 ) -> JoinResponse:
-    """One attempt to join. `tls`: verifies the controller's certificate.
+    """One attempt to join; it may be repeated with the same credential.
+
+    Args:
+        session: that asks.
+        controller_url: of the controller.
+        request: token and name.
+        credential: that the agent has chosen. Controllers of earlier versions answer with another one.
+        tls: verifies the controller's certificate.
 
     Raises:
         RefusedError: the controller refuses this token or name; the message is the controller's.
-        UnreachableError: the controller cannot be reached or cannot serve now.
+        CredentialTakenError: it refuses the credential.
+        UnreachableError: the controller cannot be reached or cannot serve now; the worker may have joined.
     """
     try:
         async with session.post(
             controller_url + JOIN_PATH,
             data=encode(request, LOWEST_PROTOCOL),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", CREDENTIAL_HEADER: credential},
             timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S, sock_connect=_CONNECT_LIMIT_S),
             allow_redirects=False,
             ssl=tls,
         ) as response:
-            body = await response.content.read(_ANSWER_MAX_BYTES)
-            if response.status == _TOO_MANY or response.status >= _SERVER_ERROR:
+            body = await _body(response)
+            if response.status in _TRY_AGAIN or response.status >= _SERVER_ERROR:
                 raise UnreachableError(f"{controller_url} answers {response.status}")
             if not response.ok:
-                raise RefusedError(f"{controller_url} refuses the join of {request.name!r}: {_reason(body)}")
+                code, reason = _reason(body)
+                refused = CredentialTakenError if code == _CREDENTIAL_TAKEN else RefusedError
+                raise refused(f"{controller_url} refuses the join of {request.name!r}: {reason}")
             return JoinResponse.model_validate_json(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UnreachableError(f"{controller_url} cannot be reached: {error!r}") from error
@@ -58,9 +74,20 @@ async def join(
         ) from error
 
 
-def _reason(body: bytes) -> str:
-    """The message of an error in the API's form, else the body's text."""
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body, which may come in parts, up to a bound."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) >= _ANSWER_MAX_BYTES:
+            break
+    return bytes(body[:_ANSWER_MAX_BYTES])
+
+
+def _reason(body: bytes) -> tuple[str, str]:
+    """Code and message of an error in the API's form, else no code and the body's text."""
     try:
-        return _ApiErrorBody.model_validate_json(body).error.message
+        error = _ApiErrorBody.model_validate_json(body).error
     except ValidationError:
-        return body.decode(errors="replace")[:300] or "no reason given"
+        return "", body.decode(errors="replace")[:300] or "no reason given"
+    return error.code, error.message

@@ -17,6 +17,7 @@ from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.refusals import (
     AlreadyRotatedError,
     ChangedMeanwhileError,
+    CredentialTakenError,
     GenerationConflictError,
     InUseError,
     LastAdminKeyError,
@@ -53,6 +54,7 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NothingToUndoError, 409, "nothing_to_undo"),
     (LastAdminKeyError, 409, "last_admin_key"),
     (WorkerNameTakenError, 409, "name_taken"),
+    (CredentialTakenError, 409, "credential_taken"),
     (AlreadyRotatedError, 409, "already_rotated"),
     (NoSecretsKeyError, 409, "no_secrets_key"),
     (SecretsKeyError, 409, "no_secrets_key"),

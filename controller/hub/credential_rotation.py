@@ -5,7 +5,6 @@ next. So whatever is lost on the way, and whichever side crashes, one of both is
 """
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,7 +16,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import hash_secret
 from controller.store.core.database import Database
 from controller.store.workers.credentials import read_due, write_next
-from schemas.wire import NewCredential
+from schemas.wire import NewCredential, new_credential
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +72,7 @@ class CredentialRotation:
                 await self._hand_over(session)
 
     async def _hand_over(self, session: Session) -> None:
-        credential = "gpc_" + secrets.token_urlsafe(32)
+        credential = new_credential()
         async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
             stored = await write_next(connection, session.worker_id, session.number, hash_secret(credential))
         if stored and session.send(NewCredential(credential=credential)):

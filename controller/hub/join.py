@@ -14,11 +14,24 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
-from controller.store.core.refusals import RefusedError, TokenRefusedError, WorkerNameTakenError
+from controller.store.core.refusals import (
+    CredentialTakenError,
+    RefusedError,
+    TokenRefusedError,
+    WorkerNameTakenError,
+)
 from http1.log_limit import LogLimit
 from http1.origin_middleware import BEHIND_PROXY
 from schemas.api.envelopes import ErrorBody, ErrorView
-from schemas.wire import LOWEST_PROTOCOL, JoinRequest, encode, split_token
+from schemas.wire import (
+    CREDENTIAL_FORM,
+    CREDENTIAL_HEADER,
+    LOWEST_PROTOCOL,
+    JoinRequest,
+    encode,
+    is_credential,
+    split_token,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -64,27 +77,27 @@ class JoinHandler:
         self._failed_logged = LogLimit()
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name taken, 429 too many failures."""
+        """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name or credential taken, 429 wait."""
         peer = request.remote or ""
         # Behind a proxy many hosts may share an address; guessing is hopeless whatever is counted.
         by_token = request.get(BEHIND_PROXY, False)
         if not by_token and (wait_s := self._limit.wait_s(peer)) > 0:
             return _too_many("address", wait_s)
+        body = await _body(request)
         try:
-            wanted = JoinRequest.model_validate_json(await _body(request))
-        except ValidationError as error:
+            wanted = JoinRequest.model_validate_json(body)
+            chosen = _chosen_credential(request)
+        except ValueError as error:
             if not by_token:
                 self._limit.failed(peer)
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or "body"
-            return refusal(400, "invalid", f"{field}: {first['msg']}")
+            return refusal(400, "invalid", _text(error))
         token, _ = split_token(wanted.token)  # agents before protocol 5 send the hash along
         counted = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
         if by_token and (wait_s := self._limit.wait_s(counted)) > 0:
             return _too_many("token", wait_s)
         try:
             async with asyncio.timeout(JOIN_LIMIT_S), self._redeeming:
-                answer = await redeem(self._database, token, wanted.name)
+                answer = await redeem(self._database, token, wanted.name, chosen)
         except RefusedError as error:
             self._limit.failed(counted)
             if (more := self._failed_logged.admit(f"refused {peer}")) is not None:
@@ -100,6 +113,29 @@ class JoinHandler:
         return web.json_response(text=encode(answer, LOWEST_PROTOCOL))
 
 
+def _chosen_credential(request: web.Request) -> str | None:
+    """The credential that the agent has chosen; None: it leaves that to us, as agents of earlier versions do.
+
+    Raises:
+        ValueError: it is not well formed; the message does not show it.
+    """
+    given = request.headers.getall(CREDENTIAL_HEADER, [])
+    if len(given) > 1:
+        raise ValueError(f"{CREDENTIAL_HEADER}: must be given once, got {len(given)}")
+    if given and not is_credential(given[0]):
+        raise ValueError(f"{CREDENTIAL_HEADER}: must be {CREDENTIAL_FORM}, got {len(given[0])} characters")
+    return given[0] if given else None
+
+
+def _text(error: ValueError) -> str:
+    """The first field at fault, and why."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "body"
+    return f"{field}: {first['msg']}"
+
+
 def _too_many(what: str, wait_s: float) -> web.Response:
     message = f"too many failed attempts from this {what}; try again in {wait_s:.0f} s"
     return refusal(429, "too_many_attempts", message, retry_after_s=wait_s)
@@ -109,7 +145,7 @@ def _status(error: RefusedError) -> int:
     match error:
         case TokenRefusedError():
             return 401
-        case WorkerNameTakenError():
+        case WorkerNameTakenError() | CredentialTakenError():
             return 409
         case _:
             return 400

@@ -20,7 +20,18 @@ from schemas.wire.commands import (
 from schemas.wire.containers import PULLING, RUNTIME_DOCKER, ContainerOrder, RuntimeFacts
 from schemas.wire.gpu_details import ForeignProcess, GpuDetails
 from schemas.wire.inventory import DeviceFacts, Health, HostFacts, Inventory, InventoryChanged, Vendor
-from schemas.wire.join import CA_PATH, JOIN_PATH, JoinRequest, JoinResponse, split_token, token_with_authority
+from schemas.wire.join import (
+    CA_PATH,
+    CREDENTIAL_FORM,
+    CREDENTIAL_HEADER,
+    JOIN_PATH,
+    JoinRequest,
+    JoinResponse,
+    is_credential,
+    new_credential,
+    split_token,
+    token_with_authority,
+)
 from schemas.wire.messages import (
     CONNECT_PATH,
     MAX_MESSAGE_BYTES,
@@ -58,6 +69,8 @@ from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCred
 __all__ = [
     "CA_PATH",
     "CONNECT_PATH",
+    "CREDENTIAL_FORM",
+    "CREDENTIAL_HEADER",
     "GPU_MEMORY_HELD",
     "HEARTBEAT_S",
     "HIGHEST_PROTOCOL",
@@ -125,7 +138,9 @@ __all__ = [
     "controller_message",
     "encode",
     "end_to_end",
+    "is_credential",
     "is_final",
+    "new_credential",
     "no_common_protocol",
     "offered_protocols",
     "split_token",

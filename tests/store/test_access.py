@@ -11,6 +11,7 @@ from controller.store.access.tokens import create_token, list_tokens, redeem, re
 from controller.store.core.database import Database
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.workers.maintenance import delete_worker
+from schemas.wire import new_credential
 from support.database.ledger import rows
 
 
@@ -137,6 +138,20 @@ async def test_a_taken_name_is_refused_and_the_token_stays_good(migrated: Databa
         await redeem(migrated, token, "w")
     await delete_worker(migrated, "w")
     assert (await redeem(migrated, token, "w")).worker == "w"
+
+
+async def test_a_join_is_repeated_whatever_has_become_of_its_token(migrated: Database) -> None:
+    ends = ["update join_tokens set revoked_at = now()", "update join_tokens set expires_at = now()"]
+    for end in ends:
+        token, chosen = (await create_token(migrated, uses=2)).token, new_credential()
+        first = await redeem(migrated, token, "w", chosen)
+        await rows(migrated, end)
+        assert await redeem(migrated, token, "w", chosen) == first
+        with pytest.raises(TokenRefusedError):
+            await redeem(migrated, token, "w", new_credential())
+        await delete_worker(migrated, "w")
+        with pytest.raises(TokenRefusedError):
+            await redeem(migrated, token, "w", chosen)
 
 
 async def test_secrets_are_replaced_resolved_and_removed(migrated: Database) -> None:

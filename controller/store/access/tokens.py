@@ -16,12 +16,19 @@ from controller.store.access.orm_rows import TokenRow
 from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session, write_events
 from controller.store.core.notify import notify
-from controller.store.core.refusals import NotFoundError, TokenRefusedError, WorkerNameTakenError
+from controller.store.core.refusals import (
+    CredentialTakenError,
+    NotFoundError,
+    RefusedError,
+    TokenRefusedError,
+    WorkerNameTakenError,
+)
 from schemas.api.access import TokenCreated, TokenView
-from schemas.wire import JoinResponse
+from schemas.wire import CREDENTIAL_HEADER, JoinResponse, new_credential
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
+_BY_CREDENTIAL: Final = "workers_credential"  # the index that keeps credentials unique
 
 
 async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S, uses: int = 1) -> TokenCreated:
@@ -68,14 +75,36 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
         return _view(row)
 
 
-async def redeem(database: Database, token: str, name: str) -> JoinResponse:
+async def redeem(database: Database, token: str, name: str, chosen: str | None = None) -> JoinResponse:
     """Exchanges a token for the credential of a new worker; works as often as it may, also under concurrent attempts.
+
+    A repeated call with a chosen credential, from an agent whose answer was lost, has the same result once more and
+    changes nothing, whatever has become of the token. Only that agent knows the credential.
+
+    Args:
+        database: of the ledger.
+        token: as it was given to the agent.
+        name: that the worker gets.
+        chosen: the credential that the agent has chosen; None: one is made.
 
     Raises:
         TokenRefusedError: the token is unknown, used up, revoked or expired.
         WorkerNameTakenError: a live worker has that name; the token stays valid.
+        CredentialTakenError: the chosen credential is or was another worker's; the token stays valid.
     """
-    credential = "gpc_" + secrets.token_urlsafe(32)
+    credential = chosen or new_credential()
+    try:
+        worker = await _join(database, token, name, credential)
+    except RefusedError:
+        before = None if chosen is None else await _joined_before(database, token, name, credential)
+        if before is None:
+            raise
+        worker = before
+    return JoinResponse(worker=name, worker_uid=str(worker), credential=credential)
+
+
+async def _join(database: Database, token: str, name: str, credential: str) -> uuid.UUID:
+    """Uses the token once, and writes the worker; returns its id."""
     worker = uuid.uuid4()
     try:
         async with database.transaction() as connection:
@@ -92,22 +121,41 @@ async def redeem(database: Database, token: str, name: str) -> JoinResponse:
                     "the join token is unknown, used up, revoked or expired; make one with `gpuward join-token create`"
                 )
             await connection.execute(
-                "insert into workers (id, name, credential_hash, proxy_secret) values ($1, $2, $3, $4)",
+                """insert into workers (id, name, credential_hash, proxy_secret, joined_with)
+                   values ($1, $2, $3, $4, $5)""",
                 worker,
                 name,
                 hash_secret(credential),
                 secrets.token_urlsafe(32),
+                used,
             )
             message = f"worker {name} joined"
             objects, evidence = (f"worker:{worker}", f"token:{used}"), {"token": str(used)}
             await write_events(connection, [NewEvent("joined", message, objects, evidence, actor=f"token:{used}")])
             await notify(connection, "worker", [str(worker)])
     except asyncpg.UniqueViolationError as error:
+        if error.constraint_name == _BY_CREDENTIAL:
+            raise CredentialTakenError(
+                f"{CREDENTIAL_HEADER}: another worker has or had this credential; choose a new one"
+            ) from error
         raise WorkerNameTakenError(
             f"a worker named {name!r} exists; start its agent with its own data folder, choose another name "
             f"with --name, or delete the old worker first: gpuward delete worker {name}"
         ) from error
-    return JoinResponse(worker=name, worker_uid=str(worker), credential=credential)
+    return worker
+
+
+async def _joined_before(database: Database, token: str, name: str, credential: str) -> uuid.UUID | None:
+    """The worker that has joined with this token, name and credential and is not deleted; None: there is none."""
+    async with database.connection() as connection:
+        found: uuid.UUID | None = await connection.fetchval(
+            """select w.id from workers w join join_tokens t on t.id = w.joined_with
+                where w.credential_hash = $1 and w.name = $2 and w.deleted_at is null and t.hash = $3""",
+            hash_secret(credential),
+            name,
+            hash_secret(token),
+        )
+    return found
 
 
 def _view(row: TokenRow) -> TokenView:

@@ -113,6 +113,12 @@ class WorkerNameTakenError(RefusedError):
     code = "name_taken"
 
 
+class CredentialTakenError(RefusedError):
+    """The credential that an agent has chosen is or was another worker's."""
+
+    code = "credential_taken"
+
+
 class AlreadyRotatedError(RefusedError):
     """The key has a successor."""
 

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 from schemas.wire import (
     CA_PATH,
     CONNECT_PATH,
+    CREDENTIAL_HEADER,
     JOIN_PATH,
     SPOKEN,
     ClaimOrder,
@@ -48,7 +49,9 @@ class ControllerDouble:
     """Serves one agent at a time and keeps all of its messages; `until` waits for what a test expects.
 
     `protocols` is what it takes at the upgrade: none, like a controller from before protocols were negotiated, or some.
-    `refusal` is sent before any hello. `headers` are those of its answers to /healthz.
+    `takes_credentials`: that agents choose, unlike controllers of earlier versions; `chosen` has that of each join.
+    `joined` sees each join and may answer it. `refusal` is sent before any hello. `headers` are those of its answers to
+    /healthz.
     """
 
     def __init__(self) -> None:
@@ -71,6 +74,9 @@ class ControllerDouble:
         self.inventories: list[InventoryChanged] = []
         self.goodbyes = 0
         self.joins: list[JoinRequest] = []
+        self.takes_credentials = False
+        self.chosen: list[str] = []
+        self.joined: Callable[[web.Request], web.Response | None] | None = None
         self.url = ""
         self.heartbeat_s = 0.2
         self.sample_s = 10.0
@@ -163,10 +169,15 @@ class ControllerDouble:
     async def _join(self, request: web.Request) -> web.Response:
         wanted = JoinRequest.model_validate_json(await request.read())
         self.joins.append(wanted)
+        self.chosen.append(request.headers.get(CREDENTIAL_HEADER, ""))
         if wanted.token != TOKEN:
             message = "the join token is unknown or used"
             return web.json_response({"error": {"code": "refused", "message": message, "details": {}}}, status=403)
-        answer = JoinResponse(worker=wanted.name, worker_uid="uid-1", credential=CREDENTIAL)
+        if self.joined is not None and (other := self.joined(request)) is not None:
+            return other
+        credential = self.chosen[-1] if self.takes_credentials else CREDENTIAL
+        self.credentials.add(credential)
+        answer = JoinResponse(worker=wanted.name, worker_uid="uid-1", credential=credential)
         return web.json_response(answer.model_dump())
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:

@@ -13,6 +13,7 @@ class LoadBalancer:
     def __init__(self, target: int) -> None:
         self.target = target
         self.port = 0
+        self.answers_to_lose = 0  # so many connections end with the answer's first byte, in place of it
         self._passable = asyncio.Event()
         self._passable.set()
         self._server: asyncio.Server | None = None
@@ -67,16 +68,20 @@ class LoadBalancer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pipe(reader, inner_writer))
-                group.create_task(self._pipe(inner_reader, writer))
+                group.create_task(self._pipe(inner_reader, writer, answers=True))
         finally:
             for each in (writer, inner_writer):
                 each.transport.abort()
                 self._writers.discard(each)
 
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._passable.wait()
+                if answers and self.answers_to_lose:
+                    self.answers_to_lose -= 1
+                    writer.transport.abort()
+                    return
                 writer.write(data)
                 await writer.drain()
         with suppress(OSError):

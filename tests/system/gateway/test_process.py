@@ -9,6 +9,7 @@ import aiohttp
 import psutil
 import pytest
 
+from schemas.wire import CREDENTIAL_HEADER, new_credential
 from support.processes.cluster import Cluster
 from support.processes.gateways import CHAT, Another, asked, with_a_model
 
@@ -76,8 +77,11 @@ async def test_forwarded_headers_of_strangers_are_dropped_and_the_address_is_pas
         "Forwarded": "for=203.0.113.9", "X-Gpuward-Gateway": "x", "X-Gpuward-Behind-Proxy": "1",
     }  # fmt: skip
     token = (await cluster.post("/tokens", {}))["token"]
-    async with cluster.session.post("/api/v1/join", json={"token": token, "name": "w"}, headers=forged) as joined:
+    chosen = {CREDENTIAL_HEADER: new_credential()}  # which an agent keeps, and sends through gateways
+    body = {"token": token, "name": "w"}
+    async with cluster.session.post("/api/v1/join", json=body, headers=forged | chosen) as joined:
         assert joined.status == 200, await joined.text()
+        assert (await joined.json())["credential"] == chosen[CREDENTIAL_HEADER]
     log = (cluster.folder / "controller.log").read_text()
     assert "peer=127.0.0.1" in log
     assert "203.0.113.9" not in log
