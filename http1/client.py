@@ -1,4 +1,4 @@
-"""Client connections that a server cannot flood with heads.
+"""Client connections that a server cannot flood with heads, and bounded reads of its answers.
 
 aiohttp reads and parses whatever arrives before an answer's head is final, without a bound. A server that sends
 `100 Continue` for ever would keep the loop of a daemon busy, and with it everything else that runs there.
@@ -41,3 +41,18 @@ class BoundedConnector(aiohttp.TCPConnector):
         super().__init__(**options)
         bounded: Any = functools.partial(_BoundedHeads, loop=self._loop)
         self._factory = bounded
+
+
+async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body, which may come in several parts, cut after that many bytes.
+
+    Raises:
+        aiohttp.ClientError: it broke off.
+        TimeoutError: the request's deadline has passed.
+    """
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) >= most_bytes:
+            break
+    return bytes(body[:most_bytes])

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from agent.errors import RefusedError, RejectedError, UnreachableError
+from http1.client import read_at_most
 from http1.tls.authority import write_private
 from http1.tls.issue import public_key_hash
 from http1.tls.pinned import any_certificate, trusting
@@ -113,7 +114,7 @@ class Controllers:
                     )
                 if answer.status != _OK:
                     raise UnreachableError(f"{self.url} answers {answer.status}")
-                return await answer.content.read(_MOST_BYTES)
+                return await read_at_most(answer, _MOST_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(f"{self.url} cannot be reached: {error!r}") from error
 

@@ -7,6 +7,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
+from http1.client import read_at_most
 from schemas.base import View
 from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
@@ -58,7 +59,7 @@ async def join(
             allow_redirects=False,
             ssl=tls,
         ) as response:
-            body = await _body(response)
+            body = await read_at_most(response, _ANSWER_MAX_BYTES)
             if response.status in _TRY_AGAIN or response.status >= _SERVER_ERROR:
                 raise UnreachableError(f"{controller_url} answers {response.status}")
             if not response.ok:
@@ -72,16 +73,6 @@ async def join(
         raise RefusedError(
             f"{controller_url}: the answer to the join is invalid; is this a Gpuward controller's address?"
         ) from error
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The whole body, which may come in parts, up to a bound."""
-    body = bytearray()
-    async for part in response.content.iter_any():
-        body += part
-        if len(body) >= _ANSWER_MAX_BYTES:
-            break
-    return bytes(body[:_ANSWER_MAX_BYTES])
 
 
 def _reason(body: bytes) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Final
 import aiohttp
 import orjson
 
+from http1.client import read_at_most
 from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
@@ -53,14 +54,14 @@ class Prober:
                 async with self._session.get(
                     f"{base}/v1/models", timeout=timeout, headers=_CLOSE, allow_redirects=False
                 ) as listed:
-                    model = _first_model(await listed.content.read(_MOST_BYTES)) if listed.status == _OK else None
+                    model = _first_model(await read_at_most(listed, _MOST_BYTES)) if listed.status == _OK else None
                 if model is None:
                     return None
                 body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
                 async with self._session.post(
                     f"{base}/v1/completions", json=body, timeout=timeout, headers=_CLOSE, allow_redirects=False
                 ) as got:
-                    await got.content.read(_MOST_BYTES)
+                    await read_at_most(got, _MOST_BYTES)
                     # Refusals say nothing: it offers no completions, wants other fields, or has a full queue.
                     return True if got.status == _OK else None if got.status < _ERROR or got.status == _BUSY else False
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:

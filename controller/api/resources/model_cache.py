@@ -15,6 +15,7 @@ from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.views.instances import cache_source
+from http1.client import read_at_most
 from schemas.api.envelopes import Page
 from schemas.api.model_cache import CachedModels, CachedModelView
 from schemas.api.requests import PruneBody
@@ -55,9 +56,7 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
                 )
             if answer.status != _OK:
                 raise unreachable(source)
-            content = await answer.content.read(_MOST_BYTES)
-            while not answer.content.at_eof() and len(content) < _MOST_BYTES:
-                content += await answer.content.read(_MOST_BYTES - len(content))
+            content = await read_at_most(answer, _MOST_BYTES)
         found = Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error

@@ -1,11 +1,11 @@
-"""Connections to servers that send heads without an end."""
+"""Connections to servers that send heads or bodies without an end, or in parts."""
 
 import asyncio
 
 import aiohttp
 import pytest
 
-from http1.client import MOST_HEADS, BoundedConnector
+from http1.client import MOST_HEADS, BoundedConnector, read_at_most
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -36,3 +36,27 @@ async def test_a_few_interim_heads_are_read_past_at_each_request() -> None:
 async def test_too_many_heads_end_the_connection(heads: int) -> None:
     with pytest.raises(aiohttp.ServerDisconnectedError):
         await ask(heads)
+
+
+@pytest.mark.parametrize(("parts", "read"), [(3, b"part" * 3), (25, b"part" * 25), (None, b"part" * 25)])
+async def test_a_body_in_parts_is_read_whole_and_an_endless_one_to_its_bound(parts: int | None, read: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        sent = 0
+        while parts is None or sent < parts:
+            writer.write(b"part")
+            sent += 1
+            try:
+                await writer.drain()
+            except ConnectionError:
+                break
+            await asyncio.sleep(0.002)  # each part comes by itself
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(10), aiohttp.ClientSession(connector=BoundedConnector()) as session:
+        async with session.get(f"http://127.0.0.1:{port}/") as answer:
+            assert await read_at_most(answer, 100) == read
+    server.close()
