@@ -10,6 +10,7 @@ from controller.api.context import CONTEXT
 from controller.api.parameters import new_name
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.secrets import delete_secret, list_secrets, put_secret, scope_secret, seal_all
 from schemas.api.access import SecretsRotated, SecretView
 from schemas.api.envelopes import Page
@@ -47,7 +48,8 @@ async def patch(request: web.Request) -> web.Response:
 async def get_all(request: web.Request) -> web.Response:
     """`GET /secrets`."""
     context = request.app[CONTEXT]
-    return json_response(Page[SecretView](items=await list_secrets(context.database, context.secret_keys)))
+    found = Page[SecretView](items=await list_secrets(context.database, context.secret_keys))
+    return whole_list(request, found, lambda secret: secret.name)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -69,7 +71,10 @@ async def rotate(request: web.Request) -> web.Response:
 _PATH: Final = "/api/v1/secrets"
 _ONE: Final = _PATH + "/{name}"
 ROUTES: Final = (
-    Route("GET", _PATH, get_all, Access.ADMINISTER, "List secrets, without their values", "secrets", Page[SecretView]),
+    Route(
+        "GET", _PATH, get_all, Access.ADMINISTER, "List secrets, without their values", "secrets", Page[SecretView],
+        query=WHOLE_PAGING,
+    ),
     Route(
         "POST", _PATH + "/rotate-key", rotate, Access.ADMINISTER, "Encrypt all secrets under the present key",
         "secrets", SecretsRotated,

@@ -62,6 +62,7 @@ async def filled(api: ServedApi, db: Database) -> None:
         await api.call("PUT", f"/api/v1/deployments/d{n}", json={"engine": "simulated"})
         await api.call("PUT", f"/api/v1/policies/p{n}", json={"min_gpu_utilization": 50, "time_window": "1m"})
         await api.call("POST", "/api/v1/tokens")
+        await api.call("PUT", f"/api/v1/secrets/s{n}", json={"value": "v"})
         await add_instance(db, (await api.get(f"/api/v1/deployments/d{n}"))["uid"], f"d{n}-a")
         async with db.transaction() as connection:
             await connection.execute("update workers set phase = 'lost' where name = $1", f"w{n}")

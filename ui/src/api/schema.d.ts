@@ -7706,7 +7706,12 @@ export interface operations {
     };
     get_secrets: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
