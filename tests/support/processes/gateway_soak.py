@@ -30,6 +30,8 @@ CHAT = "/v1/chat/completions"
 CLIENTS = 12
 AUDIT_EVERY_S = 2.0
 HOSTS = ("a", "b")
+QUARANTINE_COUNTS_S = 60.0
+MOST_RECONNECTS = 3  # of a host in that time; more than five put it in quarantine
 GOES, STAYS = "gateway-that-goes", "gateway-that-stays"
 REQUEST_LIMIT_S = 60.0
 PAUSE_S = 0.2  # after an error, as clients have it
@@ -86,6 +88,7 @@ class Soak:
     replicas: int = 4
     seen: list[Seen] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    _reconnects: list[tuple[float, str]] = field(default_factory=list)  # when, and of which host
     doors: list[Door] = field(default_factory=list)
     quick: bool = True
     week: BusyWeek = field(init=False)
@@ -253,6 +256,9 @@ class Soak:
 
     async def _kill_gateway(self) -> None:
         """That of the controller, as a crash; it comes back by itself."""
+        if not all(map(self._may_reconnect, HOSTS)):
+            return
+        self._reconnects += [(asyncio.get_running_loop().time(), name) for name in HOSTS]  # they come by this gateway
         door, old = self.doors[0], self.cluster.gateway()
         door.killed = asyncio.get_running_loop().time()
         old.kill()
@@ -291,13 +297,22 @@ class Soak:
 
     async def _restart_agent(self) -> None:
         """As a crash or cleanly; its engines go on."""
-        name = self.random.choice(HOSTS)
+        names = list(filter(self._may_reconnect, HOSTS))
+        if not names:
+            return
+        name = self.random.choice(names)
+        self._reconnects.append((asyncio.get_running_loop().time(), name))
         if self.random.random() < 0.5:
             self.cluster.kill(name)
         else:
             self.cluster.signal(name, signal.SIGTERM)
             await asyncio.to_thread(self.cluster.processes.pop(name).wait, 30)
         await self.cluster.start_agent(name, gpus=3)
+
+    def _may_reconnect(self, name: str) -> bool:
+        """Whether one more connection is far from what puts a host in quarantine."""
+        since = asyncio.get_running_loop().time() - QUARANTINE_COUNTS_S
+        return sum(host == name and at > since for at, host in self._reconnects) < MOST_RECONNECTS
 
     async def in_flight(self) -> dict[str, float]:
         """What is open: requests at engines, by instance, and the controller's and gateways' gauges, by name."""
