@@ -129,6 +129,7 @@ async def test_search_and_shortcuts(admin: Seat) -> None:
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
     await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     await page.wait_for_url("**/ui/deployments")
