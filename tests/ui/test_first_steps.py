@@ -79,8 +79,10 @@ async def test_the_command_of_the_first_steps_joins_a_host(first_user: Seat, emp
 async def test_nothing_jumps_while_the_api_takes_long(first_user: Seat, path: str) -> None:
     """The skeleton comes after 300 ms, and what replaces it moves nothing that was read."""
 
+    answers = asyncio.Event()
+
     async def late(route: Any) -> None:
-        await asyncio.sleep(SLOW_S)
+        await answers.wait()
         await route.continue_()
 
     page = await first_user.live()
@@ -89,6 +91,8 @@ async def test_nothing_jumps_while_the_api_takes_long(first_user: Seat, path: st
     await page.get_by_role("heading", level=1).wait_for(state="attached")
     if path in ASKS:
         await expect(page.locator(".skeleton i.shown").first).to_be_visible()
+    await asyncio.sleep(SLOW_S)
+    answers.set()
     await expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=3 * SLOW_S * 1000)
     assert await shifts(page) < MOST_SHIFT
 
