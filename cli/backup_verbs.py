@@ -32,7 +32,7 @@ def backup(
 ) -> None:
     """Write the controller's whole state to a file, while everything runs or while it is stopped.
 
-    The file holds the values of secrets: keep it as safe as the database. Samples and logins of browsers are left out.
+    Secrets are in it as in the database, without the key that encrypts them. Samples and logins are left out.
     """
     module, settings = _controller(data_dir, database_url)
     try:
@@ -95,6 +95,9 @@ def _tell(restored: Any, *, revoke_keys: bool) -> None:
         )
     for violation in restored.violations:
         print(printable(f"as in the backup: {violation}"), file=sys.stderr)
+    if restored.unreadable_secrets:
+        names = ", ".join(restored.unreadable_secrets)
+        print(printable(f"no key here opens these secrets, put it back or set them anew: {names}"), file=sys.stderr)
     print("start the controllers now; workers that joined since the backup must join again with a new token")
 
 

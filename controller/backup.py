@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,10 @@ import structlog
 from controller.host_database import HostCommandError, check_folder, open_as_it_is
 from controller.open_database import CannotOpenError
 from controller.runtime.database import DATABASE_ERRORS
+from controller.secrets_key import open_keys
 from controller.settings import ControllerSettings
+from controller.store.access.secret_keys import SecretsKeyError
+from controller.store.access.secrets import unreadable_secrets
 from controller.store.backup.archive import BackupFileError, BackupReader, Manifest, reading
 from controller.store.backup.connect import UnsuitableSchemaError, dedicated
 from controller.store.backup.restore import (
@@ -46,6 +50,7 @@ _REFUSED = (
     EmbeddedPostgresError,
     HostCommandError,
     NotEmptyError,
+    SecretsKeyError,
     UnsuitableSchemaError,
 )
 
@@ -82,6 +87,7 @@ def put_back(
         backup: BackupReader = stack.enter_context(reading(path))
         check_revision(backup)
         backup.verify()
+        keys = open_keys(settings, make=False)  # before anything changes
         database = await open_as_it_is(settings, folder, stack)
         async with dedicated(database.dsn) as connection:
             target = await look_at_target(connection)
@@ -93,7 +99,10 @@ def put_back(
         if not agree(backup.manifest, target, describe_dsn(database.dsn)):
             return None
         with acting("host"):
-            return await restore(database.dsn, backup, replace=replace, revoke_keys=revoke_keys, progress=progress)
+            restored = await restore(database.dsn, backup, replace=replace, revoke_keys=revoke_keys, progress=progress)
+        async with dedicated(database.dsn) as connection:
+            unreadable = await unreadable_secrets(connection, keys)
+        return replace_field(restored, unreadable_secrets=tuple(unreadable))
 
     return _run(settings, put)
 

@@ -29,8 +29,8 @@ def own_key_file(settings: ControllerSettings) -> Path | None:
     return settings.data_dir / KEY_FILE
 
 
-def open_keys(settings: ControllerSettings) -> SecretKeys:
-    """The keys. Makes one at the first start with the embedded database. Blocks.
+def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
+    """The keys. With `make` one is made at the first start with the embedded database. Blocks.
 
     Raises:
         SecretsKeyError: a key cannot be read, or is malformed.
@@ -38,6 +38,8 @@ def open_keys(settings: ControllerSettings) -> SecretKeys:
     own = own_key_file(settings)
     file = own or settings.secrets_key_file
     if own is not None and not own.exists():
+        if not make:
+            return SecretKeys(lambda: ())
         write_key_file(own, (new_key(),))
         log.info("made a key that encrypts secrets; back it up apart from the database", file=str(own))
     text = None if settings.secrets_key is None else settings.secrets_key.get_secret_value()

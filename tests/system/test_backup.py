@@ -46,6 +46,7 @@ async def test_a_backup_comes_back_over_running_engines(cluster: BackedUp, tmp_p
     await cluster.apply("chat", args={"memory": "4GiB"}, resources={"gpus": 1})
     await cluster.running("chat")
     (chat,) = await cluster.instances("chat")
+    assert (await cluster.call("PUT", "/secrets/hf", {"value": "sealed-value"}))[0] == 204
     pid = cluster.engines()[chat["name"]].pid
 
     code, said = await cluster.verb("backup", str(file))
@@ -69,7 +70,9 @@ async def test_a_backup_comes_back_over_running_engines(cluster: BackedUp, tmp_p
         assert (code, why in said, "Traceback" in said) == (1, True, False), said
     code, said = await cluster.verb("restore", str(file))
     assert (code, "add --replace" in said) == (1, True), said
+    (cluster.data_dir / "secrets.key").unlink()  # as on a new host: no backup holds it
     code, said = await cluster.verb("restore", str(file), "--replace", "--yes")
+    assert "no key here opens these secrets, put it back or set them anew: hf" in said
     assert (code, "restored: 1 deployments, 1 instances, 1 workers" in said) == (0, True), said
 
     await cluster.start_controller()

@@ -41,7 +41,7 @@ _EVENT: Final = """
 class Restored:
     """What is there now, and what was ended because it may be outdated.
 
-    `violations`: of the ledger's invariants, as they were in the backup.
+    `violations`: of the ledger's invariants, as they were in the backup. `unreadable_secrets`: no key here opens them.
     """
 
     deployments: int
@@ -52,6 +52,7 @@ class Restored:
     revoked_tokens: int
     dropped_webhooks: int
     violations: tuple[str, ...] = ()
+    unreadable_secrets: tuple[str, ...] = ()
 
 
 async def make_current(connection: Any, *, revoke_keys: bool) -> Restored:
