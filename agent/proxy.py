@@ -1,7 +1,7 @@
 """The only way to the engines from outside: an authenticated reverse proxy. Bytes pass unchanged.
 
-`/engines/{instance}/{path}` goes to the engine's loopback port; `/logs/{instance}` reads its log. Only `/readyz` needs
-no secret: it is for health checks, and reports only whether this agent is connected to a controller.
+`/engines/{instance}/{path}` goes to the engine's loopback port; `/logs/{instance}` reads its log. Only health checks
+need no secret: an agent that lives answers `/healthz`, and `/readyz` reports whether it is connected to a controller.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ from http1.streamed_answer import StreamedAnswer
 from http1.tls.certificate import ServedCertificate
 from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 
+HEALTH_PATH: Final = b"/healthz"
 READY_PATH: Final = b"/readyz"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode() + b"/"
 _NO_SUCH_PATH: Final = "this is an agent of Gpuward, which has no such path; ask the controller"
@@ -138,8 +139,8 @@ class Proxy:
     def _handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request: who asks, then what for."""
         path = head.path
-        if path == READY_PATH:
-            return self._ready(connection)
+        if path in (HEALTH_PATH, READY_PATH):
+            return self._health(path, connection)
         secret = self._journal.facts.proxy_secret
         given = head.named.get(b"authorization", b"")
         if secret is None or not hmac.compare_digest(given, b"Bearer " + secret.encode()):
@@ -161,9 +162,11 @@ class Proxy:
             connection, 404, "not_found", "this is an agent of Gpuward, which has no such path; ask the controller"
         )
 
-    def _ready(self, connection: ServerConnection) -> Handler:
+    def _health(self, path: bytes, connection: ServerConnection) -> Handler:
+        """An answer shows that the loop comes round."""
         connected = self._heartbeat.connected
-        connection.answer(200 if connected else 503, (_JSON,), orjson.dumps({"ready": connected}))
+        body = {"status": "ok"} if path == HEALTH_PATH else {"ready": connected}
+        connection.answer(200 if connected or path == HEALTH_PATH else 503, (_JSON,), orjson.dumps(body))
         return DROPPED
 
     def _log(self, head: RequestHead, connection: ServerConnection) -> Handler:

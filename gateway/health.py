@@ -1,10 +1,14 @@
-"""What the gateway answers for itself and the controller: whether both are alive and ready, and their metrics."""
+"""What the gateway answers for itself and the controller: whether both are alive and ready, and their metrics.
+
+`?exclude=controller` leaves the controller out of the first two: models answer while it is away.
+"""
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
@@ -30,6 +34,7 @@ _OK: Final = 200
 _KEPT_S: Final = 0.2  # for which the others' states are kept
 _STATE: Final = "state"
 _EXPOSITION: Final = "metrics"
+_CONTROLLER: Final = "controller"  # a check's name
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 
 
@@ -94,9 +99,10 @@ class Health:
 
         return StreamedAnswer(connection, partial(answer, head, fields), failed=failed, stall_s=_STALL_S)
 
-    async def _alive(self, _head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
+    async def _alive(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's answer, unless a process is worse."""
-        (status, body), states = await asyncio.gather(self._asked(HEALTH), self._states())
+        asked = _alone(status="ok") if _leaves_out_controller(head.target) else self._asked(HEALTH)
+        (status, body), states = await asyncio.gather(asked, self._states())
         lag_s = max(state["lag_s"] for state in states.values() if state is not None)
         silent = None in states.values()
         if body is None or silent or lag_s > MAX_LOOP_LAG_S:
@@ -108,8 +114,9 @@ class Health:
         """All checks of the controller, and one of the gateway."""
         status, found, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            (status, found), states = await asyncio.gather(self._asked(head.target), self._states())
-        unreachable: dict[str, Any] = {"ready": False, "checks": {"controller": {"ok": False, "message": "no answer"}}}
+            asked = _alone(ready=True) if _leaves_out_controller(head.target) else self._asked(head.target)
+            (status, found), states = await asyncio.gather(asked, self._states())
+        unreachable: dict[str, Any] = {"ready": False, "checks": {_CONTROLLER: {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
         problem = _problem(states)
         checks = body.setdefault("checks", {})
@@ -176,6 +183,17 @@ class Health:
         except (FetchError, orjson.JSONDecodeError):
             return 503, None
         return got.status, found if isinstance(found, dict) else None
+
+
+def _leaves_out_controller(target: bytes) -> bool:
+    """Whether the question is about this gateway alone."""
+    query = parse_qs(target.partition(b"?")[2].decode("latin-1"))
+    return _CONTROLLER in ",".join(query.get("exclude", ())).split(",")
+
+
+async def _alone(**body: Any) -> tuple[int, dict[str, Any] | None]:
+    """In place of a controller's answer."""
+    return _OK, body
 
 
 async def _send(answer: StreamedAnswer, status: int, fields: Fields, body: dict[str, Any]) -> None:

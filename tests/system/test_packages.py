@@ -25,7 +25,7 @@ from schemas.version import __version__
 ROOT = Path(__file__).parents[2]
 CONTROLLER = ("controller.daemon", "gateway.daemon")  # what one extra is for
 PACKAGES = {"controller", "gateway", "agent", "http1", "schemas", "cli"}
-SOURCES = {".py", ".sql"}
+COMPILED = {".pyc"}
 NO_CONFIG = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 # Lends the packages of the tests' environment, but for those that this installation would not have brought.
 GUARD = """
@@ -84,8 +84,11 @@ def test_the_wheel_holds_the_four_packages_and_the_sdist_gives_the_same_one(dist
     held = _contents(wheel)
     assert {name.split("/")[0] for name in held} == {*PACKAGES, f"gpuward-{__version__}.dist-info"}
     for package in PACKAGES:
-        mine = {str(f.relative_to(ROOT)) for f in (ROOT / package).rglob("*") if f.suffix in SOURCES}
-        assert mine == {name for name in held if name.startswith(f"{package}/") and Path(name).suffix in SOURCES}
+        mine = {
+            str(f.relative_to(ROOT)) for f in (ROOT / package).rglob("*") if f.is_file() and f.suffix not in COMPILED
+        }
+        assert mine == {name for name in held if name.startswith(f"{package}/")}
+    assert "controller/dashboard/files/index.html" in held
     (again,) = (dist / "again").glob("*.whl")
     assert _contents(again) == held
 

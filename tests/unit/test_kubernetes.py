@@ -1,5 +1,6 @@
 """deploy/kubernetes: what Kubernetes and Gpuward themselves accept."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -106,6 +107,54 @@ def test_only_the_agent_has_more_rights_than_a_stranger() -> None:
             assert security["readOnlyRootFilesystem"] is True
             assert not {"hostPID", "hostNetwork", "hostIPC"} & set(pod)
     assert "--uid 8420" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_agent_sees_the_processes_of_its_host() -> None:
+    """NVML names them by the host's pids, and gateways find the agent at the node's address."""
+    pod, mounts = workloads()["agent"], {one["mountPath"] for one in container("agent")["volumeMounts"]}
+    assert (pod["hostPID"], pod["hostNetwork"], pod["dnsPolicy"]) == (True, True, "ClusterFirstWithHostNet")
+    variables = {one["name"]: one.get("value") for one in container("agent")["env"]}
+    (port,) = container("agent")["ports"]
+    assert variables["GPUWARD_AGENT_PROXY_PORT"] == str(port["containerPort"]) == str(port["hostPort"])
+    for name in ("GPUWARD_AGENT_DATA_DIR", "GPUWARD_AGENT_CACHE_DIR"):
+        assert variables[name] in mounts, "it outlives the pod"
+
+
+def test_each_container_has_bounds_of_its_own() -> None:
+    for daemon in SETTINGS:
+        resources = container(daemon)["resources"]
+        assert set(resources["requests"]) == {"cpu", "memory"}
+        # Engines are processes of the agent's container: a limit there would be one on models.
+        assert set(resources.get("limits", ())) == ({"memory"} if daemon != "agent" else set())
+        for volume in workloads()[daemon]["volumes"]:
+            if "emptyDir" in volume and volume["emptyDir"].get("medium") != "Memory":
+                assert "sizeLimit" in volume["emptyDir"]
+
+
+def test_secrets_come_from_objects_and_never_stand_in_a_manifest() -> None:
+    for daemon in SETTINGS:
+        for one in container(daemon)["env"]:
+            secret = re.search(r"(SECRET|TOKEN|API_KEY|DATABASE_URL|PASSWORD)$", one["name"])
+            assert not secret or "secretKeyRef" in one.get("valueFrom", {}), one["name"]
+        assert workloads()[daemon]["enableServiceLinks"] is False, "the Service gpuward would set GPUWARD_PORT"
+    for daemon in ("controller", "gateway"):
+        named = {
+            one["secretRef"]["name"]: one["secretRef"].get("optional", False) for one in container(daemon)["envFrom"]
+        }
+        assert named == {"gpuward-database": False, "gpuward-settings": True}
+    secrets = [one["secret"] for one in workloads()["agent"]["volumes"] if "secret" in one]
+    assert [one["defaultMode"] for one in secrets] == [0o400]
+    assert [one for one in objects() if one["kind"] == "Secret"] == []
+
+
+def test_each_probe_asks_a_port_that_the_container_names() -> None:
+    for daemon in SETTINGS:
+        ports = {port["name"] for port in container(daemon)["ports"]}
+        probes = {name: one for name, one in container(daemon).items() if name.endswith("Probe")}
+        assert set(probes) >= {"livenessProbe", "readinessProbe"}
+        for probe in probes.values():
+            assert probe["httpGet"]["port"] in ports
+    assert "exclude=controller" in container("gateway")["livenessProbe"]["httpGet"]["path"], "models need no controller"
 
 
 def test_streams_end_before_their_gateway_is_killed() -> None:

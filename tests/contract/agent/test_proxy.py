@@ -103,10 +103,13 @@ async def test_readiness_follows_the_connection_and_needs_no_secret(
     await answers(200)
     await controller.stop()
     await answers(503)
+    async with client.get(f"{base}/healthz") as answer:
+        assert (answer.status, await answer.json()) == (200, {"status": "ok"}), "it lives without a controller"
     await controller.start()
     await answers(200)
-    async with client.get(f"{base}/readyz/more") as answer:
-        assert answer.status == 401
+    for path in ("/readyz/more", "/healthz/more"):
+        async with client.get(base + path) as answer:
+            assert answer.status == 401
 
 
 async def test_requests_and_answers_pass_unchanged(base: str, client: aiohttp.ClientSession) -> None:

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway import health as module
+from gateway.fetch import FetchError
 from gateway.health import Health
 
 FINE = orjson.dumps({"lag_s": 0.0, "problem": ""})
@@ -88,6 +89,37 @@ async def test_the_controller_gets_the_whole_question(monkeypatch: pytest.Monkey
     head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz?exclude=ledger", fields=[])
     await of._ready(head, [], answer)  # type: ignore[arg-type]  # stands in for a streamed answer
     assert targets == [b"/readyz?exclude=ledger"]
+
+
+@pytest.mark.parametrize(("question", "status"), [
+    ("", 503), ("?exclude=ledger", 503), ("?exclude=controller", 200), ("?exclude=ledger,controller", 200),
+    ("?exclude=ledger&exclude=controller", 200), ("?exclude=controllers", 503), ("?controller", 503),
+])  # fmt: skip
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_probe_of_the_gateway_leaves_the_controller_out(
+    question: str, path: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, answer = health({}, [], monkeypatch), Answer()
+
+    async def fetch(*_: object) -> Any:
+        raise FetchError("no controller")
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    head: Any = SimpleNamespace(path=path.encode(), target=f"{path}{question}".encode(), fields=[])
+    await (of._alive if path == "/healthz" else of._ready)(head, [], answer)  # type: ignore[arg-type]  # as above
+    assert answer.status == status
+    if status == 200:
+        assert answer.body in ({"status": "ok"}, {"ready": True, "checks": {"gateway": {"ok": True, "message": ""}}})
+
+
+async def test_a_process_that_does_not_answer_counts_without_the_controller_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, answer = health({0: None}, [], monkeypatch), Answer()
+    head: Any = SimpleNamespace(path=b"/healthz", target=b"/healthz?exclude=controller", fields=[])
+    for asked in (of._alive, of._ready):
+        await asked(head, [], answer)  # type: ignore[arg-type]  # as above
+        assert answer.status == 503
 
 
 async def test_many_questions_at_once_ask_the_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
