@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from schemas.redaction import LEAST_BYTES, MARK
 from schemas.wire import StartOrder
 
-LEAST: Final = 8  # bytes
-MASK: Final = b"[redacted]"
+LEAST: Final = LEAST_BYTES
+MASK: Final = MARK.encode()
 
 
 class Redactor:

@@ -28,6 +28,7 @@ from controller.leader.analyses import analyse_now
 from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
 from controller.live.change_fanout import ChangeFanout
+from controller.live.known_secrets import KnownSecrets
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
@@ -212,6 +213,7 @@ class _Controller:
             ProcessMetrics("controller", lambda: {(): read_figures(self._collections, settings.data_dir)}, disk=True)
         )
         self._changes = ChangeFanout()
+        self._known_secrets = KnownSecrets(database, self._changes, keys)
         # Unique per process, so that a successor never counts as the holder.
         holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         ttl_s = settings.lease_ttl_s
@@ -231,6 +233,7 @@ class _Controller:
             instance_id=holder,
             secrets=lambda names: resolve_secrets(database, names, keys),
             images=settings.engine_images,
+            redaction=self._known_secrets.redaction,
             sample_s=settings.sample_every_s,
             keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
             metrics=HubMetrics(registry),
@@ -242,8 +245,9 @@ class _Controller:
         self._lag = LoopLag(clock)
         metrics.loop_lag(self._lag.seconds)
         self._leading = Leading(
-            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds, keys=keys
-        )
+            database, clock, metrics, settings, self._hub.healthy_for_s, loop_lag_s=self._lag.seconds, keys=keys,
+            redaction=self._known_secrets.redaction,
+        )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._app = build_app(
             ApiContext(
@@ -262,6 +266,7 @@ class _Controller:
                 registry=registry,
                 version=__version__,
                 longest_window_s=settings.keep_samples_h * 3600,
+                known_secrets=self._known_secrets,
                 reserve=settings.reserve,
                 operators_may=settings.operators_may,
                 viewers_read_logs=settings.viewers_read_logs,
@@ -293,6 +298,7 @@ class _Controller:
             auto_decompress=False,
         )
         await runner.setup()
+        await self._known_secrets.refresh()  # before anything is told
         gateway: GatewayProcess | None = None
         try:
             url, gateway = await self._listen(runner)
@@ -301,6 +307,7 @@ class _Controller:
                     group.create_task(self._lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._schema.run(), name="schema-watch"),
+                    group.create_task(self._known_secrets.run(), name="known-secrets"),
                     group.create_task(self._hub.run(), name="hub"),
                     group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.analyses import Analyses
 from controller.leader.housekeeping import Housekeeping
 from controller.leader.minute_rollups import History
@@ -69,8 +70,10 @@ class Leading:
         *,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
         keys: SecretKeys = NO_KEYS,
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
     ) -> None:
         self._keys = keys
+        self._redaction = redaction
         self._database = database
         self._clock = clock
         self._metrics = metrics
@@ -96,6 +99,7 @@ class Leading:
             healthy_for_s=self._healthy_for_s,
             loop_lag_s=self._loop_lag_s,
             keys=self._keys,
+            redaction=self._redaction,
         )
         try:
             with acting("leader"):
@@ -119,6 +123,7 @@ class _Term:
         healthy_for_s: Callable[[], float],
         loop_lag_s: Callable[[], float],
         keys: SecretKeys,
+        redaction: Callable[[], Redaction],
     ) -> None:
         self._database = database
         self._clock = clock
@@ -173,6 +178,7 @@ class _Term:
                 quote_logs=settings.viewers_read_logs,
                 keys=keys,
                 may_reach=settings.webhooks_may_reach,
+                redaction=redaction,
             ).run,
             "housekeeping": Housekeeping(
                 database,

@@ -21,6 +21,7 @@ from controller.api.live_socket.topics import feeds_context
 from controller.api.log_access import withhold_quoted_lines
 from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
+from controller.api.redact_secrets import redact_secrets
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     apply,
@@ -155,6 +156,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
             origin_middleware(context.proxies, context.from_gateway),
             represent,
             withhold_quoted_lines,
+            redact_secrets,
             audit,
             middlewares.answer_errors,
             middlewares.refuse_control_characters,

@@ -13,6 +13,7 @@ from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
+from controller.live.known_secrets import KnownSecrets
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
@@ -54,6 +55,7 @@ class ApiContext:
         analyse: computes the need of a spec that has no analysis yet; raises ChildFailure.
         registry: the metrics of this process; /metrics adds those read from rows.
         version: of Gpuward.
+        known_secrets: whose values no answer shows.
         reserve: when and how long capacity is reserved for a pending instance.
         operators_may: what operators may write in a deployment beside what every operator may.
         viewers_read_logs: whether keys of the role `viewer` may read logs.
@@ -80,6 +82,7 @@ class ApiContext:
     registry: CollectorRegistry
     version: str
     longest_window_s: float
+    known_secrets: KnownSecrets
     reserve: ReserveTimes = DEFAULT_RESERVE
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     from_gateway: GatewayTrust = field(default_factory=GatewayTrust)

@@ -10,6 +10,7 @@ import structlog
 from pydantic import ValidationError
 
 from controller.domain.events import NewEvent
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
@@ -49,6 +50,7 @@ class CommandDispatcher:
         sessions: the open connections by worker.
         secrets: the values of secrets by name; unknown names are absent.
         images: images of engines that differ from the default ones, by engine.
+        redaction: knows the values of secrets.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class CommandDispatcher:
         sessions: Mapping[str, Session],
         secrets: Secrets,
         images: Mapping[str, str],
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
     ) -> None:
+        self._redaction = redaction
         self._database = database
         self._clock = clock
         self._sessions = sessions
@@ -127,7 +131,7 @@ class CommandDispatcher:
         for command in due.commands:
             session = by_worker[command.worker_id]
             try:
-                message = compose(command, due.term, secrets, self._images)
+                message = compose(command, due.term, secrets, self._images, self._redaction())
             except CommandNotSendableError as error:
                 await self._refuse(session, command, str(error))
             else:
@@ -201,7 +205,11 @@ def _refusal(command: DueCommand, name: str, secret: StoredSecret) -> str:
 
 
 def compose(
-    command: DueCommand, term: int, secrets: Mapping[str, StoredSecret], images: Mapping[str, str] | None = None
+    command: DueCommand,
+    term: int,
+    secrets: Mapping[str, StoredSecret],
+    images: Mapping[str, str] | None = None,
+    redaction: Redaction = NOTHING_REDACTED,
 ) -> Command:
     """The message for a command.
 
@@ -210,6 +218,7 @@ def compose(
         term: the leader's term.
         secrets: by name.
         images: images of engines that differ from the default ones, by engine.
+        redaction: knows the values of secrets. A variable that holds one as plain text is kept out of logs as well.
 
     Raises:
         CommandNotSendableError: a secret is missing, unreadable or not for this deployment, the stored payload is
@@ -228,9 +237,9 @@ def compose(
         if command.verb == "start":
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
-            start = _in_container(
-                command, StartOrder.model_validate({**plain, "env": env, "secret_env": tuple(names)}), images or {}
-            )
+            exposed = [name for name, value in env.items() if name not in names and redaction.holds(str(value))]
+            order = StartOrder.model_validate({**plain, "env": env, "secret_env": (*names, *exposed)})
+            start = _in_container(command, order, images or {})
         else:
             stop = StopOrder.model_validate(command.payload)
     except ValidationError as error:

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.credential_rotation import CredentialRotation
@@ -50,6 +51,7 @@ class Hub:
         instance_id: names this controller process in logs.
         secrets: the values of secrets by name; unknown names are absent.
         images: images of engines that differ from the default ones, by engine.
+        redaction: knows the values of secrets.
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
         metrics: what is counted; None: nothing.
@@ -67,6 +69,7 @@ class Hub:
         instance_id: str,
         secrets: Secrets,
         images: Mapping[str, str] | None = None,
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
         sample_s: float,
         keep: SampleRetention,
         metrics: HubMetrics | None = None,
@@ -79,7 +82,9 @@ class Hub:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._join = JoinHandler(database, clock)
-        self._dispatcher = CommandDispatcher(database, clock, self._sessions, secrets, {} if images is None else images)
+        self._dispatcher = CommandDispatcher(
+            database, clock, self._sessions, secrets, {} if images is None else images, redaction
+        )
         self._dismissals = Dismissals(database, clock, self._sessions)
         self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s)
         self._lost_history = LostHistory(database, clock, lambda: self._open)

@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ import structlog
 import tenacity
 
 from controller.domain.quoted_lines import shown_json
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.webhook_targets import Network, judging_sockets
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
@@ -84,6 +85,7 @@ class Webhooks:
         quote_logs: bool = False,
         keys: SecretKeys = NO_KEYS,
         may_reach: Sequence[Network] = (),
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
     ) -> None:
         """A service of one term.
 
@@ -95,7 +97,9 @@ class Webhooks:
             quote_logs: messages keep the lines of logs that they quote.
             keys: open the signing secrets.
             may_reach: networks that are reached though they are not public.
+            redaction: what no message shows.
         """
+        self._redaction = redaction
         self._keys = keys
         self._may_reach = may_reach
         self._database = database
@@ -176,7 +180,7 @@ class Webhooks:
                 f"secret {delivery.secret!r} not found; set it with `gpuward secret set {delivery.secret}`"
             )
         timestamp = int(self._clock.now().timestamp())
-        payload = shown_json(delivery.payload.encode(), logs=self._quote_logs)
+        payload = self._redaction().shown(shown_json(delivery.payload.encode(), logs=self._quote_logs))
         headers = {
             "content-type": "application/json",
             "webhook-id": delivery.id,

@@ -1,10 +1,11 @@
 """Reads objects as they change, once for all watchers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import ChangeFanout, Subscription
 from controller.live.objects import Batch, Objects, Scope, Shown, View, Wanted, shown
 from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
@@ -20,6 +21,8 @@ COALESCE_S: Final = 0.1  # between two reads
 SWEEP_S: Final = 5.0  # between reads of what no notification tells
 _TURN: Final = 100  # objects encoded before other work has its turn
 
+Redactions = Callable[[], Redaction]
+
 
 class ObjectStream(Stream[Batch]):
     """What one watcher of objects gets."""
@@ -32,10 +35,11 @@ class ObjectStream(Stream[Batch]):
 class _ObjectReading(Reading[Batch]):
     """The reader."""
 
-    def __init__(self, database: Database, changes: ChangeFanout) -> None:
+    def __init__(self, database: Database, changes: ChangeFanout, redaction: Redactions) -> None:
         super().__init__("object-feed")
         self._database = database
         self._changes = changes
+        self._redaction = redaction
         self._objects = Objects()
         self._sweep_at = 0.0
 
@@ -65,14 +69,17 @@ class _ObjectReading(Reading[Batch]):
             return Scope()
 
     async def _read(self, scope: Scope) -> None:
+        redaction = self._redaction()
         async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
-            found = await _read_deployments(connection, scope)
+            found = await _read_deployments(connection, scope, redaction)
             workers = scope.workers | self._objects.workers_of_changed_claims(found, scope)
             scope = Scope(scope.everything, scope.deployments, workers, scope.policies)
             if scope.everything or workers:
-                found += await _encode(await workers_by_id(connection, None if scope.everything else workers))
+                found += await _encode(
+                    await workers_by_id(connection, None if scope.everything else workers), redaction
+                )
             if scope.everything or scope.policies:
-                found += await _encode(await all_policies(connection))
+                found += await _encode(await all_policies(connection), redaction)
         updates = self._objects.merge(found, scope)
         if updates:
             self._hand_out(Batch(tuple(updates)))
@@ -84,15 +91,19 @@ class ObjectFeed(SharedFeed[Batch]):
     Args:
         database: to read from.
         changes: which objects have changed; counts the watchers too.
+        redaction: what no watcher is shown.
     """
 
-    def __init__(self, database: Database, changes: ChangeFanout) -> None:
+    def __init__(
+        self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED
+    ) -> None:
         super().__init__()
         self._database = database
         self._changes = changes
+        self._redaction = redaction
 
     def _begin_reading(self) -> Reading[Batch]:
-        return _ObjectReading(self._database, self._changes)
+        return _ObjectReading(self._database, self._changes, self._redaction)
 
     @asynccontextmanager
     async def watch(self, key_id: str, wanted: Wanted) -> AsyncIterator[ObjectStream]:
@@ -108,18 +119,18 @@ class ObjectFeed(SharedFeed[Batch]):
                 yield stream
 
 
-async def _read_deployments(connection: Reader, scope: Scope) -> list[Shown]:
+async def _read_deployments(connection: Reader, scope: Scope, redaction: Redaction) -> list[Shown]:
     if not scope.everything and not scope.deployments:
         return []
     uids = None if scope.everything else scope.deployments
-    found = await _encode(await deployments_by_uid(connection, uids))
-    return found + await _encode(await instances_of(connection, uids))
+    found = await _encode(await deployments_by_uid(connection, uids), redaction)
+    return found + await _encode(await instances_of(connection, uids), redaction)
 
 
-async def _encode(views: Iterable[View]) -> list[Shown]:
+async def _encode(views: Iterable[View], redaction: Redaction) -> list[Shown]:
     encoded: list[Shown] = []
     for view in views:
-        encoded.append(shown(view))
+        encoded.append(shown(view, redaction))
         if len(encoded) % _TURN == 0:
             await asyncio.sleep(0)
     return encoded

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import orjson
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import Changes
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
@@ -74,9 +75,9 @@ class Shown:
     by_clock: bool = False
 
 
-def shown(view: View) -> Shown:
-    """The object, encoded."""
-    body = view.model_dump_json().encode()
+def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
+    """The object, encoded without what is redacted."""
+    body = redaction.shown(view.model_dump_json().encode())
     owner, deployment, mark = view.uid, "", body
     claims: frozenset[tuple[str, str, int, int]] = frozenset()
     by_clock = False

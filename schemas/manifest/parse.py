@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.marks import problems_of_marks
 from schemas.manifest.policy import PolicyManifest, PolicySpec
 from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, join_path, most_specific, nearest
 from schemas.manifest.strict_yaml import read_documents
@@ -135,6 +136,8 @@ def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
         parsed = model.model_validate(value)
     except ValidationError as error:
         problems.extend(from_validation(error, value, base))
+    if parsed is not None:  # so its depth has a bound
+        problems.extend(problems_of_marks(value, base))
     if problems or parsed is None:
         raise ManifestError(most_specific(problems))
     return parsed

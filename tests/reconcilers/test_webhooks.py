@@ -7,6 +7,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.webhook_targets import Network
 from controller.leader.webhooks import Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
@@ -36,10 +37,18 @@ async def due(db: Database) -> list[Delivery]:
         return await read_due(connection, but=(), limit=10)
 
 
-async def deliver(db: Database, settings: WebhookSettings = AT_ONCE, may_reach: Sequence[Network] = LOOPBACK) -> int:
+async def deliver(
+    db: Database,
+    settings: WebhookSettings = AT_ONCE,
+    may_reach: Sequence[Network] = LOOPBACK,
+    redaction: Redaction = NOTHING_REDACTED,
+) -> int:
     """Runs until nothing is due; returns the number of attempts."""
     term = (await rows(db, "select term from lease"))[0]["term"]
-    webhooks, tries = Webhooks(db, term, SystemClock(), settings, may_reach=may_reach), 0
+    webhooks, tries = (
+        Webhooks(db, term, SystemClock(), settings, may_reach=may_reach, redaction=lambda: redaction),
+        0,
+    )
     async with webhooks.http() as http:
         while found := await due(db):
             for delivery in found:
@@ -71,6 +80,15 @@ async def test_an_action_is_sent_once_and_signed(db: Database) -> None:
     assert received.content["data"]["deployment"] == "d"
     assert received.content["data"]["evidence"]["gpus"][0]["uuid"] == "GPU-gpu-1-0"
     assert await kept(db) == {"attempts": 1, "delivered": True, "over": True, "error": ""}
+
+
+async def test_it_shows_no_value_of_a_secret(db: Database) -> None:
+    async with webhook_receiver() as receiver:
+        await idle_with_webhook(db, receiver.url)
+        assert await deliver(db, redaction=Redaction({"odd": "GPU-gpu-1-0"})) == 1
+    (received,) = receiver.received
+    assert received.signed_with(KEY.encode()), "what is sent is what is signed"
+    assert received.content["data"]["evidence"]["gpus"][0]["uuid"] == "[redacted]"
 
 
 async def test_it_is_retried_with_the_same_id(db: Database) -> None:

@@ -8,6 +8,8 @@ from controller.api.dry_run.manifests import validate_all
 from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
 from controller.api.errors import invalid
 from controller.api.placement_names import warnings_of
+from controller.api.redact_secrets import secret_warnings
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.acting import current_role
 from controller.store.core.database import Database
@@ -50,13 +52,20 @@ def read_documents(objects: Sequence[dict[str, Any]]) -> Documents:
 
 
 async def check_documents(
-    database: Database, documents: Documents, *, longest_window_s: float, secrets: bool = True
+    database: Database, documents: Documents, *, longest_window_s: float, known: Redaction | None
 ) -> Checked:
     """Checks manifests against the rows, as if all of them were applied one after the other.
+
+    Args:
+        database: with the rows.
+        documents: the manifests.
+        longest_window_s: how long samples are kept.
+        known: the values of secrets; None: the caller may not learn of any.
 
     Raises:
         ApiError: 400, names every problem.
     """
+    secrets = known is not None
     async with database.snapshot() as connection:
         policies = await policy_effects(
             connection, documents.written, longest_window_s=longest_window_s, secrets=secrets
@@ -68,4 +77,6 @@ async def check_documents(
         warnings = await warnings_of(connection, documents.deployments)
     if problems:
         raise invalid(problems)
+    for one in documents.written.values():
+        warnings += secret_warnings(known or NOTHING_REDACTED, one.spec(), one.name)
     return Checked(policies, warnings)

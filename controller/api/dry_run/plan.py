@@ -18,6 +18,7 @@ from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
+from controller.api.redact_secrets import AS_WRITTEN, without_old_values
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
@@ -35,7 +36,12 @@ async def post(request: web.Request) -> web.Response:
     """`POST /plan`."""
     body, caller = await read_model(request, PlanBody), caller_of_dry_run(request)
     with caller.computing:
-        return json_response(await _plan(request.app, body, caller))
+        view = await _plan(request.app, body, caller)
+    if not caller.knows_secrets:
+        request[AS_WRITTEN] = True
+        redaction = request.app[CONTEXT].known_secrets.redaction()
+        view = view.model_copy(update={"field_changes": without_old_values(view.field_changes, redaction)})
+    return json_response(view)
 
 
 async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
@@ -49,7 +55,10 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
         raise invalid([FieldProblem("candidates", fix)])
     checked = await check_documents(
-        context.database, documents, longest_window_s=context.longest_window_s, secrets=caller.knows_secrets
+        context.database,
+        documents,
+        longest_window_s=context.longest_window_s,
+        known=context.known_secrets.redaction() if caller.knows_secrets else None,
     )
     policies = checked.policies
     async with caller.analysing:

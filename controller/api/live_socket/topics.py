@@ -73,7 +73,7 @@ async def gpus(request: web.Request, _parameters: Parameters, emit: Emit) -> Non
 async def events(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """Events from now on, or after the one with the id `since`: at most the newest `PAGE` of those before now."""
     since = whole_number(parameters, "since", low=0, high=_MAX_ID)
-    deployment = parameters.get("deployment")
+    deployment, redaction = parameters.get("deployment"), request.app[CONTEXT].known_secrets.redaction
     stream: Stream[NewEvents] = Stream()
     async with request.app[EVENTS].attached(stream):
         stream.snapshot()  # empty; all that comes from here on is followed
@@ -81,13 +81,13 @@ async def events(request: web.Request, parameters: Parameters, emit: Emit) -> No
         await emit(OPENED)
         sent = set(earlier)
         for message in earlier.values():
-            await emit(message)
+            await emit(redaction().shown(message))
         earlier.clear()  # the topic may last
         while True:
             for batch in await stream.take():
                 for event, message in batch.events:
                     if event.id not in sent and concerns(event, deployment, names):
-                        await emit(message)
+                        await emit(redaction().shown(message))
 
 
 async def _events_before(

@@ -24,7 +24,12 @@ async def post(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body = await read_model(request, ApplyBody)
     documents = read_documents(body.manifests)
-    checked = await check_documents(context.database, documents, longest_window_s=context.longest_window_s)
+    checked = await check_documents(
+        context.database,
+        documents,
+        longest_window_s=context.longest_window_s,
+        known=context.known_secrets.redaction(),
+    )
     applied = await apply_all(
         context.database,
         [_document(path, one) for path, one in documents.written.items()],

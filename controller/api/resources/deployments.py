@@ -11,9 +11,11 @@ from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
 from controller.api.parameters import expected_generation
 from controller.api.placement_names import placement_warnings
+from controller.api.redact_secrets import secret_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
 from controller.api.spec_privileges import judge_for
+from controller.domain.redaction import Redaction
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
@@ -46,9 +48,10 @@ async def _apply(
     longest_window_s: float,
     judge: store.Judge,
     creations: Creations,
+    redaction: Redaction,
 ) -> store.Applied:
     async with database.snapshot() as connection:
-        warnings = await placement_warnings(connection, spec)
+        warnings = [*await placement_warnings(connection, spec), *secret_warnings(redaction, spec)]
     applied = await creations.apply(
         name,
         spec,
@@ -106,7 +109,11 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     read_page=list_deployments,
     read=deployment_by_name,
     apply=_apply,
-    of_caller=lambda request: {"judge": judge_for(request), "creations": request.app[CREATIONS]},
+    of_caller=lambda request: {
+        "judge": judge_for(request),
+        "creations": request.app[CREATIONS],
+        "redaction": request.app[CONTEXT].known_secrets.redaction(),
+    },
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()

@@ -30,6 +30,7 @@ async def put(request: web.Request) -> web.Response:
         deployments=body.deployments,
         admins_only=body.admins_only,
     )
+    await context.known_secrets.refresh()  # so that the next answer shows the value no more
     return web.Response(status=204)
 
 
@@ -54,7 +55,9 @@ async def get_all(request: web.Request) -> web.Response:
 
 async def delete(request: web.Request) -> web.Response:
     """`DELETE /secrets/{name}`."""
-    await delete_secret(request.app[CONTEXT].database, request.match_info["name"])
+    context = request.app[CONTEXT]
+    await delete_secret(context.database, request.match_info["name"])
+    await context.known_secrets.refresh()
     return web.Response(status=204)
 
 

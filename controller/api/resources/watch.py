@@ -29,7 +29,7 @@ _HEADERS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cac
 async def feed_context(app: web.Application) -> AsyncIterator[None]:
     """Holds what watchers share, and ends it with the app."""
     context = app[CONTEXT]
-    feed = app[OBJECTS] = ObjectFeed(context.database, context.changes)
+    feed = app[OBJECTS] = ObjectFeed(context.database, context.changes, context.known_secrets.redaction)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
 from controller.store.core.database import Database, Reader
 from controller.store.core.events import write_events
+from controller.store.core.notify import notify
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from schemas.api.access import SecretView
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
@@ -16,6 +17,7 @@ from schemas.manifest.problems import FieldProblem, join_path
 
 _USE_NOTED_EVERY: Final = "1 minute"
 _BATCH: Final = 200
+MOST_KNOWN: Final = 10_000  # of which the values are held in memory
 # A scope of null stays as it is.
 _PUT: Final = """
     insert into secrets (name, value, sealed, key_id, deployments, admins_only)
@@ -24,6 +26,7 @@ _PUT: Final = """
        set value = excluded.value, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = clock_timestamp(),
            deployments = coalesce($5, secrets.deployments), admins_only = coalesce($6, secrets.admins_only)"""
 _ANY_SEALED: Final = "select exists (select from secrets where sealed is not null)"
+_ALL: Final = "select name, value, sealed, key_id, deployments, admins_only from secrets order by name limit $1"
 _VALUES: Final = "select name, value, sealed, key_id, deployments, admins_only from secrets where name = any($1)"
 
 
@@ -60,6 +63,7 @@ async def put_secret(
             )
         await connection.execute(_PUT, name, plain, sealed, keys.current, globs, admins_only)
         await write_events(connection, [NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",))])
+        await notify(connection, "secret", [name])
 
 
 async def scope_secret(
@@ -96,6 +100,7 @@ async def delete_secret(database: Database, name: str) -> None:
             raise NotFoundError(f"no secret is named {name!r}")
         event = NewEvent("secret_deleted", f"secret {name} was deleted", (f"secret:{name}",))
         await write_events(connection, [event])
+        await notify(connection, "secret", [name])
 
 
 async def list_secrets(database: Database, keys: SecretKeys = NO_KEYS) -> list[SecretView]:
@@ -126,6 +131,14 @@ async def resolve_secrets(
         )
     await keys.learn(row["key_id"] for row in rows)
     return {row["name"]: _stored(row, keys) for row in rows}
+
+
+async def read_values(connection: Reader, keys: SecretKeys = NO_KEYS) -> dict[str, str]:
+    """The values by name of those secrets that a key opens, at most `MOST_KNOWN`. It counts as no use of them."""
+    rows = await connection.fetch(_ALL, MOST_KNOWN)
+    await keys.learn(row["key_id"] for row in rows)
+    found = {row["name"]: _stored(row, keys) for row in rows}
+    return {name: stored.value for name, stored in found.items() if not stored.problem}
 
 
 async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> list[str]:

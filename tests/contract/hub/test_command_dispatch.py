@@ -142,6 +142,16 @@ async def test_secrets_are_filled_in_at_dispatch(hub: HubUnderTest) -> None:
     assert "gpuward secret set typo" in row["message"]
 
 
+async def test_a_plain_value_that_is_a_secret_is_kept_out_of_logs_as_one(hub: HubUnderTest) -> None:
+    worker, agent = await set_up(hub, "i")
+    hub.secrets["hf"] = "hunter-of-two"
+    env = {"A": "plain", "B": "hunter-of-two", "URL": "https://u:hunter-of-two@h"}
+    await hub.order(worker, "i", payload=start_payload(env=env))
+    command = await agent.command()
+    assert command.start is not None
+    assert (command.start.env, command.start.secret_env) == (env, ("B", "URL"))
+
+
 async def test_a_scope_that_was_changed_meanwhile_refuses_the_start(hub: HubUnderTest) -> None:
     worker, _ = await set_up(hub, "i")
     hub.secrets["hf"], hub.scopes["hf"] = "hunter2", SecretScope(("team-a-*",))

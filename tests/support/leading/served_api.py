@@ -17,6 +17,7 @@ from controller.domain.gpu_prices import NO_PRICES, GpuPrices
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
+from controller.live.known_secrets import KnownSecrets
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
@@ -112,6 +113,7 @@ async def served(
         registry=surroundings.registry,
         version="1.2.3",
         longest_window_s=KEPT_S,
+        known_secrets=KnownSecrets(database, changes),
         operators_may=operators_may,
         viewers_read_logs=viewers_read_logs,
         prices=prices,

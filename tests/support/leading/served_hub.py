@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.domain.redaction import Redaction
 from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
@@ -141,6 +142,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         SystemClock(),
         instance_id="test",
         secrets=secrets,
+        redaction=lambda: Redaction(known),
         images=images,
         sample_s=2.5,
         keep=SampleRetention(samples_h=8, history_days=1),

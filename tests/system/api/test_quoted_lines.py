@@ -7,25 +7,18 @@ from typing import Any
 import orjson
 import pytest
 
-from controller.api.app import all_routes
-from controller.api.route import Access, Route
 from controller.domain.events import NewEvent
 from controller.domain.quoted_lines import BEGIN, END, quote
 from controller.live import event_feed
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from support.database.ledger import add_deployment, add_host, add_instance, claim
-from support.leading.live_tab import Tab, tab
+from support.leading.all_answers import told
+from support.leading.live_tab import tab
 from support.leading.served_api import ServedApi, served
 
 LINE = 'ValueError: "prompt" of user 4711\\'
 MESSAGE = quote(f"exited with code 1: {LINE}; restarts in 10 s", LINE)
-READS = [
-    route
-    for route in all_routes("x")
-    if route.method == "GET" and route.access is Access.READ and route.media == "application/json"
-]
-MANIFEST = {"kind": "Deployment", "name": "d", "engine": "simulated", "replicas": 2}
 
 
 @pytest.fixture
@@ -55,40 +48,6 @@ async def crashed(db: Database) -> Database:
 
 def _condition() -> dict[str, Any]:
     return {"type": "GpusReadable", "status": "false", "reason": "gpus_unreadable", "message": MESSAGE, "since": None}
-
-
-async def told(api: ServedApi, role: str) -> dict[str, str]:
-    """All that the API tells this role, by path."""
-    found = {}
-    for route in READS:
-        path = path_of(route)
-        if path.endswith(("/cache", "/live")):
-            continue
-        status, body = await api.call("GET", path, role=role)
-        assert status == 200, (path, body)
-        found[path] = orjson.dumps(body).decode()
-    status, body = await api.call("POST", "/api/v1/plan", role=role, json={"manifests": [MANIFEST], "candidates": True})
-    assert status == 200, body
-    found["plan"] = orjson.dumps(body).decode()
-    async with api.session.get(f"{api.url}/api/v1/watch", headers=api.header(role)) as stream:
-        await stream.content.readline()
-        found["watch"] = (await stream.content.readline()).decode()
-    async with tab(api, role) as one:
-        for number, topic in enumerate(("objects", "gpus", "events")):
-            found[topic] = await _first(one, number, topic)
-    return found
-
-
-async def _first(one: Tab, number: int, topic: str) -> str:
-    await one.open(number, topic, **({"since": 0} if topic == "events" else {}))
-    wanted = {"objects": "snapshot", "gpus": "gpus", "events": "event"}[topic]
-    return orjson.dumps(await one.of(number, wanted)).decode()
-
-
-def path_of(route: Route) -> str:
-    path = route.path.replace("{id}", "b" if "explain" in route.path else "a").replace("{uuid}", "GPU-w-0")
-    path = path.replace("{name}", "w" if "/workers/" in path else "d").replace("policies/d", "policies")
-    return path + {"utilization": "?worker=w", "diff": "?from=1&to=1"}.get(path.rpartition("/")[2], "")
 
 
 def quoting(answers: dict[str, str]) -> set[str]:

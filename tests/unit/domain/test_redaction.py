@@ -1,0 +1,127 @@
+"""The values of secrets are found and replaced in JSON and events, and names that clients work with stay."""
+
+import json
+import random
+import string
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.domain.redaction import NOTHING_REDACTED, Redaction, Use
+from schemas.redaction import LEAST_BYTES, MARK
+
+TOKEN = 'hf_Ab"c\\dÄ\ne1'
+
+
+def many(count: int) -> dict[str, str]:
+    chance = random.Random(count)  # noqa: S311 - for a test
+    return {f"s-{n}": "".join(chance.choices(string.ascii_letters, k=20)) for n in range(count)}
+
+
+@pytest.mark.parametrize("others", [0, 200], ids=["few", "many"])
+def test_a_value_is_shown_nowhere(others: int) -> None:
+    redaction = Redaction({**many(others), "hf": f"{TOKEN}\n"})
+    told = {
+        "env": {"A": TOKEN, "B": f"x{TOKEN}{TOKEN}", "C": "plain"},
+        "message": f"it says {TOKEN}",
+        "list": [TOKEN, {"deep": [TOKEN]}, 1, None, 2.5, True],
+    }
+    for body in (orjson.dumps(told), json.dumps(told).encode()):
+        shown = redaction.shown(body)
+        assert orjson.loads(shown) == {
+            "env": {"A": MARK, "B": f"x{MARK}{MARK}", "C": "plain"},
+            "message": f"it says {MARK}",
+            "list": [MARK, {"deep": [MARK]}, 1, None, 2.5, True],
+        }
+    body = orjson.dumps({"env": {"A": "hf_Ab"}})
+    assert redaction.shown(body) is body
+    assert redaction.shown(b"") == b""
+
+
+@pytest.mark.parametrize("others", [0, 200], ids=["few", "many"])
+def test_events_of_a_stream_keep_their_form(others: int) -> None:
+    redaction = Redaction({**many(others), "hf": TOKEN})
+    held = orjson.dumps({"env": {"A": TOKEN}})
+    stream = b'event: changed\ndata: %b\n\nevent: gone\ndata: {"n":1.50}\n\n' % held
+    assert redaction.shown(stream) == (
+        b'event: changed\ndata: {"env":{"A":"[redacted]"}}\n\nevent: gone\ndata: {"n":1.50}\n\n'
+    )
+    assert redaction.shown(b"neither " + held) == b'neither {"env":{"A":"[redacted]"}}'
+
+
+def test_a_weak_value_stays_where_it_is_a_name() -> None:
+    redaction = Redaction({"weak": "simulated", "org": "acme/model-1"})
+    told = {
+        "kind": "Deployment", "name": "simulated", "simulated": 1, "model": "acme/model-1",
+        "env": {"A": "simulated", "B": {"secret": "simulated"}}, "message": "engine simulated has failed",
+        "fields": [{"field": "env.A", "old": "simulated", "new": {"x": "simulated"}}],
+    }  # fmt: skip
+    assert orjson.loads(redaction.shown(orjson.dumps(told))) == {
+        **told,
+        "env": {"A": MARK, "B": {"secret": "simulated"}},
+        "message": f"engine {MARK} has failed",
+        "fields": [{"field": "env.A", "old": MARK, "new": {"x": MARK}}],
+    }
+
+
+def test_short_values_stay() -> None:
+    redaction = Redaction({"a": "x" * (LEAST_BYTES - 1), "b": " 1\n", "c": ""})
+    assert not redaction
+    assert not NOTHING_REDACTED
+    body = orjson.dumps({"env": {"A": "x" * 7, "B": "1"}})
+    assert redaction.shown(body) is body
+    assert not redaction.holds("x" * 7)
+    assert Redaction({"a": "x" * LEAST_BYTES}).holds("-" + "x" * LEAST_BYTES)
+
+
+def test_the_longest_of_several_values_goes_as_a_whole() -> None:
+    redaction = Redaction({"a": "Secret-1", "b": "Secret-1-and-more"})
+    assert redaction.value("Secret-1-and-more") == MARK
+    assert redaction.value("Secret-1-and") == f"{MARK}-and"
+
+
+def test_fields_that_hold_a_value_are_named_with_its_secret() -> None:
+    redaction = Redaction({"hf": TOKEN, "same": TOKEN, "weak": "simulated"})
+    spec = {
+        "engine": "simulated",
+        "env": {"A": TOKEN, "B": f"u:{TOKEN}@h", "C": {"secret": "weak"}, "D": "other"},
+        "args": {"key": ["x", TOKEN]},
+        "command": ["run", "simulated"],
+        "utilization_policy": {"webhook": {"url": f"https://h/{TOKEN}", "secret": "hf"}},
+    }
+    assert list(redaction.uses(spec)) == [
+        Use("env.A", "hf", whole=True),
+        Use("env.B", "hf", whole=False),
+        Use("args.key[1]", "hf", whole=True),
+        Use("command[1]", "weak", whole=True),
+        Use("utilization_policy.webhook.url", "hf", whole=False),
+    ]
+    assert list(NOTHING_REDACTED.uses(spec)) == []
+
+
+VALUES = st.text(st.characters(codec="utf-8"), min_size=8, max_size=12).filter(lambda text: len(text.strip()) >= 8)
+
+
+@given(
+    values=st.lists(VALUES, min_size=1, max_size=5),
+    around=st.lists(st.text(max_size=12), max_size=4),
+    held=st.booleans(),
+)
+def test_few_and_many_values_are_found_alike(*, values: list[str], around: list[str], held: bool) -> None:
+    texts = [*around, *([f"{around[0] if around else ''}{values[-1].strip()}"] if held else [])]
+    body = orjson.dumps([text.encode(errors="replace").decode() for text in texts])
+    named = {f"v-{n}": value for n, value in enumerate(values)}
+    few, much = Redaction(named), Redaction({**many(100), **named})
+    assert few.shown(body) == much.shown(body)
+    if held:
+        assert values[-1].strip() not in "\n".join(few.value(texts, written=True))
+
+
+def test_a_value_over_the_border_of_two_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.domain.redaction._PIECE", 16)
+    redaction = Redaction({**many(100), "x": "Value-across-pieces"})
+    for before in range(40):
+        body = orjson.dumps(["-" * before + "Value-across-pieces"])
+        assert b"Value" not in redaction.shown(body), before
