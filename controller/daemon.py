@@ -195,6 +195,9 @@ class _Controller:
         metrics = Metrics(registry)
         if tls is not None:
             metrics.certificate(lambda: tls.certificate.expires_s, lambda: tls.certificate.problem)
+        authority_ends = None if tls is None else tls.authority_ends()
+        if authority_ends is not None:
+            metrics.authority(authority_ends.timestamp())
         proxies = TrustedProxies(settings.trusted_proxy)
         self._connections = Bounds(
             limits_for(connection_bound(raise_file_limit())),
@@ -279,6 +282,7 @@ class _Controller:
                 ),
                 local_keys=local_keys,
                 authority=None if tls is None else tls.known_authority(),
+                certificates=tuple if tls is None else partial(tls.certificates, authority_ends),
                 secret_keys=keys,
                 renew_secrets_key=partial(renew_key, settings, keys),
                 drop_old_secrets_keys=partial(drop_old_keys, settings, keys),

@@ -13,14 +13,16 @@ from typing import Final
 import structlog
 
 from controller.api.context import Check, KnownAuthority
+from controller.domain.attention import CertificateFacts
 from controller.settings import ControllerSettings
 from http1.tls.authority import Authority, AuthorityError
-from http1.tls.certificate import CertificateError, ServedCertificate
+from http1.tls.certificate import WARN_BEFORE_S, CertificateError, ServedCertificate
 from http1.tls.issue import describe, public_key_hash
 
 log = structlog.get_logger(__name__)
 
 _RENEW_EVERY_S: Final = 3600.0
+_WARN_OF_AUTHORITY_S: Final = 90 * 86_400.0  # agents and clients must learn another one by then
 
 
 class ServingTlsError(Exception):
@@ -61,6 +63,23 @@ class ServingTls:
             return KnownAuthority(content, public_key_hash(content))
         except (OSError, ValueError) as error:
             raise ServingTlsError(f"{self.ca} cannot be used: {error}; give a certificate in PEM") from error
+
+    def authority_ends(self) -> datetime | None:
+        """The end of the authority's certificate as it was at the start; None: there is none that agents learn.
+
+        Raises:
+            ServingTlsError: the authority's file cannot be used.
+        """
+        known = self.known_authority()
+        return None if known is None else describe(known.certificate).ends
+
+    def certificates(self, authority_ends: datetime | None) -> list[CertificateFacts]:
+        """What an operator may have to replace. `authority_ends`: see there."""
+        ends = datetime.fromtimestamp(self.certificate.expires_s, UTC)
+        found = [CertificateFacts(ends, WARN_BEFORE_S, problem=self.certificate.problem)]
+        if authority_ends is not None:
+            found.append(CertificateFacts(authority_ends, _WARN_OF_AUTHORITY_S, authority=True))
+        return found
 
     def check(self) -> Check:
         """For /readyz: a certificate that could not be replaced serves on, one that has expired does not."""

@@ -154,6 +154,26 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."
     ),
+    "certificate_ends": ReasonText(
+        "The certificate of the controller that answers ends within 14 days.",
+        "Replace its files, which are read again without a restart; see [TLS](tls.md).",
+    ),
+    "certificate_expired": ReasonText(
+        "The certificate of the controller that answers has expired: agents and clients refuse it.",
+        "Replace its files, which are read again without a restart; see [TLS](tls.md).",
+    ),
+    "certificate_not_replaced": ReasonText(
+        "The files of a new certificate cannot be used, so an earlier one is shown until it ends.",
+        "Mend the files; they are looked at every five seconds.",
+    ),
+    "authority_ends": ReasonText(
+        "The certificate authority that agents and clients know ends within 90 days.",
+        "Give them another one before; see [TLS](tls.md#another-authority).",
+    ),
+    "authority_expired": ReasonText(
+        "The certificate authority that agents and clients know has expired, so they refuse the controller.",
+        "Give them another one; see [TLS](tls.md#another-authority).",
+    ),
     "key_rotated": ReasonText("An API key got a successor, and expires after the overlap.", _NONE),
 }
 

@@ -1,6 +1,6 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,6 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.database_waits import DatabaseWaits
+from controller.domain.attention import CertificateFacts
 from controller.domain.gpu_prices import NO_PRICES, GpuPrices
 from controller.domain.grants import Grant
 from controller.domain.placement import Need
@@ -67,6 +68,7 @@ class ApiContext:
         prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
         authority: that agents learn when they join; None: the controller speaks no TLS, or all systems know its own.
+        certificates: of this controller, that may end.
         secret_keys: encrypt secrets.
         renew_secrets_key: makes a new key the present one where this controller makes it itself, else reads the keys
             again.
@@ -93,6 +95,7 @@ class ApiContext:
     prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
     authority: KnownAuthority | None = None
+    certificates: Callable[[], Sequence[CertificateFacts]] = tuple
     secret_keys: SecretKeys = NO_KEYS
     renew_secrets_key: Callable[[], None] = lambda: None
     drop_old_secrets_keys: Callable[[], None] = lambda: None

@@ -11,6 +11,7 @@ from typing import Final, TypeVar, get_args
 
 from controller.domain.attention import (
     AttentionFacts,
+    CertificateFacts,
     IdleInstance,
     SickGpu,
     TroubledDeployment,
@@ -47,6 +48,7 @@ def find_attention(facts: AttentionFacts) -> list[AttentionEntry]:
         *_of_idle(facts.idle),
         *_of_gpus(facts.gpus),
         *_of_access(facts),
+        *(entry for one in facts.certificates for entry in _of_certificate(one, facts.at)),
     ]
     return sorted(
         entries, key=lambda e: (_SEVERITIES[e.severity], _CAUSES[e.cause], e.since or _NEVER, e.object.name, e.code)
@@ -202,6 +204,24 @@ def _of_access(facts: AttentionFacts) -> Iterator[AttentionEntry]:
         title = f"API key {first.name} expires soon" if n == 1 else f"{n} API keys expire soon"
         message = f"API key {first.name} ({first.id}) expires at {first.expires_at:%Y-%m-%d %H:%M} UTC."
         yield _entry("notice", "keys", "key_expires", _CLUSTER, title, message, count=n)
+
+
+def _of_certificate(one: CertificateFacts, at: datetime) -> Iterator[AttentionEntry]:
+    what, code = ("the certificate authority", "authority") if one.authority else ("the certificate", "certificate")
+    ends = f"{one.ends_at:%Y-%m-%d %H:%M} UTC."
+    if one.ends_at <= at:
+        title = f"{what} of the controller has expired"
+        yield _entry(
+            "error", "certificate", f"{code}_expired", _CLUSTER, title, f"It ended at {ends}", since=one.ends_at
+        )
+    elif one.ends_at - at < timedelta(seconds=one.warn_s):
+        yield _entry(
+            "warning", "certificate", f"{code}_ends", _CLUSTER, f"{what} of the controller ends soon",
+            f"It ends at {ends}",
+        )  # fmt: skip
+    if one.problem:
+        title = "the new certificate of the controller is not used"
+        yield _entry("warning", "certificate", "certificate_not_replaced", _CLUSTER, title, _sentences(one.problem))
 
 
 def _entry(

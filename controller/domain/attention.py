@@ -95,6 +95,23 @@ class ExpiringKey:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """A certificate of the controller that is asked.
+
+    Attributes:
+        authority: it is the one of the authority that agents and clients learn, and not of the public port.
+        ends_at: the end of the one in use.
+        warn_s: how long before that an operator should know.
+        problem: why the files of a newer one cannot be used; empty: they can.
+    """
+
+    ends_at: datetime
+    warn_s: float
+    authority: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Everything at one moment.
 
@@ -105,6 +122,7 @@ class AttentionFacts:
         violations: the broken rows of the ledger, in words.
         unreadable_secrets: how many secrets no key of this controller opens.
         keys: that expire soon, the first one first.
+        certificates: of this controller.
     """
 
     at: datetime
@@ -118,3 +136,4 @@ class AttentionFacts:
     gpus: Sequence[SickGpu] = field(default=())
     unreadable_secrets: int = 0
     keys: Sequence[ExpiringKey] = ()
+    certificates: Sequence[CertificateFacts] = ()

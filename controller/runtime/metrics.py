@@ -121,6 +121,14 @@ class Metrics:
         )
         failed.set_function(lambda: float(bool(problem())))
 
+    def authority(self, expires_s: float) -> None:
+        """`expires_s`: when the certificate of the authority ends that agents and clients learn."""
+        Gauge(
+            "gpuward_certificate_authority_expiry_timestamp_seconds",
+            "When the certificate authority ends that agents and clients learn, in seconds since 1970; absent without.",
+            registry=self._registry,
+        ).set(expires_s)
+
     def body_refused(self, bound: str) -> None:
         """A request's body did not fit into the bound of its `key` or of `all`."""
         self._bodies_refused.labels(bound).inc()

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.store.access.key_expiry import KeyExpiry
 from controller.store.views.fleet_figures import Amount, Capacity, FleetFigures, Idle, Replicas
 from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
 from gateway.metrics import GatewayMetrics
@@ -67,9 +68,10 @@ LABELS: Final[Mapping[str, str]] = {
     "reason": "what was done at a bound or deadline, see [Operations](operations.md#connections-and-open-files); of "
     "retries: `not_connected`, `agent_refused` or `engine_busy`; of waiting instances a "
     "[reason code](reason-codes.md), or the phase where there is none",
+    "role": "role of the keys",
     "revision": "number of the revision; empty where no replica got the request",
     "state": "how far the request was: `receiving`, `admitted`, `waiting`, `connecting`, `sent` or `answering`; of "
-    "GPUs: `claimed`, `free` or `unusable`",
+    "GPUs: `claimed`, `free` or `unusable`; of keys: `lasting`, `expiring` or `expired`",
     "status": "`2xx`, `3xx`, `4xx`, `5xx`, or `499` where the client left before the end",
     "verdict": "`idle`, `busy` or `unknown`",
     "version": "version of Gpuward",
@@ -101,7 +103,9 @@ def metrics() -> list[MetricFacts]:
 
 def _counted() -> Iterator[MetricFacts]:
     registry = _Listing()
-    Metrics(registry).certificate(lambda: 0.0, str)
+    own = Metrics(registry)
+    own.certificate(lambda: 0.0, str)
+    own.authority(0.0)
     HubMetrics(registry)
     GatewayMetrics(registry).certificate(lambda: 0.0, str)
     QueueMetrics(registry)
@@ -154,6 +158,7 @@ def _fleet() -> FleetFigures:
         violations={"i": 0},
         audit_age_s=1.0,
         history_age_s=1.0,
+        keys=KeyExpiry(next_s={"admin": 1.0}),
     )
 
 

@@ -1,10 +1,12 @@
 """Keys are rotated with an overlap, say when they were used last, and remind of their expiry."""
 
+import time
 import uuid
 from datetime import timedelta
 
 import pytest
 
+from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
 from controller.store.access.key_reads import find_keys, hash_secret
 from controller.store.access.key_use import note_use
 from controller.store.access.keys import create_key, list_keys, revoke_key, rotate_key
@@ -97,4 +99,18 @@ async def test_keys_that_expire_soon_are_told_once_and_not_those_on_their_way_ou
         )
     async with migrated.snapshot() as connection:
         facts = await read_attention(connection, leading=True, violations=())
+        expiry = await read_key_expiry(connection)
     assert [key.name for key in facts.keys] == ["soon"]
+    assert expiry.keys == {("viewer", "expiring"): 1, ("viewer", "lasting"): 4}
+    assert 0 < expiry.next_s["viewer"] - time.time() < 3 * DAY_S
+
+
+async def test_keys_that_have_expired_are_counted_until_they_are_revoked(migrated: Database) -> None:
+    made = await create_key(migrated, "operator", expires_s=DAY_S)
+    async with migrated.transaction() as connection:
+        await connection.execute("update api_keys set expires_at = now() where id = $1", made.id)
+        assert (await read_key_expiry(connection)).keys == {("operator", "expired"): 1}
+        await connection.execute("update api_keys set rotated_to = id where id = $1", made.id)
+        assert (await read_key_expiry(connection)).keys == {}
+        await connection.execute("update api_keys set rotated_to = null, revoked_at = now() where id = $1", made.id)
+        assert await read_key_expiry(connection) == KeyExpiry()

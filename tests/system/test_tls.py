@@ -96,6 +96,8 @@ async def test_all_ways_speak_tls(cluster: TlsCluster) -> None:
     async with cluster.session.get("/metrics") as answer:
         text = await answer.text()
     assert re.search(r"^gpuward_certificate_expiry_timestamp_seconds 1\.\d+e\+09$", text, re.MULTILINE), text
+    assert re.search(r"^gpuward_certificate_authority_expiry_timestamp_seconds 2\.\d+e\+09$", text, re.MULTILINE), text
+    assert (await cluster.get("/attention"))["items"] == [], "no certificate ends soon"
     assert re.search(r"^gpuward_gateway_certificate_not_replaced 0\.0$", text, re.MULTILINE)
 
 

@@ -44,7 +44,11 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
     async with asyncio.timeout(READ_LIMIT_S), context.database.snapshot() as connection:
         violations = await ledger.violations(connection)
         facts = await read_attention(
-            connection, leading=leading, violations=violations, secret_keys=context.secret_keys
+            connection,
+            leading=leading,
+            violations=violations,
+            secret_keys=context.secret_keys,
+            certificates=context.certificates(),
         )
     # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
     entries = await asyncio.to_thread(find_attention, facts)

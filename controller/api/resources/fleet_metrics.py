@@ -1,12 +1,14 @@
 """The figures of the whole fleet as metrics: capacity, what waits, waste, replicas, backlogs, and the last audit."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from controller.domain.phases import DeploymentPhase
+from controller.store.access.key_expiry import KEY_STATES
 from controller.store.views.fleet_figures import FleetFigures
+from schemas.api.access import Role
 
 _STATES: Final = ("claimed", "free", "unusable")
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -42,6 +44,7 @@ def fleet_families(fleet: FleetFigures) -> list[Metric]:
         ),
         *_deployments(fleet),
         *_leader_and_ledger(fleet),
+        *_keys(fleet),
     ]
 
 
@@ -127,6 +130,25 @@ def _leader_and_ledger(fleet: FleetFigures) -> list[Metric]:
             (((kind,), amount.oldest_s) for kind, amount in fleet.backlog.items()),
         ),
         _gauge("gpuward_database_size_bytes", "Size of the database.", (), [((), fleet.database_bytes)]),
+    ]
+
+
+def _keys(fleet: FleetFigures) -> list[Metric]:
+    return [
+        _gauge(
+            "gpuward_api_keys",
+            "API keys that are not revoked: `lasting`, `expiring` within 7 days, or `expired`. A key that has a "
+            "successor, or was made for at most 7 days, counts as lasting until it expires.",
+            ("role", "state"),
+            (((role, state), fleet.keys.keys.get((role, state), 0)) for role in get_args(Role) for state in KEY_STATES),
+        ),
+        _gauge(
+            "gpuward_api_key_expiry_timestamp_seconds",
+            "When the next API key of a role expires that has no successor and was made for more than 7 days, in "
+            "seconds since 1970; absent where none does.",
+            ("role",),
+            (((role,), at_s) for role, at_s in sorted(fleet.keys.next_s.items())),
+        ),
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.domain.attention import (
     AttentionFacts,
+    CertificateFacts,
     ExpiringKey,
     IdleInstance,
     SickGpu,
@@ -13,6 +14,7 @@ from controller.domain.attention import (
     TroubledInstance,
     WorkerFacts,
 )
+from controller.store.access.key_expiry import EXPIRING
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import unreadable_secrets
 from controller.store.core.database import Reader
@@ -24,7 +26,6 @@ from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
-_REMIND: Final = "7 days"  # before a key expires
 _NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
@@ -81,14 +82,9 @@ _GPUS: Final = """
 _VIOLATED: Final = "select id from events where reason = 'invariant_violated' order by id desc limit 1"
 
 _deployment = row_mapper(TroubledDeployment)
-# A key that has a successor is on its way out, and one that was made for some days needs no reminder.
 _KEYS: Final = f"""
-    select id::text as id, name, expires_at
-      from api_keys
-     where revoked_at is null and rotated_to is null
-       and expires_at > now() and expires_at < now() + interval '{_REMIND}'
-       and created_at < expires_at - interval '{_REMIND}'
-     order by expires_at, id limit 1000"""  # noqa: S608 - constants, no input
+    select id::text as id, name, expires_at from api_keys
+     where {EXPIRING} order by expires_at, id limit 1000"""  # noqa: S608 - constants, no input
 
 _key = row_mapper(ExpiringKey)
 _idle = row_mapper(IdleInstance)
@@ -102,7 +98,12 @@ async def newest_violation(connection: Reader) -> int | None:
 
 
 async def read_attention(
-    connection: Reader, *, leading: bool, violations: Sequence[str], secret_keys: SecretKeys = NO_KEYS
+    connection: Reader,
+    *,
+    leading: bool,
+    violations: Sequence[str],
+    secret_keys: SecretKeys = NO_KEYS,
+    certificates: Sequence[CertificateFacts] = (),
 ) -> AttentionFacts:
     """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
 
@@ -111,6 +112,7 @@ async def read_attention(
         leading: the controller that asks is the leader.
         violations: what the audit found.
         secret_keys: of this controller.
+        certificates: of this controller.
     """
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
@@ -125,6 +127,7 @@ async def read_attention(
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
         unreadable_secrets=len(await unreadable_secrets(connection, secret_keys)),
         keys=[_key(row) for row in await connection.fetch(_KEYS)],
+        certificates=certificates,
     )
 
 

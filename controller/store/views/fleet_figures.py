@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import ReplicaRule
+from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
 from controller.store.core.audit_results import read_audit_result
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FREE_MIB, SHOWN
@@ -111,6 +112,7 @@ class FleetFigures:
     history_age_s: float | None = None
     agents: int = 0
     led: bool = False
+    keys: KeyExpiry = field(default_factory=KeyExpiry)
     database_bytes: int = 0
 
 
@@ -135,6 +137,7 @@ async def read_fleet(connection: Reader) -> FleetFigures:
         history_age_s=state["history_age_s"],
         agents=state["agents"],
         led=state["led"],
+        keys=await read_key_expiry(connection),
         database_bytes=state["database_bytes"],
     )
 

@@ -9,6 +9,7 @@ import pytest
 from controller.decide.attention import MAX_SUBJECTS, find_attention
 from controller.domain.attention import (
     AttentionFacts,
+    CertificateFacts,
     ExpiringKey,
     IdleInstance,
     SickGpu,
@@ -49,6 +50,20 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({}, None),
     ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
     ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),
+    ({"certificates": [CertificateFacts(ago(-60), 59.0), CertificateFacts(ago(-60), 60.0, authority=True)]}, None),
+    (
+        {"certificates": [CertificateFacts(ago(-59), 60.0)]},
+        ("warning", "certificate", "certificate_ends", 1, "cluster/"),
+    ),
+    ({"certificates": [CertificateFacts(NOW, 60.0)]}, ("error", "certificate", "certificate_expired", 1, "cluster/")),
+    (
+        {"certificates": [CertificateFacts(ago(-59), 60.0, authority=True)]},
+        ("warning", "certificate", "authority_ends", 1, "cluster/"),
+    ),
+    (
+        {"certificates": [CertificateFacts(ago(-99), 60.0, problem="a key is missing")]},
+        ("warning", "certificate", "certificate_not_replaced", 1, "cluster/"),
+    ),
     ({"leader": False, "leaderless_since": ago(30)}, ("critical", "no_leader", "no_leader", 1, "cluster/")),
     ({"violations": ["a", "b"]}, ("critical", "invariant", "invariant_violated", 2, "cluster/")),
     ({"workers": [worker("w3", instances=300)]}, ("error", "worker", "worker_lost", 300, "worker/w3")),
