@@ -88,8 +88,7 @@ async def test_each_state_has_a_pattern_and_a_word_besides_its_colour(browser: B
         await expect(mean).to_contain_text("\N{EN DASH}")
         await expect(mean).to_contain_text("of 0 GPUs with samples")
         await page.get_by_label("Order").select_option("problems")
-        names = await page.locator(".cells-name").all_inner_texts()
-        assert names == ["lost", "sick", "leaving", "held-back", "new"]
+        await expect(page.locator(".cells-name")).to_have_text(["lost", "sick", "leaving", "held-back", "new"])
         await cell(page, "sick").hover()
         await expect(page.locator("[data-part=map-tip]")).to_contain_text(REASON)
         await page.get_by_role("button", name="Table", exact=True).click()

@@ -60,11 +60,17 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def seat(browser: Browser, url: str, key: str = "", **options: Any) -> AsyncIterator[Seat]:
-    """A fresh browser profile; with a key it is logged in. `options` are those of Playwright's contexts."""
+    """A fresh browser profile; with a key it is logged in. `options` are those of Playwright's contexts.
+
+    Where `BROWSER_SLOWED` is set, pages run so many times slower: a test that does not wait for what it reads fails.
+    """
     context = await browser.new_context(**{"viewport": SIZE, **options})
     context.set_default_timeout(LIMIT_MS)
     page = await context.new_page()
     taken = Seat(page, context, url)
+    if slowed := os.environ.get("BROWSER_SLOWED"):
+        session = await context.new_cdp_session(page)
+        await session.send("Emulation.setCPUThrottlingRate", {"rate": float(slowed)})
     page.on("console", lambda said: taken.complaints.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: taken.complaints.append(str(error)))
     context.on("request", lambda request: taken.requests.append(f"{request.method} {request.url}"))
