@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
+from controller.runtime.lease import check_term, read_term
 from controller.store.core.database import Database
 from controller.store.telemetry.minute_hours import pack_hours
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
@@ -136,6 +137,7 @@ async def pack(database: Database) -> float:
     done = False
     while not done:
         async with database.transaction() as c:
+            await check_term(c, await read_term(c))
             done = await pack_hours(c)
     async with database.connection() as c:
         await c.execute("vacuum analyze minute_hours", timeout=120)

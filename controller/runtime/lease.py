@@ -26,7 +26,12 @@ Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this pr
 Promoted: TypeAlias = Callable[[Any, int, int], Coroutine[Any, Any, None]]  # the timelines before, and now
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
 
-TERM_GUARD_SQL = "SELECT term FROM lease WHERE id = 1 FOR KEY SHARE"
+# It also has the transaction find rows by index. A foreign key's check is planned once for a connection, and kept: one
+# that was planned while a table was small would read all of it for each row of a later burst.
+TERM_GUARD_SQL = (
+    "SELECT term FROM lease, LATERAL (SELECT set_config('enable_seqscan', 'off', true)) by_index"
+    " WHERE id = 1 FOR KEY SHARE OF lease"
+)
 
 # Followers read without a lock: one that took the row FOR UPDATE every second would block the leader.
 # A renewal time in the future was written before the clock was set back. The expiry of that lease is unknown, so it
