@@ -35,6 +35,20 @@ class SecretScope:
                 f"secret {secret!r} is for deployments named {globs}; use another secret, or widen it: "
                 f"gpuward secret scope {secret} --for {deployment}"
             )
+        return self.refusal_of_role(secret, role)
+
+    def refusal_for_all(self, secret: str, role: str) -> str:
+        """As `refusal`, of what concerns any deployment, such as the default policy."""
+        if self.deployments and "*" not in self.deployments:
+            globs = " ".join(self.deployments)
+            return (
+                f"secret {secret!r} is for deployments named {globs}, and this may be about any; use another secret, "
+                f"or widen it: gpuward secret scope {secret} --for all"
+            )
+        return self.refusal_of_role(secret, role)
+
+    def refusal_of_role(self, secret: str, role: str) -> str:
+        """As `refusal`, of what concerns no deployment yet."""
         if self.admins_only and role not in ("", "admin"):
             return f"secret {secret!r} is for administrators; apply with a key of role admin, or use another secret"
         return ""

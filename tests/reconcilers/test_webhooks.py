@@ -91,6 +91,15 @@ async def test_it_shows_no_value_of_a_secret(db: Database) -> None:
     assert received.content["data"]["evidence"]["gpus"][0]["uuid"] == "[redacted]"
 
 
+async def test_it_is_not_signed_with_a_secret_that_is_for_others_by_now(db: Database) -> None:
+    async with webhook_receiver() as receiver:
+        world = await idle_with_webhook(db, receiver.url)
+        await world.write("update secrets set deployments = '{team-a-*}' where name = 'webhook'")
+        assert await deliver(db) == 3
+        assert receiver.received == []
+    assert "secret 'webhook' is for deployments named team-a-*" in str((await kept(db))["error"])
+
+
 async def test_it_is_retried_with_the_same_id(db: Database) -> None:
     async with webhook_receiver([500, 429]) as receiver:
         await idle_with_webhook(db, receiver.url)

@@ -14,8 +14,10 @@ from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.deployments.names import problems_of_names
+from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects
+from schemas.manifest.policy import PolicyManifest, PolicySpec
 from schemas.manifest.problems import join_path
 
 
@@ -29,6 +31,11 @@ class Documents:
     def deployments(self) -> dict[str, DeploymentManifest]:
         """Those of deployments."""
         return {path: one for path, one in self.written.items() if isinstance(one, DeploymentManifest)}
+
+    @property
+    def policies(self) -> dict[str, tuple[str, PolicySpec]]:
+        """Names and specs of those of policies."""
+        return {path: (one.name, one.spec()) for path, one in self.written.items() if isinstance(one, PolicyManifest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,9 @@ async def check_documents(
         if secrets:
             specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
             problems += await problems_of_secrets(connection, specs, current_role())
+            problems += await problems_of_webhook_secrets(
+                connection, deployments=specs, policies=documents.policies, role=current_role()
+            )
         warnings = await warnings_of(connection, documents.deployments)
     if problems:
         raise invalid(problems)

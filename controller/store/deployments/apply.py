@@ -33,6 +33,7 @@ from controller.store.deployments.revisions import (
 )
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
@@ -242,7 +243,10 @@ async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s:
 
 
 async def _check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> None:
-    problems = await problems_of_secrets(connection, {"": (name, spec)}, current_role())
+    written, role = {"": (name, spec)}, current_role()
+    problems = await problems_of_secrets(connection, written, role)
+    if spec.utilization_policy is not None:
+        problems += await problems_of_webhook_secrets(connection, deployments=written, policies={}, role=role)
     if problems:
         raise ManifestError(problems)
 

@@ -12,12 +12,14 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
+from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
+from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from controller.store.views.policies import missing_policy, policy_by_name, policy_spec
 from schemas.api.policies import PolicyView
 from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
@@ -63,7 +65,8 @@ async def apply_policy(
 
     Raises:
         GenerationConflictError: the policy is at another generation.
-        ManifestError: it would be a second default, its window is too long, or its signing secret does not exist.
+        ManifestError: it would be a second default, its window is too long, or its signing secret does not exist, or
+            is not for the deployments that it reports on.
     """
     async with database.transaction() as connection:
         outcome = await apply_policy_on(connection, name, spec, if_match=if_match, longest_window_s=longest_window_s)
@@ -122,6 +125,9 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict
 
 async def _check(connection: Any, name: str, spec: PolicySpec, longest_window_s: float) -> None:
     problems = await problems_of_policies(connection, {"": spec}, longest_window_s=longest_window_s)
+    problems += await problems_of_webhook_secrets(
+        connection, deployments={}, policies={"": (name, spec)}, role=current_role()
+    )
     if spec.default:
         present = await connection.fetchval("select name from policies where is_default and name <> $1", name)
         problems += [] if present is None else [problem_of_second_default("", present)]

@@ -4,13 +4,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 from controller.domain.events import NewEvent
+from controller.domain.secret_scopes import SecretScope
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
 from controller.store.core.events import write_events
 
 _DUE: Final = """
     select w.id::text as id, w.url, w.secret, w.payload, w.attempts, coalesce(a.deployment_uid::text, '')
-               as deployment_uid, s.name is not null as known, s.value, s.sealed, s.key_id
+               as deployment_uid, s.name is not null as known, s.value, s.sealed, s.key_id, s.deployments
       from webhook_deliveries w
       left join policy_actions a on a.id = w.action_id
       left join secrets s on s.name = w.secret
@@ -20,7 +23,7 @@ _DUE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message. `key` None: its signing secret is not stored, or, as `key_problem` says, cannot be read."""
+    """One message. `key` None: its signing secret is not stored, or may not be used, as `key_problem` says."""
 
     id: str
     url: str
@@ -40,8 +43,13 @@ async def read_due(connection: Any, *, but: Collection[str], limit: int, keys: S
 
 def _delivery(row: dict[str, Any], keys: SecretKeys) -> Delivery:
     known, value, sealed, key_id = (row.pop(name) for name in ("known", "value", "sealed", "key_id"))
+    globs = row.pop("deployments")
     if not known:
         return Delivery(**row, key=None)
+    # Its scope may have been changed since the policy was written.
+    deployment = str(orjson.loads(row["payload"])["data"]["deployment"])
+    if refusal := SecretScope(tuple(globs)).refusal(row["secret"], deployment, ""):
+        return Delivery(**row, key=None, key_problem=refusal)
     try:
         return Delivery(**row, key=value if sealed is None else keys.open(row["secret"], key_id, sealed))
     except UnreadableSecretError as error:

@@ -183,3 +183,18 @@ async def test_bad_bodies_are_refused(api: ServedApi) -> None:
     for role in ("viewer", "inference"):
         assert (await together(api, deployment("a"), role=role))[0] == 403
     assert (await api.call("POST", PLAN, role="operator", json={"manifests": [deployment("a")]}))[0] == 200
+
+
+async def test_a_policy_and_what_names_it_are_judged_together_for_the_secret_that_signs(api: ServedApi) -> None:
+    secret = {"value": "a secret that signs", "deployments": ["team-a-*"]}
+    assert (await api.call("PUT", "/api/v1/secrets/hook", json=secret))[0] == 204
+    webhook = {"url": "https://hooks.example/x", "secret": "hook"}
+    written = {"kind": "UtilizationPolicy", "name": "p", "min_gpu_utilization": 5, "time_window": "5m"}
+    for name, refused in (("chat", {"[1].utilization_policy"}), ("team-a-chat", set())):
+        named = {"kind": "Deployment", "name": name, "engine": "simulated", "utilization_policy": "p"}
+        body = {"manifests": [{**written, "webhook": webhook}, named]}
+        for path in ("/api/v1/plan", "/api/v1/apply"):
+            status, answer = await api.call("POST", path, json=body)
+            found = answer["error"]["details"]["problems"] if status == 400 else []
+            assert {one["path"] for one in found} == refused, (path, answer)
+            assert (status == 400) is bool(refused)

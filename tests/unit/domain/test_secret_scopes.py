@@ -21,6 +21,14 @@ def test_a_refusal_names_the_secret_its_scope_and_the_way_out() -> None:
     assert "gpuward secret scope hf" in text
 
 
+@pytest.mark.parametrize(("globs", "allowed"), [((), True), (("*",), True), (("a", "*"), True), (("team-a-*",), False)])
+def test_what_is_about_any_deployment_needs_a_secret_for_all(globs: tuple[str, ...], *, allowed: bool) -> None:
+    text = SecretScope(globs).refusal_for_all("hf", "admin")
+    assert (text == "") is allowed
+    assert allowed or "gpuward secret scope hf --for all" in text
+    assert "role admin" in SecretScope(admins_only=True).refusal_for_all("hf", "operator")
+
+
 def test_only_administrators_write_what_is_for_them() -> None:
     scope = SecretScope(admins_only=True)
     assert "role admin" in scope.refusal("hf", "chat", "operator")
