@@ -19,6 +19,7 @@ from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.login_limit import Tries, client_of
 from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
 from controller.api.route import Access, Route
+from controller.runtime.audited import AUDITED
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.audit_log import Entry, Outcome, write_entries
 from controller.store.core.database import Database
@@ -138,16 +139,18 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _entry(request: web.Request, route: Route, status: int) -> Entry:
-    principal = request.get(PRINCIPAL)
+    principal, told = request.get(PRINCIPAL), request.get(AUDITED)
+    object_ = request.path.removeprefix(_API) if told is None else told.object
+    actor = "" if told is None else told.actor
     return Entry(
-        actor="" if principal is None else f"key:{principal.name}",
+        actor=actor if principal is None else f"key:{principal.name}",
         key_id="" if principal is None else principal.key_id,
         address=client_of(request.remote or "") if principal is None else request.remote or "",
         action=f"{route.method} {route.canonical}",
-        object=_KEY_MATERIAL.sub("[redacted]", request.path.removeprefix(_API))[:_MOST_CHARS],
+        object=_KEY_MATERIAL.sub("[redacted]", object_)[:_MOST_CHARS],
         outcome=_outcome(status),
         status=status,
-        code=request.get(ERROR_CODE, ""),
+        code=request.get(ERROR_CODE, "") if told is None else told.code,
         request_id=request[REQUEST_ID],
     )
 

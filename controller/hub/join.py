@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
+from controller.runtime.audited import AUDITED, Audited
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import redeem
@@ -100,6 +101,7 @@ class JoinHandler:
                 answer = await redeem(self._database, token, wanted.name, chosen)
         except RefusedError as error:
             self._limit.failed(counted)
+            request[AUDITED] = Audited(f"workers/{wanted.name}", code=error.code)
             if (more := self._failed_logged.admit(f"refused {peer}")) is not None:
                 log.info("join refused", worker=wanted.name, peer=peer, code=error.code, more_before=more)
             return refusal(_status(error), error.code, str(error))
@@ -110,6 +112,7 @@ class JoinHandler:
                 503, "database_unavailable", "the database is unavailable; try again in a moment", retry_after_s=1.0
             )
         log.info("worker joined", worker=answer.worker, peer=peer)
+        request[AUDITED] = Audited(f"workers/{answer.worker}", actor=f"agent:{answer.worker}")
         return web.json_response(text=encode(answer, LOWEST_PROTOCOL))
 
 

@@ -4,14 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from controller.api.app import all_routes
 from controller.api.audit_trail import TRAIL, is_recorded
 from controller.api.route import Access
+from controller.hub.join import JoinHandler
+from controller.runtime.clock import SystemClock
 from controller.store.access.audit_log import Entry, prune_entries, write_entries
+from controller.store.access.tokens import create_token
 from controller.store.core.database import Database
+from schemas.wire import JOIN_PATH
 from support.database.ledger import rows
-from support.leading.served_api import ServedApi
+from support.leading.served_api import ServedApi, served
 
 PATH = "/api/v1/audit-log"
 # These change nothing; a new one that is not a mere question must not be put here.
@@ -76,6 +81,30 @@ async def test_keys_and_secrets_never_stand_in_it(api: ServedApi, db: Database) 
     assert "keys/[redacted]" in text
     login = next(entry for entry in await entries(api) if entry["action"] == "POST /api/v1/session")
     assert (login["actor"], login["outcome"]) == ("key:viewer", "done")
+
+
+async def test_a_join_names_the_worker_and_its_address_and_no_token(db: Database) -> None:
+    token = (await create_token(db)).token
+    joining = web.post(JOIN_PATH, JoinHandler(db, SystemClock()).handle)
+    async with served(db, more_routes=[joining]) as api:
+        for given in (token, token, "gpj_wrong-token-unknown", 4):
+            async with api.session.post(api.url + JOIN_PATH, json={"token": given, "name": "gpu-1"}) as answer:
+                await answer.read()
+        malformed, wrong, used, joined = await entries(api)
+        assert {one["action"] for one in (malformed, wrong, used, joined)} == {"POST /api/v1/join"}
+        assert (joined["actor"], joined["object"], joined["outcome"], joined["status"], joined["code"]) == (
+            "agent:gpu-1", "workers/gpu-1", "done", 200, "",
+        )  # fmt: skip
+        assert joined["address"].startswith("127.0.0.1")
+        for one in (used, wrong):
+            assert (one["actor"], one["object"], one["outcome"], one["status"]) == ("", "workers/gpu-1", "refused", 401)
+            assert one["code"]
+        assert (malformed["object"], malformed["outcome"], malformed["status"]) == ("join", "refused", 400)
+        assert [one["id"] for one in await entries(api, "&object=workers/gpu-1&outcome=done")] == [joined["id"]]
+        assert [one["id"] for one in await entries(api, "&actor=gpu-1")] == [joined["id"]]
+    text = str(await rows(db, "select * from audit_log"))
+    assert token not in text
+    assert token.partition(".")[0] not in text
 
 
 async def test_strangers_cannot_fill_the_disk(api: ServedApi, db: Database) -> None:
