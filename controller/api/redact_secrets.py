@@ -14,7 +14,8 @@ from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT
 from controller.domain.redaction import Redaction, Use
-from schemas.api.plan import FieldChange
+from schemas.api.plan import PlanView
+from schemas.api.policies import PlannedPolicy
 from schemas.base import Strict
 
 AS_WRITTEN: Final = web.RequestKey("AS_WRITTEN", bool)  # the handler has redacted what is not the caller's own
@@ -41,12 +42,19 @@ async def redact_secrets(request: web.Request, handler: Handler) -> web.StreamRe
     return response
 
 
-def without_old_values(changes: dict[str, list[FieldChange]], redaction: Redaction) -> dict[str, list[FieldChange]]:
-    """Changes of which the values before are redacted, and those after are as the caller wrote them."""
-    return {
+def without_stored_values(view: PlanView, redaction: Redaction) -> PlanView:
+    """A plan of which all is redacted that its caller has not written: values before, and stored policies."""
+    changes = {
         name: [one.model_copy(update={"old": redaction.value(one.old, written=True)}) for one in fields]
-        for name, fields in changes.items()
+        for name, fields in view.field_changes.items()
     }
+    policies = {
+        name: policy
+        if policy.origin == "inline" or policy.name in view.policy_changes
+        else PlannedPolicy.model_validate(redaction.value(policy.model_dump(mode="json")))
+        for name, policy in view.policies.items()
+    }
+    return view.model_copy(update={"field_changes": changes, "policies": policies})
 
 
 def secret_warnings(redaction: Redaction, spec: Strict, name: str = "") -> list[str]:

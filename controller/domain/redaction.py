@@ -31,6 +31,9 @@ _LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*")
 # What users write, in specs and in their differences.
 _WRITTEN: Final = frozenset({"env", "args", "command", "labels", "url", "old", "new", "old_spec", "new_spec"})
 _NAMES_A_SECRET: Final = "secret"  # noqa: S105 - the key of a reference
+# Names and places of other things, which clients check; a token is none.
+_NAMES: Final = frozenset({"model", "image", "aliases", "workers", "gpus"})
+_PLACES: Final = frozenset({"adapters", "volumes"})
 _DATA: Final = b"data: "  # a line of a server-sent event
 
 
@@ -84,11 +87,13 @@ class Redaction:
         if isinstance(parsed, list):
             return [self.value(one, written=written) for one in parsed]
         if isinstance(parsed, dict):
-            return {
-                key: one if key == _NAMES_A_SECRET else self.value(one, written=written or key in _WRITTEN)
-                for key, one in parsed.items()
-            }
+            return {key: self._field(key, one, written=written) for key, one in parsed.items()}
         return parsed
+
+    def _field(self, key: str, value: Any, *, written: bool) -> Any:
+        if key == _NAMES_A_SECRET or (not written and _is_named(key, value)):
+            return value
+        return self.value(value, written=written or key in _WRITTEN)
 
     def holds(self, text: str) -> bool:
         """Whether a text holds one of the values."""
@@ -141,6 +146,13 @@ class Redaction:
             if forms is not None and body.startswith(forms, begin):
                 return True
         return False
+
+
+def _is_named(key: str, value: Any) -> bool:
+    if key in _PLACES:
+        return isinstance(value, dict)
+    names = value if isinstance(value, list) else [value]
+    return key in _NAMES and all(isinstance(one, str) for one in names)
 
 
 def _slots_of(words: Any) -> Any:

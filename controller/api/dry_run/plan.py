@@ -18,7 +18,7 @@ from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
-from controller.api.redact_secrets import AS_WRITTEN, without_old_values
+from controller.api.redact_secrets import AS_WRITTEN, without_stored_values
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
@@ -40,7 +40,7 @@ async def post(request: web.Request) -> web.Response:
     if not caller.knows_secrets:
         request[AS_WRITTEN] = True
         redaction = request.app[CONTEXT].known_secrets.redaction()
-        view = view.model_copy(update={"field_changes": without_old_values(view.field_changes, redaction)})
+        view = without_stored_values(view, redaction)
     return json_response(view)
 
 

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 
+from controller.api.route import Access
 from controller.domain.events import NewEvent
 from controller.live import event_feed
 from controller.live.known_secrets import KnownSecrets
@@ -15,7 +16,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from schemas.api.deployments import DeploymentView
 from support.database.ledger import add_host, add_instance, claim, rows
-from support.leading.all_answers import told
+from support.leading.all_answers import READS, path_of, told
 from support.leading.live_tab import tab
 from support.leading.served_api import ServedApi
 
@@ -158,6 +159,30 @@ async def test_a_viewer_learns_of_no_guess_whether_it_is_one(api: ServedApi) -> 
     assert answers[0] == answers[1]
     _, missing = await api.call("GET", f"/api/v1/deployments/{quote(VALUE)}", role="viewer")
     assert "[redacted]" not in str(missing)
+
+
+async def test_a_viewers_plan_shows_no_stored_policy_with_it(api: ServedApi) -> None:
+    await put(api)
+    assert (await api.call("PUT", "/api/v1/policies/p", json=SPEC["utilization_policy"]))[0] == 201
+    manifest = {"kind": "Deployment", "name": "d", "engine": "simulated", "utilization_policy": "p"}
+    status, body = await api.call("POST", "/api/v1/plan", json={"manifests": [manifest]}, role="viewer")
+    assert status == 200, body
+    assert body["policies"]["d"]["spec"]["webhook"]["url"] == "https://h.example/[redacted]"
+
+
+async def test_no_answer_confirms_a_guess_in_a_query(api: ServedApi, db: Database) -> None:
+    await put(api)
+    await add_host(db, "w", gpus=1, gib=8)
+    asked = 0
+    for route in READS:
+        if route.access is not Access.READ or route.path.endswith(("/cache", "/live")):
+            continue
+        for one in route.query:
+            path, asked_for = path_of(route).partition("?")[0], {one.name: VALUE}
+            status, body = await api.call("GET", path, role="viewer", params=asked_for)
+            asked += status == 200
+            assert "[redacted]" not in str(body), (path, asked_for)
+    assert asked > 3, "some queries are answered"
 
 
 async def test_a_weak_secret_hides_no_names(api: ServedApi) -> None:

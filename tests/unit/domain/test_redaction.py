@@ -3,6 +3,8 @@
 import json
 import random
 import string
+from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.redaction import NOTHING_REDACTED, Redaction, Use
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.redaction import LEAST_BYTES, MARK
 
 TOKEN = 'hf_Ab"c\\dÄ\ne1'
@@ -66,6 +69,14 @@ def test_a_weak_value_stays_where_it_is_a_name() -> None:
     }
 
 
+def test_names_of_things_stay_and_what_is_told_of_them_does_not() -> None:
+    redaction = Redaction({"x": "Token-of-mine"})
+    kept = {"model": "hf:o/Token-of-mine", "aliases": ["Token-of-mine"], "adapters": {"a": "path:/Token-of-mine"}}
+    assert redaction.value(kept) == kept
+    told = {"workers": [{"name": "w", "message": "says Token-of-mine"}], "env": {"model": "Token-of-mine"}}
+    assert redaction.value(told) == {"workers": [{"name": "w", "message": f"says {MARK}"}], "env": {"model": MARK}}
+
+
 def test_short_values_stay() -> None:
     redaction = Redaction({"a": "x" * (LEAST_BYTES - 1), "b": " 1\n", "c": ""})
     assert not redaction
@@ -99,6 +110,37 @@ def test_fields_that_hold_a_value_are_named_with_its_secret() -> None:
         Use("utilization_policy.webhook.url", "hf", whole=False),
     ]
     assert list(NOTHING_REDACTED.uses(spec)) == []
+
+
+FULL: dict[str, Any] = {
+    "model": "hf:Organisation/A-Model", "engine": "vllm", "runtime": "docker", "image": "registry.example/vllm:Tag-1",
+    "docker": {"volumes": {"/Data/Of-Models": "/Mounted/There"}}, "args": {"key": "Argument-1", "many": ["Argument-2"]},
+    "env": {"VARIABLE_1": "Environment-1"}, "labels": {"Label-Name": "Label-Value"},
+    "placement": {"labels": {"Worker-Label": "Worker-Value"}, "workers": ["Worker-Name-1"], "gpus": ["GPU-Of-Someone"]},
+    "serving": {"aliases": ["Organisation/Alias"], "adapters": {"Adapter-1": "path:/Adapters/One"}},
+    "utilization_policy": {
+        "min_gpu_utilization": 5, "time_window": "5m",
+        "webhook": {"url": "https://Host.example/Path-1", "secret": "hook-name"},
+    },
+}  # fmt: skip
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (one for key, inner in value.items() for one in (key, *strings(inner)))
+    elif isinstance(value, list):
+        yield from (one for inner in value for one in strings(inner))
+    elif isinstance(value, str):
+        yield value
+
+
+def test_clients_can_read_a_spec_whatever_is_a_secret_in_it() -> None:
+    spec = DeploymentSpec.model_validate(FULL).model_dump(mode="json")
+    values = [one for one in strings(FULL) if len(one) >= LEAST_BYTES]
+    values += [one[at:] for one in values for at in (1, 5, 8) if len(one) - at >= LEAST_BYTES]
+    assert len(values) > 40
+    for value in values:
+        DeploymentSpec.model_validate(Redaction({"x": value}).value(spec)), value
 
 
 VALUES = st.text(st.characters(codec="utf-8"), min_size=8, max_size=12).filter(lambda text: len(text.strip()) >= 8)
