@@ -2,6 +2,7 @@
 
 It needs neither the leader nor its cache, so it is the same on every controller. Each dry run gets a copy that it may
 change. Refreshes go one after the other, in the order of their snapshots: a row never goes back to what it was.
+After a failover it does, where the last commits are lost, so nothing is kept from another term or timeline.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from aiohttp import web
 from controller.leader.inventory_cache import InventoryCache
 from controller.store.core.database import Database
 from controller.store.placement.inventory import read_changes
-from controller.store.placement.plan_reads import read_horizon
+from controller.store.placement.plan_reads import History, read_history, read_horizon
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -38,6 +39,7 @@ class KeptInventory:
         self._database = database
         self._lock = asyncio.Lock()
         self._cache: InventoryCache | None = None
+        self._of: History | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
@@ -56,9 +58,8 @@ class KeptInventory:
             self._idle.cancel()
 
     async def _refreshed(self, connection: "PoolConnectionProxy[Any]") -> InventoryCache:
-        cache = self._cache
-        restored = cache is not None and await read_horizon(connection) < int(cache.horizon)
-        if cache is None or restored:
+        cache, history = self._cache, await read_history(connection)
+        if cache is None or history != self._of or await read_horizon(connection) < int(cache.horizon):
             cache = InventoryCache()
         changes = await read_changes(connection, cache.horizon)  # a client that leaves here has changed nothing
         self.let_go()  # until all is taken over: half of it would be wrong
@@ -68,7 +69,7 @@ class KeptInventory:
             return await asyncio.shield(copying)
         finally:
             await asyncio.wait({copying})  # where a client leaves too: the cache must not change under its copy
-            self._cache = cache
+            self._cache, self._of = cache, history
             self._idle = asyncio.get_running_loop().call_later(KEPT_S, self.let_go)
 
 

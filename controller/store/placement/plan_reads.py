@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from controller.domain.need_json import need_from_json
 from controller.domain.placement import Need
@@ -49,10 +49,23 @@ async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tupl
     return [(str(row["uid"]), row["revision"]) for row in rows]
 
 
+class History(NamedTuple):
+    """What a failover or a restore of the database changes: what was read before may never have been."""
+
+    timeline: int | None  # of PostgreSQL; None: the server does not tell it
+    term: int  # of the lease
+
+
 async def read_horizon(connection: Reader) -> int:
     """The oldest transaction that this snapshot may not see as finished. It only rises, but for a restored database."""
     (row,) = await connection.fetch("select pg_snapshot_xmin(pg_current_snapshot())::text as horizon")
     return int(row["horizon"])
+
+
+async def read_history(connection: Reader) -> History:
+    """The history of the database that this snapshot is of."""
+    (row,) = await connection.fetch("select database_timeline() as timeline, term from lease where id = 1")
+    return History(row["timeline"], row["term"])
 
 
 async def count_queued(connection: Reader) -> int:
