@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder, Wire
 
+MAX_RECEIPTS_BYTES: Final = 3 * 2**20  # of a hello, which may have 8 MiB in all
 RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"]
 
 
@@ -81,6 +82,18 @@ def repositories_of(records: Iterable[ProcessRecord]) -> dict[str, set[str]]:
         for record in records
         if record.order is not None and record.order.fetches
     }
+
+
+def receipts_of(records: Iterable[ProcessRecord]) -> tuple[str, ...]:
+    """The receipts of these processes, as many as fit into a hello; the controller takes the rest for strays."""
+    told: list[str] = []
+    left = MAX_RECEIPTS_BYTES
+    for receipt in (record.order.receipt for record in records if record.order is not None and record.order.receipt):
+        left -= len(receipt)
+        if left < 0:
+            break
+        told.append(receipt)
+    return tuple(told)
 
 
 def name_of(key: ProcessKey) -> str:

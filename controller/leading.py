@@ -15,6 +15,7 @@ from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
 from controller.leader.scaling_watch import ScalingWatch
 from controller.leader.webhooks import Webhooks
+from controller.reconcilers.adoption import AdoptionReconciler
 from controller.reconcilers.cancelling import CancellingReconciler
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
@@ -129,6 +130,7 @@ class _Term:
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
+        self._told = False
         self._settled = False
         self._analyses = Analyses(
             clock=clock,
@@ -141,7 +143,14 @@ class _Term:
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._instances = self._loop(
             InstancesReconciler(
-                database, term, self._analyses, settings.restarts, passes, self._wake_placement, metrics
+                database,
+                term,
+                self._analyses,
+                settings.restarts,
+                passes,
+                self._wake_placement,
+                metrics,
+                held=lambda: not self._settled,
             ),
             _INSTANCES,
         )
@@ -157,9 +166,12 @@ class _Term:
                 term,
                 healthy_for_s=healthy_for_s,
                 settings=settings.workers,
-                settled=self._settle,
+                told=self._agents_told,
             ),
             _ONE_AT_A_TIME,
+        )
+        self._adoption = self._loop(
+            AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
         )
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
@@ -202,6 +214,7 @@ class _Term:
             "instances": self._instances,
             "placement": self._placement,
             "workers": self._workers,
+            "adoption": self._adoption,
             "relocations": self._relocations,
             "policies": self._policies,
             "scaling": self._scaling,
@@ -236,6 +249,8 @@ class _Term:
             self._demand.poke()
         if kind in ("relocation", "*"):
             self._relocations.add(EVERYTHING)
+        if kind in ("found", "*"):
+            self._adoption.add(EVERYTHING)
         if kind in ("worker", "*"):
             self._workers.add(EVERYTHING)
             self._wake_placement()
@@ -258,10 +273,17 @@ class _Term:
             uid, deleted_at = parsed
             self._analyses.cancel(uid, committed_at=deleted_at)
 
+    def _agents_told(self) -> None:
+        """Agents have told what runs since the database last lost commits, if it ever did: it may be taken back."""
+        if not self._told:
+            self._told = True
+            self._adoption.add(EVERYTHING)
+
     def _settle(self) -> None:
-        """Agents have told what runs since the database last lost commits, if it ever did: placement may begin."""
+        """What runs is in the ledger: instances may be placed, started and stopped."""
         if not self._settled:
             self._settled = True
+            self._instances.add_all()
             self._wake_placement()
 
     def _recheck_analysis(self, uid: str) -> None:

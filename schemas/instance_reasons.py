@@ -123,5 +123,13 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The worker has been silent for so long that its instances are replaced.",
         "Bring it back, or if it is dead: `gpuward delete worker NAME --confirm-dead`.",
     ),
+    "adopted": ReasonText(
+        "The process ran on while the database lost the instance, by a restore or a failover. It is taken back.", _NONE
+    ),
+    "not_adopted": ReasonText(
+        "The process ran on while the database lost the instance, by a restore or a failover. It is not wanted as the "
+        "database is now, or its GPUs are held by others, and it is stopped.",
+        "Look at what the deployment asks for; apply it again if it is outdated.",
+    ),
     "stray_process": ReasonText("A process ran without a claim; it is stopped.", _NONE),
 }

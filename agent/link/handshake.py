@@ -7,6 +7,7 @@ from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused, credentials, remember_used
 from agent.link.incoming import next_message, rejected
+from agent.process_records import receipts_of
 from schemas.version import __version__
 from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
 
@@ -70,6 +71,7 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         certificate=context.certificate(),
         inventory=inventory,
         processes=tuple(record.report() for record in journal.unacknowledged()),
+        receipts=receipts_of(journal.live()),
     )
     await channel.send(hello)
     answer = await _answer(context, channel)

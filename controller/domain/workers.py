@@ -108,7 +108,7 @@ class WorkerEffects:
     Attributes:
         requeue_after_s: until the next step; None: on the next hint.
         unsettled: the ledger lost commits, and agents have yet to tell what runs.
-        settles: that ends now.
+        settles: they have, or have had the time to.
     """
 
     changes: tuple[WorkerChange, ...]

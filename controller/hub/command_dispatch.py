@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from controller.domain.events import NewEvent
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.start_receipts import seal
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
@@ -131,7 +132,7 @@ class CommandDispatcher:
         for command in due.commands:
             session = by_worker[command.worker_id]
             try:
-                message = compose(command, due.term, secrets, self._images, self._redaction())
+                message = compose(command, due.term, secrets, self._images, self._redaction(), due.receipt_key)
             except CommandNotSendableError as error:
                 await self._refuse(session, command, str(error))
             else:
@@ -210,6 +211,7 @@ def compose(
     secrets: Mapping[str, StoredSecret],
     images: Mapping[str, str] | None = None,
     redaction: Redaction = NOTHING_REDACTED,
+    receipt_key: bytes = b"",
 ) -> Command:
     """The message for a command.
 
@@ -219,6 +221,7 @@ def compose(
         secrets: by name.
         images: images of engines that differ from the default ones, by engine.
         redaction: knows the values of secrets. A variable that holds one as plain text is kept out of logs as well.
+        receipt_key: seals the receipt of a start.
 
     Raises:
         CommandNotSendableError: a secret is missing, unreadable or not for this deployment, the stored payload is
@@ -238,7 +241,10 @@ def compose(
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
             exposed = [name for name, value in env.items() if name not in names and redaction.holds(str(value))]
-            order = StartOrder.model_validate({**plain, "env": env, "secret_env": (*names, *exposed)})
+            receipt = "" if command.receipt is None else seal(command.receipt, receipt_key)
+            order = StartOrder.model_validate(
+                {**plain, "env": env, "secret_env": (*names, *exposed), "receipt": receipt}
+            )
             start = _in_container(command, order, images or {})
         else:
             stop = StopOrder.model_validate(command.payload)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiohttp import WSMsgType, web
 
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
+from controller.domain.start_receipts import open_sealed
 from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import write_inventory
@@ -29,13 +30,14 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
+from controller.store.deployments.found import keep_found, of_those_found
 from controller.store.workers import sessions
 from controller.store.workers.conditions import clear_condition
 from controller.store.workers.gpu_cordon import read_dismissed
 from controller.store.workers.gpu_details import write_details
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.sessions import Identity, NewSession
-from schemas.wire import LOWEST_PROTOCOL, Hello, Protocols, Rejected, encode
+from schemas.wire import LOWEST_PROTOCOL, Hello, ProcessReport, Protocols, Rejected, encode
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +56,7 @@ class HandshakeResult:
     strays: tuple[processes.Stray, ...]
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
     dismissed: Mapping[str, int]  # by GPU: how often an operator dismissed what its driver had reported
+    found: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
     held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
 
 
@@ -130,6 +133,11 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             await notify(connection, "worker", [worker])
             return HandshakeResult(new.session, new.term, new.at, (), frozenset(), {}, held_for_s=held_for_s(new))
         reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
+        if new.tells_first or new.has_found:
+            receipts = opened(hello.receipts, worker, new.receipt_key)
+            if not new.tells_first:  # what was found before is still to be decided, and nothing else is
+                receipts = await of_those_found(connection, worker, receipts)
+            await keep_found(connection, worker, new.session, hello.processes, receipts)
         written = await processes.write_reports(connection, reports)
         gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
         plan = await write_inventory(connection, worker, hello.inventory)
@@ -146,9 +154,11 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
         dismissed = (await read_dismissed(connection, [worker])).get(worker, {})
         await notify(connection, "worker", [worker])
+        await notify(connection, "found", [worker] if written.found else [])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed)
+    found = tuple(one.report for one in written.found)
+    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, found)
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
@@ -173,6 +183,13 @@ async def record_malformed(database: Database, worker_id: str, name: str, error:
             await write_events(connection, [event])
     except DATABASE_ERRORS as trouble:
         log.warning("malformed message not recorded", worker=name, message=str(error), error=str(trouble))
+
+
+def opened(sealed: Iterable[str], worker_id: str, key: bytes) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """The receipts of this worker's processes, by process. Others, and what no controller has sealed, are left out."""
+    found = (open_sealed(text, key) for text in sealed)
+    own = [facts for facts in found if facts is not None and facts["worker_id"] == worker_id]
+    return {(facts["instance"], facts["epoch"], facts["rank"]): facts for facts in own}
 
 
 def _hello_events(identity: Identity, hello: Hello, new: NewSession) -> Iterable[NewEvent]:

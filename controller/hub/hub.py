@@ -38,6 +38,7 @@ from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, Repo
 log = structlog.get_logger(__name__)
 
 CLOSE_ALL_LIMIT_S: Final = 3.0
+FOUND_RECHECK_S: Final = 5.0
 _SHUTDOWN: Final = "the controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 
@@ -135,7 +136,7 @@ class Hub:
     def wake(self, kind: str, id_: str | None) -> None:
         """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row.
 
-        `cut`: the database lost commits.
+        `cut`: the database lost commits; `decided`: the leader has decided on what this worker's agent found.
         """
         if kind in ("cut", "*"):
             self._lost_history.wake()
@@ -144,11 +145,25 @@ class Hub:
                 self._dispatcher.wake(id_)
                 if kind == "*":
                     self._dismissals.wake(None)
+                    self._judge_found(None)
+            case "decided":
+                self._judge_found(id_)
             case "worker" if id_ is not None and id_ in self._sessions:
                 self._liveness.recheck(self._sessions[id_])
                 self._dismissals.wake(id_)
             case _:
                 return
+
+    def _judge_found(self, worker_id: str | None) -> None:
+        for session in list(self._sessions.values()):
+            if session.found and worker_id in (None, session.worker_id):
+                self._reports.judge_found(session)
+
+    async def _recheck_found(self) -> None:
+        """A hint can be lost, or come before the session that it concerns is registered."""
+        while True:
+            await self._clock.sleep(FOUND_RECHECK_S)
+            self._judge_found(None)
 
     def connected(self) -> int:
         """The number of connected agents."""
@@ -175,6 +190,7 @@ class Hub:
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
                 group.create_task(self._rotation.run(), name="hub-credentials")
                 group.create_task(self._lost_history.run(), name="hub-lost-history")
+                group.create_task(self._recheck_found(), name="hub-found")
         finally:
             await self.close()
 
@@ -228,6 +244,7 @@ class Hub:
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)
+        session.found = {(report.instance, report.epoch, report.rank): report for report in accepted.found}
         self._liveness.read(session, hello.inventory.gpus)
         self._dispatcher.wake(identity.id)
 

@@ -71,6 +71,13 @@ class ReportWriter:
             unwritten.reports[key] = report
         self._added(unwritten)
 
+    def judge_found(self, session: Session) -> None:
+        """Writes again what was found, since the leader may have decided: by now each is the ledger's or a stray."""
+        found = list(session.found.values())
+        session.found.clear()
+        for report in found:
+            self.report(session, report)
+
     def result(self, session: Session, result: CommandResult) -> None:
         """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
@@ -100,6 +107,9 @@ class ReportWriter:
             await write_events(connection, _events(current, written))
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
+        for unwritten in current:
+            own = (one.report for one in written.found if one.worker_id == unwritten.session.worker_id)
+            unwritten.session.found |= {(r.instance, r.epoch, r.rank): r for r in own}
         self._after(batch, held, written.strays, term)
 
     def _after(
@@ -117,6 +127,7 @@ class ReportWriter:
             for key, report in unwritten.reports.items():
                 if report.state == "exited":
                     session.strays.pop(key, None)
+                    session.found.pop(key, None)
             self.stop_strays(session, strays_of[session.worker_id], term)
             if unwritten.reports:
                 session.send(ReportAck(seq=max(report.seq for report in unwritten.reports.values())))

@@ -13,7 +13,7 @@ from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
 from schemas.process_figures import ProcessFigures
-from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, Rejected, Welcome, encode
+from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +39,7 @@ class Session:
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
+        found: newest reports of processes that the ledger may have lost, until the leader has decided.
         memory_held: processes of which an event says that the driver has not given their memory back.
         doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
@@ -78,6 +79,7 @@ class Session:
         self.unanswered: dict[int, float] = {}
         self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
+        self.found: dict[tuple[str, int, int], ProcessReport] = {}
         self.memory_held: set[tuple[str, int, int]] = set()
         self.gpus = gpus
         self.gpus_error = ""

@@ -33,6 +33,7 @@ MAX_LABELS: Final = 64
 MAX_NAME: Final = 512
 MAX_TEXT: Final = 4_000
 MAX_PERIODS: Final = 10_000
+MAX_RECEIPT: Final = 2**18  # characters: 256 claims take a quarter of that
 _MAX_SECONDS: Final = 1e10
 _MIN_PERIOD_S: Final = 0.5
 _MAX_PERIOD_S: Final = 120.0
@@ -137,6 +138,7 @@ def _check(message: AgentMessage) -> None:
             _bounded("processes", message.processes, MAX_PROCESSES)
             for report in message.processes:
                 _report(report)
+            _receipts(message)
             if not _FINGERPRINT.fullmatch(message.certificate):
                 raise MalformedMessageError("certificate: must be a SHA-256 in 64 hexadecimal digits, or empty")
         case Heartbeat():
@@ -153,6 +155,12 @@ def _check(message: AgentMessage) -> None:
             _number("command_id", message.command_id, _MAX_BIGINT)
         case Goodbye():
             return
+
+
+def _receipts(hello: Hello) -> None:
+    _bounded("receipts", hello.receipts, MAX_PROCESSES)
+    for receipt in hello.receipts:
+        _text("receipts", receipt, MAX_RECEIPT)
 
 
 def _inventory(inventory: Inventory) -> None:

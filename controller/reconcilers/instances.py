@@ -1,7 +1,7 @@
 """Deployments' instances: observe → decide → apply, for batches of deployments. `placement` places pending ones."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from controller.decide.instances.decide import decide
 from controller.decide.instances.rollout import STOP_REASON as ROLLOUT
@@ -22,6 +22,8 @@ from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
 
+_HELD_S: Final = 1.0  # at most: what ends the hold wakes all of them
+
 
 class InstancesReconciler:
     """Keys are deployments' uids. Lives as long as one term."""
@@ -37,7 +39,10 @@ class InstancesReconciler:
         passes: PlacementPasses,
         wake_placement: Callable[[], None],
         metrics: Metrics | None = None,
+        *,
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._held = held
         self._metrics = metrics
         self._database = database
         self._term = term
@@ -52,7 +57,9 @@ class InstancesReconciler:
             return await list_uids(connection)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Brings these deployments one step closer to what is wanted."""
+        """Brings these deployments one step closer to what is wanted; none of them while it is held."""
+        if self._held():
+            return dict.fromkeys(keys, Requeue(_HELD_S))
         async with self._database.snapshot() as connection:
             observed = await observe(connection, keys)
         for uid in set(keys) - observed.keys():

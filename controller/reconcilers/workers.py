@@ -31,7 +31,7 @@ class WorkersReconciler:
         healthy_for_s: seconds for which the hub's heartbeats have reached the database without a gap.
         settings: limits.
         monotonic: seconds that never go backwards; they reveal that the database's clock was set.
-        settled: called with each step, once agents have told what runs since the database last lost commits.
+        told: called with each step, once agents have told what runs since the database last lost commits.
     """
 
     kind = "worker"
@@ -44,13 +44,13 @@ class WorkersReconciler:
         healthy_for_s: Callable[[], float],
         settings: WorkerSettings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        settled: Callable[[], None] = lambda: None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._jumps = ClockJumpWatch(monotonic)
         self._term = term
         self._healthy_for_s = healthy_for_s
-        self._settled = settled
+        self._told = told
         self._settings = settings or WorkerSettings()
 
     async def list_keys(self) -> Collection[str]:
@@ -71,10 +71,10 @@ class WorkersReconciler:
         # After a jump of the clock every last heartbeat looks hours old, or in the future: silence counts from now on.
         counted_s = min(healthy_s, self._jumps.steady_for_s(snapshot.now), _MAX_HEALTHY_S)
         effects = decide(snapshot, snapshot.now - timedelta(seconds=counted_s), self._settings)
-        if effects.changes or effects.settles:
+        if effects.changes:
             await self._apply(effects)
         if effects.settles or not effects.unsettled:
-            self._settled()
+            self._told()
         outcome: Outcome = Done() if effects.requeue_after_s is None else Requeue(effects.requeue_after_s)
         return dict.fromkeys(keys, outcome)
 
@@ -86,8 +86,6 @@ class WorkersReconciler:
                 await phases.write_phases(connection, effects.changes)
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
-            if effects.settles:
-                await phases.settle(connection)
             await write_events(connection, _events(effects))
             await notify(connection, "worker", [change.id for change in effects.changes])
             await notify(connection, "deployment", await phases.deployments_on(connection, changed))

@@ -15,7 +15,10 @@ HEARTBEAT_S: Final = 5.0
 
 
 class Hello(Wire):
-    """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples."""
+    """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples.
+
+    `receipts`: the controller's own words of what it had started, for a ledger that has lost commits.
+    """
 
     type: Literal["hello"] = "hello"
     protocol: int = HIGHEST_PROTOCOL  # of this connection
@@ -30,6 +33,7 @@ class Hello(Wire):
     certificate: Annotated[str, Since(5)] = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
     inventory: Inventory
     processes: tuple[ProcessReport, ...]
+    receipts: Annotated[tuple[str, ...], Since(5)] = ()  # of the start orders of those that live
 
 
 class Welcome(Wire):

@@ -26,6 +26,10 @@ class BackedUp(Cluster):
         self.signal("controller", signal.SIGTERM)
         assert await asyncio.to_thread(self.processes.pop("controller").wait, STOP_S) == 0
 
+    async def has_epoch(self, deployment: str, epoch: int) -> bool:
+        (instance,) = await self.instances(deployment)
+        return bool(instance["status"]["phase"] == "running" and instance["status"]["epoch"] == epoch)
+
     async def events(self) -> list[str]:
         return [event["reason"] for event in (await self.get("/events?limit=1000"))["items"]]
 
@@ -86,4 +90,62 @@ async def test_a_backup_comes_back_over_running_engines(cluster: BackedUp, tmp_p
     await cluster.apply("after", args={"memory": "4GiB"}, resources={"gpus": 1})
     await cluster.running("after")
     assert cluster.engines()[chat["name"]].pid == pid
+    await cluster.audit()
+
+
+@pytest.mark.cases
+async def test_what_was_started_since_the_backup_runs_on_where_it_is_wanted(cluster: BackedUp, tmp_path: Path) -> None:
+    file = tmp_path / "backup.zip"
+    gpu = {"args": {"memory": "4GiB"}, "resources": {"gpus": 1}}
+    await cluster.start_controller()
+    await cluster.start_agent(HOST, gpus=5)
+    for name in ("kept", "restarted", "begun-anew"):
+        await cluster.apply(name, **gpu)
+    for name in ("kept", "restarted", "begun-anew"):
+        await cluster.running(name)
+    await cluster.post(f"/workers/{HOST}/cordon")
+    await cluster.apply("pending", **gpu)
+    await cluster.until(lambda: cluster.phase_is("pending", "pending"), "it has no place")
+    code, said = await cluster.verb("backup", str(file))
+    assert code == 0, said
+
+    # Since then: one is placed, one is restarted under its name, one has a new name, and one is not wanted then.
+    before = {name: (await cluster.instances(name))[0]["name"] for name in ("restarted", "begun-anew")}
+    await cluster.post(f"/workers/{HOST}/uncordon")
+    await cluster.running("pending")
+    cluster.engines()[before["restarted"]].kill()
+    await cluster.post("/deployments/begun-anew/stop")
+    await cluster.until(lambda: cluster.phase_is("begun-anew", "stopped"), "it has stopped")
+    await cluster.post("/deployments/begun-anew/start")
+    await cluster.apply("unknown", **gpu)
+    for name in ("begun-anew", "unknown", "restarted"):
+        await cluster.running(name)
+    await cluster.until(lambda: cluster.has_epoch("restarted", 2), "it has restarted", 40)
+    ran = {name: (await cluster.instances(name))[0]["name"] for name in ("kept", "restarted", "begun-anew", "pending")}
+    assert ran["begun-anew"] != before["begun-anew"]
+    pids = {name: cluster.engines()[instance].pid for name, instance in ran.items()}
+    await cluster.stop_controller()
+    code, said = await cluster.verb("restore", str(file), "--replace", "--yes")
+    assert code == 0, said
+
+    await cluster.start_controller()
+    await cluster.until(
+        lambda: set(cluster.engines()) == set(ran.values()), "what the backup does not want is gone", 60
+    )
+    for name in ran:
+        await cluster.running(name)
+    assert {name: cluster.engines()[instance].pid for name, instance in ran.items()} == pids
+    assert {name: (await cluster.instances(name))[0]["name"] for name in ran} == ran
+    assert (await cluster.instances("restarted"))[0]["status"]["epoch"] == 2
+    events = (await cluster.get("/events?limit=1000"))["items"]
+    assert sum(event["reason"] == "adopted" for event in events) == 3
+    (refused,) = [event for event in events if event["reason"] == "not_adopted"]
+    assert "its deployment does not exist" in refused["message"]
+    await cluster.audit()
+    for name in ran:  # requests reach them, and commands too
+        question = {"model": name, "messages": [{"role": "user", "content": "hello"}]}
+        async with cluster.session.post("/v1/chat/completions", json=question) as answer:
+            assert answer.status == 200, await answer.text()
+        await cluster.delete(name)
+        await cluster.gone(name)
     await cluster.audit()

@@ -13,6 +13,7 @@ LEFT_OUT: Final = frozenset(
         "samples",  # hours old at best; their minutes are kept
         "rollup_progress",  # of the server's transactions
         "browser_sessions",  # users log in again
+        "found_processes",  # agents tell them anew
     }
 )
 _TABLES: Final = """

@@ -6,9 +6,12 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from controller.store.core.database import Connection
+from controller.store.core.lost_commits import UNSETTLED
 
 RESEND_AFTER_S: Final = 5.0
 
+_LEASE: Final = f"""
+    select term, receipt_key, {UNSETTLED} as unsettled from lease where id = 1 for key share"""  # noqa: S608 - a constant
 # sent_at is set before sending: a command that may have been sent counts as sent. A start whose process has exited, or
 # whose claims are released, must never be sent (again): it would run on devices that other instances hold.
 _TAKE: Final = """
@@ -24,7 +27,7 @@ _TAKE: Final = """
           join workers w on w.id = s.worker_id and w.session = s.session and w.deleted_at is null
          cross join lateral (
                select * from commands
-                where worker_id = s.worker_id and state = 'open'
+                where worker_id = s.worker_id and state = 'open' and not (verb = 'start' and $6)
                   and (sent_at is null or sent_at < greatest(clock_timestamp() - $4 * interval '1 second', s.since))
                 order by id limit $5 for no key update) c)
     update commands u
@@ -38,7 +41,19 @@ _TAKE: Final = """
               case when u.verb = 'start' then (
                    select r.image_digests from instances i
                      join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
-                    where i.id = u.instance_id) end as image_digests"""
+                    where i.id = u.instance_id) end as image_digests,
+              case when u.verb = 'start' then (
+                   select jsonb_build_object(
+                              'worker_id', u.worker_id, 'instance', i.id, 'epoch', u.epoch, 'rank', u.rank,
+                              'deployment_uid', i.deployment_uid, 'revision', i.revision, 'created_at', i.created_at,
+                              'engine', coalesce(i.engine, ''), 'layout', i.layout, 'claims', (
+                              select jsonb_agg(jsonb_build_object(
+                                         'device', h.device, 'memory_mib', h.memory_mib, 'cpu_milli', h.cpu_milli,
+                                         'exclusive', h.exclusive, 'position', h.position)
+                                     order by h.position, h.device)
+                                from claims h
+                               where (h.instance_id, h.epoch, h.rank) = (u.instance_id, u.epoch, u.rank)))
+                     from instances i where i.id = u.instance_id) end as receipt"""
 # A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
     update commands c
@@ -77,14 +92,16 @@ class DueCommand:
     sent_before: bool  # an agent may have seen it already
     runtimes: frozenset[str] = frozenset()  # that its worker's agent knows, usable or not
     image_digests: Mapping[str, str] = field(default_factory=dict)  # that its revision keeps, by repository
+    receipt: dict[str, Any] | None = None  # what the ledger says of this start
 
 
 @dataclass(frozen=True, slots=True)
 class DueCommands:
-    """Open commands in id order, with the term to stamp on them."""
+    """Open commands in id order, with the term to stamp on them, and the key of receipts."""
 
     term: int
     commands: tuple[DueCommand, ...]
+    receipt_key: bytes = b""  # seals receipts
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +119,9 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
     """Marks due commands as sent and returns them, at most `limit` for each worker.
 
     The transaction must end before any of them is sent. It locks the term row, so that no other leader takes over
-    between the read of the term and the mark.
+    between the read of the term and the mark. Nothing is started while agents have yet to tell what runs.
     """
-    term = await connection.fetchval("select term from lease where id = 1 for key share")
+    lease = await connection.fetchrow(_LEASE)
     rows = await connection.fetch(
         _TAKE,
         [t.worker_id for t in targets],
@@ -112,6 +129,7 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
         [t.since for t in targets],
         RESEND_AFTER_S,
         limit,
+        lease["unsettled"],
     )
     commands = (
         DueCommand(
@@ -125,11 +143,12 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
             sent_before=row["sent_before"] is not None,
             runtimes=frozenset(runtime["name"] for runtime in row["runtimes"]),
             image_digests=row["image_digests"] or {},
+            receipt=row["receipt"],
         )
         for row in rows
         if not row["over"]
     )
-    return DueCommands(term, tuple(sorted(commands, key=lambda command: command.id)))
+    return DueCommands(lease["term"], tuple(sorted(commands, key=lambda command: command.id)), lease["receipt_key"])
 
 
 async def write_answers(connection: Connection, answers: Sequence[Answer]) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.core.database import Connection
+from controller.store.deployments.found import follow_found
 from controller.store.deployments.image_digests import RanImage, keep_digests
 from schemas.wire import ProcessReport
 
@@ -35,7 +36,10 @@ _LEDGER: Final = """
                       and d.worker_id = r.worker_id) as claimed,
            exists (select 1 from commands c
                     where (c.instance_id, c.epoch, c.rank) = (r.instance_id, r.epoch, r.rank)
-                      and c.worker_id = r.worker_id) as ordered
+                      and c.worker_id = r.worker_id) as ordered,
+           exists (select 1 from found_processes f
+                    where (f.instance_id, f.epoch, f.rank) = (r.instance_id, r.epoch, r.rank)
+                      and f.worker_id = r.worker_id) as found
       from unnest($1::integer[], $2::uuid[], $3::text[], $4::integer[], $5::integer[])
            as r(n, worker_id, instance_id, epoch, rank)
       left join instances i on i.id = r.instance_id
@@ -89,11 +93,15 @@ class Stray:
 
 @dataclass(slots=True)
 class Written:
-    """The result of writing a batch. `changed`: the processes (instance, epoch, rank) of which something is new."""
+    """The result of writing a batch. `changed`: the processes (instance, epoch, rank) of which something is new.
+
+    `found`: reports of live processes that the ledger may have lost, and of which the leader has yet to decide.
+    """
 
     deployments: set[str] = field(default_factory=set)
     changed: set[tuple[str, int, int]] = field(default_factory=set)
     strays: list[Stray] = field(default_factory=list)
+    found: list[SessionReport] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ class _Reported:
     ended_before: bool  # an earlier report said that it exited
     ran_before: bool  # an earlier report said that it ran
     ahead: bool  # its epoch is above all that the ledger knows
+    found: bool  # the ledger may have lost it, and the leader has yet to decide
 
     @property
     def alive(self) -> bool:
@@ -117,13 +126,18 @@ class _Reported:
     @property
     def stray(self) -> bool:
         """Whether it runs without a claim, or after its exit was reported."""
-        return self.alive and (not self.claimed or self.ended_before)
+        return self.alive and not self.undecided and (not self.claimed or self.ended_before)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is neither the ledger's nor a stray yet."""
+        return self.found and not self.claimed
 
     @property
     def writable(self) -> bool:
         """Whether the report is written to the ledger."""
         known = self.claimed or self.recorded or (self.ordered and not self.alive)
-        return self.deployment is not None and known and not self.stray
+        return self.deployment is not None and known and not self.stray and not (self.alive and self.undecided)
 
 
 async def lock_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -149,6 +163,9 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
         for s in reported
         if s.stray
     ]
+    if undecided := [s.report for s in reported if s.undecided]:
+        await follow_found(connection, [(r.worker_id, r.report) for r in undecided])
+        written.found = [r for r in undecided if r.report.state != "exited"]
     if ahead := [s.report for s in reported if s.ahead]:
         await connection.execute(
             _SEEN,
@@ -210,6 +227,7 @@ def _reported(report: SessionReport, row: Any) -> _Reported:
         ordered=row["ordered"],
         ended_before=row["state"] == "exited" and newer,
         ahead=bool(row["ahead"]),
+        found=row["found"],
         ran_before=bool(row["ready"]) or row["state"] in ("running", "unhealthy", "exited"),
     )
 

@@ -36,7 +36,6 @@ _LEASE: Final = """
     select term, acquired_at, clock_timestamp() as now,
            case when settled_at >= cut_at then null else cut_at end as cut_at
       from lease where id = 1"""
-_SETTLE: Final = "update lease set settled_at = greatest(clock_timestamp(), cut_at) where id = 1"
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
 # A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment anew.
 _PHASES: Final = """
@@ -84,11 +83,6 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
         for row in rows
     )
     return WorkersSnapshot(lease["now"], lease["term"], lease["acquired_at"], workers, lease["cut_at"])
-
-
-async def settle(connection: Connection) -> None:
-    """Keeps that agents have told what runs since the ledger lost commits. The caller has checked its term."""
-    await connection.execute(_SETTLE)
 
 
 async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.core.database import Connection
+from controller.store.core.lost_commits import UNSETTLED
 from schemas.wire import Hello, Inventory
 from schemas.worker_labels import with_agent_labels
 
@@ -14,13 +15,17 @@ ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts 
 _BY_CREDENTIAL: Final = """
     select id, name, proxy_secret, deleted_at, session, (select term from lease where id = 1) as term
       from workers where credential_hash = $1 or next_credential_hash = $1"""
-_BEFORE: Final = """
-    select w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
+_BEFORE: Final = f"""
+    select l.cut_at, l.unsettled, l.receipt_key,
+           exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
+           w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
            exists (select 1 from worker_liveness l
                     where l.worker_id = w.id and l.session = w.session and l.connected and not l.clean
                       and l.last_seen > clock_timestamp() - $2 * interval '1 second') as alive
-      from workers w where w.id = $1 and w.deleted_at is null for no key update of w"""
+      from workers w
+     cross join (select cut_at, receipt_key, {UNSETTLED} as unsettled from lease where id = 1) l
+     where w.id = $1 and w.deleted_at is null for no key update of w"""  # noqa: S608 - a constant
 # A hello that is held back changes nothing but the number: it may be of another host than what is stored.
 _HELLO: Final = """
     update workers w
@@ -78,6 +83,10 @@ class NewSession:
         held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
             nothing that this one reports is believed, and it is sent no command.
         quarantine: of the worker, `newly` by this hello; None: there is none.
+        tells_first: the ledger lost commits and this worker has not told what runs since: what has a receipt may have
+            been lost with them.
+        has_found: processes are recorded already that it told so.
+        receipt_key: opens receipts.
     """
 
     session: int
@@ -88,6 +97,9 @@ class NewSession:
     held: bool = False
     quarantine: Quarantine | None = None
     newly: bool = False
+    tells_first: bool = False
+    has_found: bool = False
+    receipt_key: bytes = b""
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
@@ -156,6 +168,10 @@ async def begin_session(
         held=held,
         quarantine=quarantine,
         newly=quarantine is not None and not before["quarantined"],
+        tells_first=before["unsettled"]
+        or (before["cut_at"] is not None and (not seen[:-1] or seen[-2].at < before["cut_at"])),
+        has_found=before["has_found"],
+        receipt_key=before["receipt_key"],
     )
 
 

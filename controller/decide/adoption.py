@@ -1,0 +1,210 @@
+"""After a loss of commits: which of the running processes that the ledger does not know it takes back. Pure.
+
+A receipt with a higher epoch proves that all earlier starts of its instance have ended: no start is ordered before. Of
+other instances nothing runs only where their workers' agents have told what runs, and no start was sent since.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from controller.decide.instances.scale import wanted_replicas
+from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
+
+P = InstancePhase
+_STATE_ORDER = ("starting", "unhealthy", "running")  # a gang is as far as its slowest rank
+
+
+def plan_adoption(
+    found: Iterable[FoundProcess],
+    deployments: Mapping[str, DeploymentFacts],
+    devices: Mapping[str, DeviceRoom],
+    *,
+    owners: Mapping[str, str],
+    told: Collection[str],
+) -> AdoptionPlan:
+    """Decides on all that was found.
+
+    Args:
+        found: processes that run and are not in the ledger.
+        deployments: those of the found processes, and those that hold claims on their devices, by uid.
+        devices: those that the found processes use, by UUID.
+        owners: uid of the deployment of each instance in the ledger that has the name of a found one.
+        told: ids of the workers whose agents have told what runs, if nothing was started since; else empty.
+    """
+    return _Adoption(deployments, devices, owners, frozenset(told)).plan(found)
+
+
+class _RefusedError(Exception):
+    """Why a start is not adopted."""
+
+
+class _Adoption:
+    """One decision, with what it has given away so far."""
+
+    def __init__(
+        self,
+        deployments: Mapping[str, DeploymentFacts],
+        devices: Mapping[str, DeviceRoom],
+        owners: Mapping[str, str],
+        told: frozenset[str],
+    ) -> None:
+        self._deployments = deployments
+        self._devices = dict(devices)
+        self._owners = owners
+        self._told = told
+        self._instances = {i.id: (i, facts) for facts in deployments.values() for i in facts.instances}
+        self._removed: set[str] = set()
+        self._taken: set[str] = set()  # instances that are adopted
+        self._adopted_of: defaultdict[str, int] = defaultdict(int)
+        self._freed = False  # claims went since
+
+    def plan(self, found: Iterable[FoundProcess]) -> AdoptionPlan:
+        """Those that the ledger knows by name come first: their old claims go. Then those that run, the oldest."""
+        starts: defaultdict[tuple[str, int], list[FoundProcess]] = defaultdict(list)
+        for process in found:
+            starts[process.receipt.instance, process.receipt.epoch].append(process)
+        groups = [sorted(ranks, key=lambda p: p.receipt.rank) for ranks in starts.values()]
+        undecided = sum(len(ranks) for ranks in groups if not all(p.ready for p in ranks))
+        left = [tuple(ranks) for ranks in sorted(groups, key=self._order) if all(p.ready for p in ranks)]
+        adopted: list[Adopted] = []
+        refused: list[NotAdopted] = []
+        self._freed = True
+        while self._freed:  # what was held before may be free by now
+            self._freed, refused = False, []
+            for ranks in left:
+                try:
+                    adopted.append(self._adopt(ranks))
+                except _RefusedError as why:
+                    refused.append(NotAdopted(ranks, str(why)))
+            left = [one.ranks for one in refused]
+        return AdoptionPlan(tuple(adopted), tuple(refused), undecided)
+
+    def _order(self, ranks: Sequence[FoundProcess]) -> tuple[bool, bool, float, str, int]:
+        receipt = ranks[0].receipt
+        runs = all(process.state == "running" for process in ranks)
+        unknown = receipt.instance not in self._owners
+        return (unknown, not runs, receipt.created_at.timestamp(), receipt.instance, -receipt.epoch)
+
+    def _adopt(self, ranks: tuple[FoundProcess, ...]) -> Adopted:
+        """Adopts a start.
+
+        Raises:
+            _RefusedError: it is not wanted, or its claims do not fit.
+        """
+        facts = self._wanted(ranks)
+        before = self._before(ranks, facts)
+        own = set() if before is None else {before.id}
+        removed = self._make_room(ranks, own or self._give_way(facts, ranks)) - own
+        self._removed |= removed
+        self._freed = self._freed or bool(removed) or before is not None
+        self._take(ranks, before)
+        phase = PHASE_OF_STATE[min((p.state for p in ranks), key=_STATE_ORDER.index)]
+        return Adopted(ranks, phase, before, tuple(sorted(removed)))
+
+    def _wanted(self, ranks: Sequence[FoundProcess]) -> DeploymentFacts:
+        """The deployment of a start, which wants what it runs."""
+        receipt = ranks[0].receipt
+        facts = self._deployments.get(receipt.deployment_uid)
+        if facts is None or facts.deleted_at is not None:
+            raise _RefusedError("its deployment does not exist")
+        rollout = None if facts.rollout is None else facts.rollout.record
+        stable = rollout.stable if rollout is not None and rollout.holds else None
+        if receipt.revision not in (facts.revision, stable):
+            raise _RefusedError("its deployment has another specification")
+        if [p.receipt.rank for p in ranks] != list(range(receipt.ranks)):
+            raise _RefusedError("not all of its processes run")
+        if len({p.receipt.worker_id for p in ranks}) != len(ranks):
+            raise _RefusedError("two of its processes are on one worker")
+        if any(p.state not in PHASE_OF_STATE for p in ranks):
+            raise _RefusedError("it is stopping")
+        if receipt.instance in self._taken:
+            raise _RefusedError("a later start of it runs")
+        return facts
+
+    def _before(self, ranks: Sequence[FoundProcess], facts: DeploymentFacts) -> InstanceFacts | None:
+        """What the ledger has of the instance; None: nothing."""
+        receipt = ranks[0].receipt
+        owner = self._owners.get(receipt.instance)
+        if owner is None:
+            return None
+        before = next((i for i in facts.instances if i.id == receipt.instance), None)
+        if before is None:
+            raise _RefusedError("its name is another deployment's")
+        if before.id in self._removed:
+            raise _RefusedError("another replica runs in its place")
+        if before.phase in FINAL or before.phase in (P.STOPPING, P.REPLACED):
+            raise _RefusedError(f"it is {before.phase}")
+        if before.epoch >= receipt.epoch:
+            raise _RefusedError("the ledger has a later start of it")
+        if any(p.state != "exited" and p.worker_id in self._told for p in before.processes):
+            raise _RefusedError("another start of it runs")
+        return before
+
+    def _give_way(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
+        """The replicas that give way to one more, so that there are not more than wanted."""
+        leaving = (P.STOPPING, P.REPLACED)
+        counted = [i for i in facts.instances if i.phase not in leaving and i.id not in self._removed]
+        surplus = max(len(counted) + self._adopted_of[facts.uid] + 1 - wanted_replicas(facts), 0)
+        devices = {claim.device for p in ranks for claim in p.receipt.claims}
+        idle = [i for i in counted if i.id not in self._taken and self._is_idle(i, facts)]
+        if surplus > len(idle):
+            raise _RefusedError("no further replica is wanted")
+
+        def order(instance: InstanceFacts) -> tuple[bool, bool, str]:
+            """Those without claims, then those whose claims are in the way."""
+            return bool(instance.claims), not any(c.device in devices for c in instance.claims), instance.id
+
+        return {i.id for i in sorted(idle, key=order)[:surplus]}
+
+    def _is_idle(self, instance: InstanceFacts, facts: DeploymentFacts) -> bool:
+        """Whether nothing of it runs, for certain, and nothing is lost if another takes its place."""
+        if instance.phase in (P.PENDING, P.ANALYZING):
+            return not instance.claims
+        restart = facts.revisions[instance.revision].spec.restart
+        return (
+            instance.phase in LIVE | {P.UNREACHABLE}
+            and restart == "always"  # else it may have done its work
+            and bool(instance.claims)
+            and all(claim.worker_id in self._told for claim in instance.claims)
+            and all(process.state == "exited" for process in instance.processes)
+        )
+
+    def _make_room(self, ranks: Sequence[FoundProcess], leaving: set[str]) -> set[str]:
+        """Those that leave, and others of which nothing runs and which must go for the claims to fit."""
+        gone = set(leaving)
+        for process in ranks:
+            for claim in process.receipt.claims:
+                room = self._devices.get(claim.device)
+                if room is None or room.worker_id != process.receipt.worker_id:
+                    raise _RefusedError(f"its device {claim.device} is not on its worker any more")
+                while not room.has(claim, frozenset(gone | self._removed)):
+                    gone.add(self._in_the_way(claim.device, room, gone))
+        return gone
+
+    def _in_the_way(self, device: str, room: DeviceRoom, gone: Collection[str]) -> str:
+        for held in sorted(room.claims, key=lambda c: c.instance):
+            known = self._instances.get(held.instance)
+            if known is None or held.instance in gone or held.instance in self._removed | self._taken:
+                continue
+            if self._is_idle(*known):
+                return held.instance
+        raise _RefusedError(f"its device {device} cannot be used or is held by others")
+
+    def _take(self, ranks: Sequence[FoundProcess], before: InstanceFacts | None) -> None:
+        """Notes its claims in place of its earlier ones."""
+        receipt = ranks[0].receipt
+        if before is None:
+            self._adopted_of[receipt.deployment_uid] += 1
+        self._taken.add(receipt.instance)
+        for earlier in () if before is None else before.claims:
+            if (room := self._devices.get(earlier.device)) is not None:
+                kept = tuple(c for c in room.claims if c.instance != receipt.instance)
+                self._devices[earlier.device] = replace(room, claims=kept)
+        for process in ranks:
+            for claim in process.receipt.claims:
+                room = self._devices[claim.device]
+                mine = HeldClaim(receipt.instance, claim.memory_mib, claim.cpu_milli, claim.exclusive)
+                self._devices[claim.device] = replace(room, claims=(*room.claims, mine))

@@ -1,0 +1,80 @@
+"""After a loss of commits: takes back into the ledger what agents found to run and what is wanted. One key."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from controller.decide.adoption import plan_adoption
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import Done, Outcome, Requeue
+from controller.store.core.database import Database
+from controller.store.deployments import adoption
+
+log = structlog.get_logger(__name__)
+
+EVERYTHING: Final = "all"
+_HELD_S: Final = 0.1
+_UNDECIDED_S: Final = 1.0
+
+
+class AdoptionReconciler:
+    """Lives as long as one term. Until its first step has settled the ledger nothing is placed, started or stopped.
+
+    Args:
+        database: holds what was found.
+        term: that it leads.
+        told: whether agents have told what runs, or have had the time to.
+        settled: called after each step: what runs is in the ledger.
+    """
+
+    kind = "adoption"
+
+    def __init__(self, database: Database, term: int, *, told: Callable[[], bool], settled: Callable[[], None]) -> None:
+        self._database = database
+        self._term = term
+        self._told = told
+        self._settled = settled
+
+    async def list_keys(self) -> Collection[str]:
+        """The one key."""
+        return (EVERYTHING,)
+
+    async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
+        """Decides on all that was found, once agents have told what runs.
+
+        Raises:
+            StaleError: another term leads; nothing was written.
+        """
+        if not self._told():
+            return dict.fromkeys(keys, Requeue(_HELD_S))
+        async with self._database.connection() as connection:
+            unsettled, found = await adoption.is_unsettled(connection)
+        undecided = await self._adopt(unsettled=unsettled) if unsettled or found else 0
+        self._settled()
+        return dict.fromkeys(keys, Requeue(_UNDECIDED_S) if undecided else Done())
+
+    async def _adopt(self, *, unsettled: bool) -> int:
+        """One transaction, in which nothing else can place, start or stop what it concerns. Returns what is left."""
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            state = await adoption.lock_found(connection)
+            plan = plan_adoption(
+                state.found,
+                state.deployments,
+                state.devices,
+                owners=state.owners,
+                told=state.told if unsettled else (),  # later on starts may be on their way
+            )
+            if plan.adopted or plan.refused:
+                await adoption.carry_out_adoption(connection, plan, state)
+            if unsettled:
+                await adoption.settle(connection)
+        if state.found:
+            log.warning(
+                "what runs is taken back after a loss of commits",
+                adopted=len(plan.adopted),
+                refused=len(plan.refused),
+                undecided=plan.undecided,
+            )
+        return plan.undecided

@@ -1,0 +1,240 @@
+"""Reads what agents found after a loss of commits, under lock, and takes back into the ledger what is decided.
+
+The caller has checked its term in the same transaction.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.domain.events import NewEvent
+from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.instances import DeploymentFacts
+from controller.domain.start_receipts import receipt_of
+from controller.store.core.database import Connection
+from controller.store.core.events import write_events
+from controller.store.core.locks import lock_rows
+from controller.store.core.lost_commits import UNSETTLED
+from controller.store.core.notify import notify_all
+from controller.store.deployments.observe import observe
+
+NAMED: Final = 200  # events of one kind in one transaction; the last one counts the rest
+# Told over an earlier connection: the present one's hello tells it anew, or leaves it out.
+_FOUND: Final = """
+    select f.receipt, f.report, w.name, w.phase = 'ready' and w.gpus_known as ready
+      from found_processes f join workers w on w.id = f.worker_id and w.session = f.session and w.deleted_at is null
+     order by f.instance_id, f.epoch, f.rank"""
+_LOCK_WORKERS: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
+_OF_DELETED: Final = """
+    delete from found_processes f using workers w where w.id = f.worker_id and w.deleted_at is not null"""
+_STATE: Final = f"""
+    select {UNSETTLED} as unsettled, exists (select 1 from found_processes) as found
+      from lease where id = 1"""  # noqa: S608 - a constant
+_SETTLE: Final = "update lease set settled_at = greatest(clock_timestamp(), cut_at) where id = 1"
+_OWNERS: Final = "select id, deployment_uid::text as uid from instances where id = any($1)"
+_OTHERS: Final = """
+    select distinct i.deployment_uid::text as uid from claims c join instances i on i.id = c.instance_id
+     where c.device = any($1)"""
+_INSTANCES: Final = "select id from instances where deployment_uid = any($1::uuid[])"
+_DEVICES: Final = """
+    select d.uuid, d.worker_id::text as worker_id, d.kind = 'gpu' as gpu,
+           d.health = 'ok' and d.present and not d.mig_mode as usable, d.memory_mib, d.reserved_mib, d.cpu_milli,
+           c.instance_id, c.memory_mib as held_mib, c.cpu_milli as held_cpu_milli, c.exclusive
+      from devices d left join claims c on c.device = d.uuid
+     where d.uuid = any($1) order by d.uuid, c.instance_id"""
+_TOLD: Final = """
+    select w.id::text as id from workers w cross join lease l
+     where l.id = 1 and w.deleted_at is null and w.reported_at > l.cut_at
+       and exists (select 1 from worker_liveness v
+                    where v.worker_id = w.id and v.session = w.session and v.connected)"""
+_RELEASE: Final = "delete from claims where instance_id = any($1)"
+_REMOVE: Final = "delete from instances where id = any($1)"
+_INSERT: Final = """
+    insert into instances (id, deployment_uid, revision, phase, epoch, seen_epoch, restarts, created_at, engine, layout,
+                           running_since, message)
+    select x.id, x.uid, x.revision, x.phase, x.epoch, x.epoch, x.restarts, x.created_at, x.engine, x.layout,
+           case when x.phase = 'running' then clock_timestamp() end, ''
+      from jsonb_to_recordset($1) as x (id text, uid uuid, revision bigint, phase text, epoch int, restarts int,
+                                        created_at timestamptz, engine text, layout jsonb)"""
+_CLAIM: Final = """
+    insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
+    select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position
+      from jsonb_to_recordset($1) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
+                                        cpu_milli bigint, exclusive boolean, position int)"""
+_PROCESSES: Final = """
+    insert into processes (instance_id, epoch, rank, worker_id, state, reason, exit_code, message, pid, ready, seq,
+                           session, image_digest, reported_at)
+    select f.instance_id, f.epoch, f.rank, f.worker_id, f.report ->> 'state', f.report ->> 'reason',
+           (f.report ->> 'exit_code')::int, f.report ->> 'message', (f.report ->> 'pid')::int,
+           (f.report ->> 'ready')::boolean, (f.report ->> 'seq')::bigint, f.session, f.report ->> 'image_digest',
+           clock_timestamp()
+      from found_processes f
+      join unnest($1::text[], $2::int[], $3::int[]) as x(id, epoch, rank)
+        on (f.instance_id, f.epoch, f.rank) = (x.id, x.epoch, x.rank)"""
+_DECIDED: Final = """
+    delete from found_processes f using unnest($1::text[], $2::int[], $3::int[]) as x(id, epoch, rank)
+     where (f.instance_id, f.epoch, f.rank) = (x.id, x.epoch, x.rank)"""
+# Steps that were decided on the deployment as it was are stale.
+_TOUCH: Final = "update deployments set version = version + 1 where uid = any($1::uuid[])"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundState:
+    """Everything that a decision rests on, locked."""
+
+    found: tuple[FoundProcess, ...]
+    deployments: Mapping[str, DeploymentFacts]
+    devices: Mapping[str, DeviceRoom]
+    owners: Mapping[str, str]
+    told: frozenset[str]
+
+
+async def is_unsettled(connection: Any) -> tuple[bool, bool]:
+    """Whether agents have yet to tell what runs, and whether anything that they told is to be decided."""
+    row = await connection.fetchrow(_STATE)
+    return row["unsettled"], row["found"]
+
+
+async def settle(connection: Connection) -> None:
+    """Keeps that agents have told what runs since the ledger lost commits, and wakes what waits for that."""
+    await connection.execute(_SETTLE)
+    await notify_all(connection, {"command": ["*"], "deployment": ["*"]})
+
+
+async def lock_found(connection: Connection) -> FoundState:
+    """Reads all that was found, and locks and reads what it concerns."""
+    await connection.execute(_OF_DELETED)
+    found = await _read_found(connection)
+    devices = sorted({claim.device for p in found for claim in p.receipt.claims})
+    uids = {p.receipt.deployment_uid for p in found}
+    uids |= {row["uid"] for row in await connection.fetch(_OTHERS, devices)}
+    await lock_rows(connection, deployments=uids)
+    instances = {row["id"] for row in await connection.fetch(_INSTANCES, sorted(uids))}
+    await lock_rows(connection, instances=instances)
+    # No hello and no report of these workers is written from here on: what they found stays as it is.
+    await connection.execute(_LOCK_WORKERS, sorted({p.receipt.worker_id for p in found}))
+    before, found = {p.receipt for p in found}, await _read_found(connection)
+    found = tuple(p for p in found if p.receipt in before)  # others are for the next step
+    named = sorted({p.receipt.instance for p in found})
+    deployments = await observe(connection, sorted(uids))
+    held = {c.device for facts in deployments.values() for i in facts.instances for c in i.claims}
+    await lock_rows(connection, devices=held.union(devices))
+    return FoundState(
+        found,
+        deployments,
+        _rooms(await connection.fetch(_DEVICES, devices)),
+        {row["id"]: row["uid"] for row in await connection.fetch(_OWNERS, named)},
+        frozenset(row["id"] for row in await connection.fetch(_TOLD)),
+    )
+
+
+async def _read_found(connection: Connection) -> tuple[FoundProcess, ...]:
+    rows = await connection.fetch(_FOUND)
+    return tuple(FoundProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
+
+
+def _rooms(rows: Sequence[Any]) -> dict[str, DeviceRoom]:
+    claims: defaultdict[str, list[HeldClaim]] = defaultdict(list)
+    for r in rows:
+        if r["instance_id"] is not None:
+            claims[r["uuid"]].append(HeldClaim(r["instance_id"], r["held_mib"], r["held_cpu_milli"], r["exclusive"]))
+    return {
+        r["uuid"]: DeviceRoom(
+            r["worker_id"], r["gpu"], r["usable"], r["memory_mib"], r["reserved_mib"], r["cpu_milli"],
+            tuple(claims[r["uuid"]]),
+        )
+        for r in rows
+    }  # fmt: skip
+
+
+async def carry_out_adoption(connection: Connection, plan: AdoptionPlan, state: FoundState) -> None:
+    """Writes what is decided: instances, claims, processes, events. What is refused stays out, and is a stray."""
+    gone = {id_ for one in plan.adopted for id_ in one.removed}
+    gone |= {one.before.id for one in plan.adopted if one.before is not None}
+    await connection.execute(_RELEASE, sorted(gone))
+    await connection.execute(_REMOVE, sorted(gone))
+    await connection.execute(_INSERT, [_instance(one) for one in plan.adopted])
+    await connection.execute(_CLAIM, [claim for one in plan.adopted for claim in _claims(one)])
+    await connection.execute(_PROCESSES, *_keys(plan.adopted))
+    decided: list[Adopted | NotAdopted] = [*plan.adopted, *plan.refused]
+    await connection.execute(_DECIDED, *_keys(decided))
+    owners = {i.id: facts.uid for facts in state.deployments.values() for i in facts.instances}
+    changed = {one.receipt.deployment_uid for one in plan.adopted} | {owners[id_] for id_ in gone}
+    await connection.execute(_TOUCH, sorted(changed))
+    await write_events(connection, _events(plan, state.deployments))
+    workers = {p.receipt.worker_id for one in decided for p in one.ranks}
+    await notify_all(connection, {"decided": workers, "process": changed, "status": changed, "worker": workers})
+
+
+def _keys(starts: Iterable[Adopted | NotAdopted]) -> tuple[list[str], list[int], list[int]]:
+    processes = [process for one in starts for process in one.ranks]
+    keys = [process.receipt.key for process in processes]
+    return [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
+
+
+def _instance(one: Adopted) -> dict[str, Any]:
+    receipt, layout, before = one.receipt, one.receipt.layout, one.before
+    chosen = None
+    if layout is not None:
+        chosen = {"gpus": layout.gpus, "workers": layout.workers, "tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    return {
+        "id": receipt.instance,
+        "uid": receipt.deployment_uid,
+        "revision": receipt.revision,
+        "phase": one.phase.value,
+        "epoch": receipt.epoch,
+        "restarts": 0 if before is None else before.restarts,
+        "created_at": receipt.created_at.isoformat(),
+        "engine": receipt.engine or None,
+        "layout": chosen,
+    }
+
+
+def _claims(one: Adopted) -> list[dict[str, Any]]:
+    return [
+        {
+            "device": claim.device,
+            "instance_id": one.receipt.instance,
+            "epoch": one.receipt.epoch,
+            "rank": claim.rank,
+            "memory_mib": claim.memory_mib,
+            "cpu_milli": claim.cpu_milli,
+            "exclusive": claim.exclusive,
+            "position": claim.position,
+        }
+        for process in one.ranks
+        for claim in process.receipt.claims
+    ]
+
+
+def _events(plan: AdoptionPlan, deployments: Mapping[str, DeploymentFacts]) -> list[NewEvent]:
+    events = [_adopted(one) for one in plan.adopted[:NAMED]]
+    events += [_refused(one, deployments) for one in plan.refused[:NAMED]]
+    for reason, rest in (("adopted", len(plan.adopted) - NAMED), ("not_adopted", len(plan.refused) - NAMED)):
+        if rest > 0:
+            events.append(NewEvent(reason, f"{rest} more instances", ("controller:adoption",), {"instances": rest}))
+    return events
+
+
+def _objects(one: Adopted | NotAdopted) -> tuple[str, ...]:
+    receipt = one.ranks[0].receipt
+    workers = (f"worker:{process.receipt.worker_id}" for process in one.ranks)
+    return (f"deployment:{receipt.deployment_uid}", f"instance:{receipt.instance}", *workers)
+
+
+def _adopted(one: Adopted) -> NewEvent:
+    receipt, where = one.receipt, ", ".join(process.worker for process in one.ranks)
+    message = f"{receipt.instance} runs on {where} and is taken back into the database, which had lost it"
+    if one.removed:
+        message += f"; {', '.join(one.removed)} did not run and gave way to it"
+    return NewEvent("adopted", message, _objects(one), {"epoch": receipt.epoch, "removed": list(one.removed)})
+
+
+def _refused(one: NotAdopted, deployments: Mapping[str, DeploymentFacts]) -> NewEvent:
+    receipt, where = one.ranks[0].receipt, ", ".join(process.worker for process in one.ranks)
+    message = f"{receipt.instance} runs on {where}, the database had lost it, and it is stopped: {one.why}"
+    objects = _objects(one)
+    if receipt.deployment_uid not in deployments:
+        objects = objects[1:]
+    return NewEvent("not_adopted", message, objects, {"epoch": receipt.epoch, "why": one.why})
