@@ -274,7 +274,7 @@ class _Term:
             self._analyses.cancel(uid, committed_at=deleted_at)
 
     def _agents_told(self) -> None:
-        """Agents have told what runs since the database last lost commits, if it ever did: it may be taken back."""
+        """Agents have told what runs since the database last lost commits, if it ever did."""
         if not self._told:
             self._told = True
             self._adoption.add(EVERYTHING)

@@ -46,10 +46,10 @@ class AdoptionReconciler:
         Raises:
             StaleError: another term leads; nothing was written.
         """
-        if not self._told():
-            return dict.fromkeys(keys, Requeue(_HELD_S))
         async with self._database.connection() as connection:
             unsettled, found = await adoption.is_unsettled(connection)
+        if unsettled and not self._told():
+            return dict.fromkeys(keys, Requeue(_HELD_S))
         undecided = await self._adopt(unsettled=unsettled) if unsettled or found else 0
         self._settled()
         return dict.fromkeys(keys, Requeue(_UNDECIDED_S) if undecided else Done())

@@ -168,6 +168,24 @@ async def one_example(db: Database, history: list[Step]) -> None:
         await here.take(("commit",))
 
 
+async def test_nothing_is_kept_from_before_a_failover(migrated: Database) -> None:
+    """A row that goes back to what it was is no change that a transaction wrote."""
+    await add_host(migrated, "w0", gpus=1)
+    kept = KeptInventory(migrated)
+    async with kept.moment() as moment:
+        assert not moment.seen.inventory.gpus.cordoned.any()
+    async with migrated.transaction() as connection:
+        await connection.execute("alter table devices disable trigger devices_stamp")  # of a change
+        await connection.execute("update devices set cordoned = true where kind = 'gpu'")
+        await connection.execute("alter table devices enable trigger devices_stamp")
+    async with kept.moment() as moment:
+        assert not moment.seen.inventory.gpus.cordoned.any(), "it is not seen by its stamp"
+    async with migrated.transaction() as connection:
+        await connection.execute("update lease set term = term + 1")
+    async with kept.moment() as moment:
+        assert moment.seen.inventory.gpus.cordoned.any()
+
+
 @asynccontextmanager
 async def place_of(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
     async with migrated_database(postgres, template) as db:
