@@ -57,8 +57,6 @@ ELSEWHERE = {
     "core.events.write_event_in_session": "the API's, for keys, tokens and secrets",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",
-    "reconcilers.workers.WorkersReconciler._apply[3]": "ends the wait for agents after a loss of commits",
-    "workers.phases.settle": "as above",
     "runtime.lease.expire_lease": "the daemon's, at its start",
     "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",
 }

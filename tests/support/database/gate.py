@@ -27,6 +27,10 @@ class DatabaseGate:
         user = self._parts.netloc.rpartition("@")[0]
         return f"postgresql://{user}@127.0.0.1:{self.port}{self._parts.path}"
 
+    def lead_to(self, dsn: str) -> None:
+        """From now on new connections go to another server, to the same user and database."""
+        self._parts = urlsplit(dsn)
+
     async def open(self) -> None:
         """Listens, at the same port as before, and lets everything pass."""
         self._passable.set()

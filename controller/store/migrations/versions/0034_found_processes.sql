@@ -13,7 +13,7 @@ create table found_processes (                                         -- (hub) 
     session     bigint not null,                                       -- of the connection that told it last
     receipt     jsonb not null,                                        -- the ledger's own word, as it was sealed
     report      jsonb not null,                                        -- the agent's newest
-    found_at    timestamptz not null default clock_timestamp(),
+    found_at    timestamptz not null default now(),
     primary key (instance_id, epoch, rank)
 )
 --;;
