@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from schemas.wire import Wire
+from schemas.wire import Told, Wire
 
 
 class Condemned(Wire):
@@ -44,9 +44,13 @@ class Facts(Wire):
     pending_join: PendingJoin | None = None
     token_digest: str | None = None  # of the token that was exchanged for the credential
     proxy_secret: str | None = None
+    next_proxy_secret: str | None = None  # handed over with the next credential; gateways may use it at any time
+    previous_proxy_secret: str | None = None  # which a gateway may still use until `previous_proxy_until_s`
+    previous_proxy_until_s: float = 0.0  # Unix time
     proxy_port: int | None = None
     highest_term: int = 0
     highest_session: int = 0  # that a welcome has named
+    told: Told | None = None  # the latest term and session that the controller has proven
     report_seq: int = 0
     contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
     contact_boot_id: str | None = None

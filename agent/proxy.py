@@ -25,6 +25,7 @@ from agent.model_cache.answers import CacheAnswers
 from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from agent.proxy_answers import error_body, refuse
+from agent.proxy_secrets import is_other_secret
 from http1.connections import limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
@@ -141,9 +142,10 @@ class Proxy:
         path = head.path
         if path in (HEALTH_PATH, READY_PATH):
             return self._health(path, connection)
-        secret = self._journal.facts.proxy_secret
-        given = head.named.get(b"authorization", b"")
-        if secret is None or not hmac.compare_digest(given, b"Bearer " + secret.encode()):
+        facts = self._journal.facts
+        secret, given = facts.proxy_secret, head.named.get(b"authorization", b"")
+        known = secret is not None and hmac.compare_digest(given, b"Bearer " + secret.encode())
+        if not known and not is_other_secret(facts, given, time.time()):
             return refuse(connection, 401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
         if connection.admit() is not None:
             message = "this worker's agent serves too many requests; try again in a moment"

@@ -11,6 +11,7 @@ from agent.facts import PendingJoin
 from agent.journal import Journal
 from agent.link.context import LinkContext
 from agent.link.join import join
+from agent.proxy_secrets import NO_PROXY_SECRETS
 from agent.settings import AgentSettings
 from schemas.version import __version__
 from schemas.wire import JoinRequest, JoinResponse, new_credential, split_token
@@ -46,6 +47,7 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
             token_digest=_digest(token),
             highest_term=0,
             highest_session=0,
+            told=None,
         )
         log.info("joined", worker=answer.worker, controller=context.controllers.url)
     facts = journal.facts
@@ -101,7 +103,7 @@ def credential_refused(context: LinkContext, why: str) -> NoReturn:
         token = _read_token(context.settings)
     if token is not None and _digest(token) != context.journal.facts.token_digest:
         context.journal.remember(
-            credential=None, next_credential=None, previous_credential=None, worker_uid=None, proxy_secret=None
+            credential=None, next_credential=None, previous_credential=None, worker_uid=None, **NO_PROXY_SECRETS
         )
         raise UnreachableError(f"{why}; joining again with the new token")
     raise RefusedError(

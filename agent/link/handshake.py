@@ -1,13 +1,15 @@
 """The handshake of a new connection: hello with the agent's whole state, then the controller's welcome."""
 
+import time
 from typing import Any, Final, NoReturn
 
 from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused, credentials, remember_used
-from agent.link.incoming import next_message, rejected
+from agent.link.incoming import next_message, rejected, remember_told
 from agent.process_records import receipts_of
+from agent.proxy_secrets import used_from_now_on
 from schemas.version import __version__
 from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
 
@@ -64,6 +66,8 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         boot_id=context.boot_id,
         highest_term=journal.facts.highest_term,
         highest_session=journal.facts.highest_session,
+        told=journal.facts.told,
+        takes_proxy_secrets=True,
         report_seq=journal.facts.report_seq,
         advertise=context.settings.advertised(context.proxy_port),
         proxy_port=context.proxy_port,
@@ -83,8 +87,9 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         worker=answer.worker,
         highest_term=answer.term,
         highest_session=answer.session,
-        proxy_secret=answer.proxy_secret,
+        **used_from_now_on(journal.facts, answer.proxy_secret, time.time()),
     )
+    remember_told(context, answer)
     return answer
 
 

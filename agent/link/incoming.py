@@ -10,7 +10,7 @@ from agent.errors import CredentialReplacedError, RejectedError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
-from schemas.wire import Command, CommandResult, NewCredential, Rejected, ReportAck, SamplesAck, Welcome
+from schemas.wire import Command, CommandResult, NewCredential, Rejected, ReportAck, SamplesAck, Told, Welcome
 
 _SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
@@ -34,16 +34,25 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
                 on_ack()
             case SamplesAck(seq=seq):
                 context.backlog.acknowledge(seq)
-            case Welcome(dismissed=dismissed):  # a repeated one: an operator has dismissed something
-                context.inventory.dismiss(dismissed)
-            case NewCredential(credential=credential):
-                context.journal.remember(next_credential=credential)  # before it is used: it survives a crash
+            case Welcome() as repeated:  # an operator has dismissed something, or a later term has begun
+                context.inventory.dismiss(repeated.dismissed)
+                remember_told(context, repeated)
+            case NewCredential(credential=credential, proxy_secret=secret):
+                # Before they are used: they survive a crash.
+                context.journal.remember(next_credential=credential, next_proxy_secret=secret or None)
                 raise CredentialReplacedError("the controller has handed over a new credential")
             case Rejected() as message:
                 rejected(context, message)
             case _:
                 pass  # a pong
         await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
+
+
+def remember_told(context: LinkContext, welcome: Welcome) -> None:
+    """Keeps what the controller has proven, to show it after a loss of commits. Older controllers prove nothing."""
+    if welcome.proof:
+        told = Told(term=welcome.term, session=welcome.session, proof=welcome.proof)
+        context.journal.remember(told=told)
 
 
 async def next_message(context: LinkContext, channel: Channel, limit_s: float) -> Any:

@@ -159,6 +159,7 @@ class Admission:
         session.compare_clocks(received_s, hello.sent_s)
         session.held_elsewhere = accepted.held_elsewhere
         session.gpus_error = hello.inventory.gpus_error
+        session.takes_proxy_secrets = hello.takes_proxy_secrets
         if accepted.held_for_s:
             session.held_until = received_s + accepted.held_for_s
         if (refused := self._register(session)) is not None:

@@ -11,7 +11,6 @@ import structlog
 from controller.domain.events import NewEvent
 from controller.domain.quarantine import TWO_IDENTITIES
 from controller.store.core.database import Connection
-from controller.store.core.events import write_events
 from controller.store.workers.conditions import clear_condition, set_condition
 from controller.store.workers.sessions import Identity, NewSession
 from schemas.wire import Hello
@@ -39,13 +38,17 @@ def held_for_s(new: NewSession) -> float:
     return max(1.0, (new.quarantine.until - new.at).total_seconds() + 1.0)
 
 
-async def record_quarantine(connection: Connection, identity: Identity, new: NewSession) -> None:
-    """Makes a quarantine visible: a condition of the worker, and an event at its begin. Clears them at its end."""
+async def record_quarantine(connection: Connection, identity: Identity, new: NewSession) -> list[NewEvent]:
+    """Makes a quarantine visible: a condition of the worker, and an event at its begin. Clears them at its end.
+
+    Returns:
+        The events that the caller writes.
+    """
     quarantine = new.quarantine
     if quarantine is None:
         if not new.held:
             await clear_condition(connection, identity.id, STABLE)
-        return
+        return []
     if quarantine.reason == TWO_IDENTITIES:
         why = (
             f"two agents connect with its identity: {', '.join(sorted(quarantine.addresses))}; stop one of them, empty "
@@ -54,10 +57,9 @@ async def record_quarantine(connection: Connection, identity: Identity, new: New
     else:
         why = f"its agent reconnects too often: {quarantine.addresses[-1]}; read its log and check the network"
     await set_condition(connection, identity.id, STABLE, quarantine.reason, why)
-    if new.newly:
-        log.warning(
-            "worker quarantined", worker=identity.name, reason=quarantine.reason, addresses=quarantine.addresses
-        )
-        message = f"worker {identity.name} is quarantined: {why}"
-        evidence = {"reason": quarantine.reason, "addresses": list(quarantine.addresses)}
-        await write_events(connection, [NewEvent("worker_quarantined", message, (f"worker:{identity.id}",), evidence)])
+    if not new.newly:
+        return []
+    log.warning("worker quarantined", worker=identity.name, reason=quarantine.reason, addresses=quarantine.addresses)
+    message = f"worker {identity.name} is quarantined: {why}"
+    evidence = {"reason": quarantine.reason, "addresses": list(quarantine.addresses)}
+    return [NewEvent("worker_quarantined", message, (f"worker:{identity.id}",), evidence)]

@@ -2,6 +2,9 @@
 
 The hash is stored before the credential is sent, and the present one stays valid until the agent has connected with the
 next. So whatever is lost on the way, and whichever side crashes, one of both is valid that the agent knows.
+
+The secret of its proxy changes with it: the agent accepts the next one from its message on, and gateways use it once
+the agent has connected with the new credential. It accepts the one before for a day: some gateway may not know it yet.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import hash_secret
 from controller.store.core.database import Database
-from controller.store.workers.credentials import read_due, write_next
+from controller.store.workers.credentials import new_proxy_secret, read_due, write_next
 from schemas.wire import NewCredential, new_credential
 
 log = structlog.get_logger(__name__)
@@ -73,9 +76,12 @@ class CredentialRotation:
 
     async def _hand_over(self, session: Session) -> None:
         credential = new_credential()
+        proxy_secret = new_proxy_secret() if session.takes_proxy_secrets else ""
         async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
-            stored = await write_next(connection, session.worker_id, session.number, hash_secret(credential))
-        if stored and session.send(NewCredential(credential=credential)):
+            stored = await write_next(
+                connection, session.worker_id, session.number, hash_secret(credential), proxy_secret or None
+            )
+        if stored and session.send(NewCredential(credential=credential, proxy_secret=proxy_secret)):
             session.credential_sent = True
             log.info("credential handed over", worker=session.name, session=session.number)
 

@@ -20,6 +20,7 @@ from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
+from controller.hub.lost_history import proven_by
 from controller.hub.proxy_address import proxy_address
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
@@ -56,6 +57,7 @@ class HandshakeResult:
     strays: tuple[processes.Stray, ...]
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
     dismissed: Mapping[str, int]  # by GPU: how often an operator dismissed what its driver had reported
+    proxy_secret: str
     found: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
     held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
 
@@ -126,12 +128,16 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             place=place_of(hello, peer),
             judge=judge,
             credential_hash=identity.credential_hash,
+            proven=proven_by(identity, hello) is not None,
         )
-        await record_quarantine(connection, identity, new)
+        events = await record_quarantine(connection, identity, new)
         await clear_condition(connection, worker, COMPATIBLE)
         if new.held:
+            await write_events(connection, events)
             await notify(connection, "worker", [worker])
-            return HandshakeResult(new.session, new.term, new.at, (), frozenset(), {}, held_for_s=held_for_s(new))
+            return HandshakeResult(
+                new.session, new.term, new.at, (), frozenset(), {}, new.proxy_secret, held_for_s=held_for_s(new)
+            )
         reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
         if new.tells_first or new.has_found:
             receipts = opened(hello.receipts, worker, new.receipt_key)
@@ -148,7 +154,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]
         )
         await write_details(connection, details_of(worker, hello.inventory.gpus))
-        events = [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]
+        events += [*_hello_events(identity, hello, new), *_gone_events(identity, gone)]
         events += [*foreign_events(foreign), *stray_events(worker, written.strays)]
         await write_events(connection, events)
         await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
@@ -158,7 +164,9 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
     found = tuple(one.report for one in written.found)
-    return HandshakeResult(new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, found)
+    return HandshakeResult(
+        new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found
+    )
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.decide.lost_history import Seen, proof_of
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
@@ -230,13 +231,16 @@ class Hub:
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
         """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
+        seen = Seen(accepted.term, accepted.session)
+        session.prove = lambda told: proof_of(identity.proof_key, identity.id, told)
         session.welcome = Welcome(
             worker=identity.name,
             session=accepted.session,
             term=accepted.term,
             sample_s=self._sample_s,
-            proxy_secret=identity.proxy_secret,
+            proxy_secret=accepted.proxy_secret,
             dismissed=dict(accepted.dismissed),
+            proof=session.prove(seen),
         )
         session.send(session.welcome)
         if session.held_until is not None:

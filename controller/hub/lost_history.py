@@ -1,7 +1,8 @@
 """A ledger that lost commits, after a restore or a failover: agents name terms and sessions that it does not hold.
 
 An agent obeys no lower term than it has seen. So the lease's term is raised above it before the hello is taken, which
-ends the present leader's term; then all agents connect again, so that the next leader knows what runs.
+ends the present leader's term; then all agents connect again, so that the next leader knows what runs. It is believed
+what it can prove that it was told, see `controller.decide.lost_history`.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from controller.decide.lost_history import Seen, term_to_pass
+from controller.decide.lost_history import Seen, is_proven, term_to_pass
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
@@ -35,14 +36,25 @@ def is_ahead(identity: Identity, hello: Hello) -> bool:
     return hello.highest_term > identity.term or hello.highest_session > identity.session
 
 
+def proven_by(identity: Identity, hello: Hello) -> Seen | None:
+    """What the agent proves that it was told; None: nothing."""
+    if hello.told is None:
+        return None
+    seen = Seen(hello.told.term, hello.told.session)
+    return seen if is_proven(identity.proof_key, identity.id, seen, hello.told.proof) else None
+
+
 async def pass_seen(database: Database, identity: Identity, hello: Hello) -> None:
-    """Raises the lease's term above what the agent has seen, where the ledger lost that and the agent is credible."""
+    """Raises the lease's term above what the agent has seen, where the ledger lost that and the agent proves it."""
     async with asyncio.timeout(LIMIT_S), database.transaction() as connection:
         ledger = await read_seen(connection, identity.id)
         if ledger is None:
             return
-        agent = Seen(hello.highest_term, hello.highest_session)
-        passed = term_to_pass(Seen(ledger.term, ledger.session), agent, ledger.last_s)
+        proven = proven_by(identity, hello)
+        if proven is None and not ledger.unproven:
+            return
+        agent = proven or Seen(hello.highest_term, hello.highest_session)
+        passed = term_to_pass(Seen(ledger.term, ledger.session), agent, None if proven else ledger.last_s)
         term = None if passed is None else await go_above(connection, passed)
         if term is None:
             return

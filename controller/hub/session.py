@@ -2,18 +2,20 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
+from controller.decide.lost_history import Seen
 from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
 from schemas.process_figures import ProcessFigures
-from schemas.wire import HIGHEST_PROTOCOL, DeviceFacts, ProcessReport, Rejected, Welcome, encode
+from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 
 log = structlog.get_logger(__name__)
 
@@ -21,6 +23,7 @@ MAX_OUTGOING: Final = 4_096
 SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
 CLOSE_LIMIT_S: Final = 2.0
+_PROOFS_SINCE: Final = 5  # of `Welcome.proof`
 _DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by less
 
 
@@ -45,6 +48,8 @@ class Session:
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
         gpus_error: why they are unreadable, as last written.
         welcome: as it was last sent; None: it has not been yet.
+        prove: makes the proof that this agent was told a term and session.
+        takes_proxy_secrets: the agent accepts the next secret of its proxy before it is in use.
         process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
@@ -85,6 +90,8 @@ class Session:
         self.gpus_error = ""
         self.held_elsewhere: frozenset[str] = frozenset()
         self.welcome: Welcome | None = None
+        self.prove: Callable[[Seen], str] | None = None
+        self.takes_proxy_secrets = False
         self.held_until: float | None = None
         self.credential_sent = False
         self.recheck_at = 0.0
@@ -127,9 +134,19 @@ class Session:
         if len(self._outgoing) >= MAX_OUTGOING:
             self.cut("the agent reads its messages too slowly; connect again")
             return False
+        if isinstance(message, Command):
+            self._tell_term(message.term)
         self._outgoing.append(message)
         self._more.set()
         return True
+
+    def _tell_term(self, term: int) -> None:
+        """Before the first command of a later term: the agent needs the proof that it was told that."""
+        if self.welcome is None or self.prove is None or term <= self.welcome.term or self.protocol < _PROOFS_SINCE:
+            return
+        proof = self.prove(Seen(term, self.welcome.session))
+        self.welcome = self.welcome.model_copy(update={"term": term, "proof": proof})
+        self._outgoing.append(self.welcome)
 
     def cut(self, reason: str, *, final: bool = False, ours: bool = False) -> None:
         """Ends the connection and sends the reason. `final`: the agent must not connect again."""

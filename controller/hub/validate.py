@@ -24,6 +24,7 @@ from schemas.wire import (
     Readings,
     SamplePeriod,
     Samples,
+    Told,
     agent_message,
 )
 
@@ -132,6 +133,7 @@ def _check(message: AgentMessage) -> None:
             _text("agent_version", message.agent_version, MAX_NAME)
             _number("highest_term", message.highest_term, _MAX_COUNT)
             _number("highest_session", message.highest_session, _MAX_COUNT)
+            _told(message.told)
             _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
             _sent(message.sent_s)
             _inventory(message.inventory)
@@ -161,6 +163,12 @@ def _receipts(hello: Hello) -> None:
     _bounded("receipts", hello.receipts, MAX_PROCESSES)
     for receipt in hello.receipts:
         _text("receipts", receipt, MAX_RECEIPT)
+
+
+def _told(told: Told | None) -> None:
+    if told is not None:
+        _number("told.term", told.term, _MAX_COUNT)
+        _number("told.session", told.session, _MAX_COUNT)
 
 
 def _inventory(inventory: Inventory) -> None:

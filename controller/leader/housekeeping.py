@@ -14,7 +14,7 @@ from controller.store.access.usage import roll_up_usage
 from controller.store.core.audit import audit
 from controller.store.core.audit_results import write_audit_result
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import write_events, write_late_events
 from controller.store.telemetry.retention import prune
 
 log = structlog.get_logger(__name__)
@@ -72,6 +72,9 @@ class Housekeeping:
                 await check_term(connection, self._term)
                 await write_events(connection, [event])
         self._seen = frozenset(found)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await write_late_events(connection)
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             await roll_up_usage(connection)

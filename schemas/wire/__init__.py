@@ -64,7 +64,7 @@ from schemas.wire.proxy import (
 )
 from schemas.wire.reports import GPU_MEMORY_HELD, NO_ANSWER, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
-from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Welcome
+from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Told, Welcome
 
 __all__ = [
     "CA_PATH",
@@ -131,6 +131,7 @@ __all__ = [
     "Since",
     "StartOrder",
     "StopOrder",
+    "Told",
     "Vendor",
     "Welcome",
     "Wire",

@@ -14,6 +14,14 @@ from schemas.wire.samples import SAMPLE_S
 HEARTBEAT_S: Final = 5.0
 
 
+class Told(Wire):
+    """The latest term and session that a welcome has named to this agent, and the controller's proof of that."""
+
+    term: int
+    session: int
+    proof: Annotated[str, Field(max_length=64)]
+
+
 class Hello(Wire):
     """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples.
 
@@ -26,6 +34,8 @@ class Hello(Wire):
     boot_id: str
     highest_term: int = 0
     highest_session: Annotated[int, Since(5)] = 0  # that a welcome has named, of this worker
+    told: Annotated[Told | None, Since(5)] = None  # after a loss of commits the controller believes this alone
+    takes_proxy_secrets: Annotated[bool, Since(5)] = False  # it can accept the next one before it is in use
     report_seq: int | None = None  # the newest report's number: it precedes all reports with higher numbers
     advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int
@@ -37,9 +47,11 @@ class Hello(Wire):
 
 
 class Welcome(Wire):
-    """The answer to hello: the worker's name, the session, and the intervals. It is repeated when `dismissed` changes.
+    """The answer to hello: the worker's name, the session, and the intervals.
 
+    It is repeated when `dismissed` changes, and before the first command of a later term.
     `dismissed`: how often an operator has dismissed what the driver had reported of a GPU, by UUID.
+    `proof`: that this worker was told this term and session, in hexadecimal digits. The agent shows it in later hellos.
     """
 
     type: Literal["welcome"] = "welcome"
@@ -50,14 +62,19 @@ class Welcome(Wire):
     sample_s: float = SAMPLE_S
     proxy_secret: str
     dismissed: Annotated[dict[str, int], Since(4)] = {}
+    proof: Annotated[str, Field(max_length=64), Since(5)] = ""
 
 
 class NewCredential(Wire):
-    """The credential with which the agent connects from now on. The present one is valid until it has done so."""
+    """The credential with which the agent connects from now on. The present one is valid until it has done so.
+
+    `proxy_secret`: that of its proxy from then on, which it accepts at once beside the present one; empty: it stays.
+    """
 
     since: ClassVar[int] = 5
     type: Literal["credential"] = "credential"
     credential: Annotated[str, Field(min_length=1, max_length=512)]
+    proxy_secret: Annotated[str, Field(max_length=512), Since(5)] = ""
 
 
 class Heartbeat(Wire):

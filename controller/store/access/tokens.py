@@ -23,6 +23,7 @@ from controller.store.core.refusals import (
     TokenRefusedError,
     WorkerNameTakenError,
 )
+from controller.store.workers.credentials import new_proxy_secret
 from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import CREDENTIAL_HEADER, JoinResponse, new_credential
 
@@ -126,7 +127,7 @@ async def _join(database: Database, token: str, name: str, credential: str) -> u
                 worker,
                 name,
                 hash_secret(credential),
-                secrets.token_urlsafe(32),
+                new_proxy_secret(),
                 used,
             )
             message = f"worker {name} joined"

@@ -1,7 +1,9 @@
-"""Events: append-only facts, written in the transaction of what they record."""
+"""Events: append-only facts, written in the transaction of what they record.
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+Those that an agent alone can cause have budgets (`event_budgets.py`).
+"""
+
+from collections.abc import Iterable, Sequence
 
 import orjson
 from sqlalchemy import text
@@ -9,14 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from controller.domain.events import NewEvent
 from controller.store.core.acting import current_actor
+from controller.store.core.event_budgets import BudgetConnection, admit, with_actor, write_late
 
 
-class _Connection(Protocol):
-    async def execute(self, query: str, *args: Any) -> Any:
-        """Runs one statement."""
-
-
-async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> None:
+async def write_events(connection: BudgetConnection, events: Iterable[NewEvent]) -> None:
     """Appends events in order, in one statement. Those without an actor get the present one.
 
     Raises:
@@ -25,8 +23,16 @@ async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> N
     rows = list(events)
     if unnamed := next((event for event in rows if not event.objects), None):
         raise ValueError(f"the event {unnamed.reason!r} names no object")
+    await _append(connection, await admit(connection, with_actor(rows, current_actor().name)))
+
+
+async def write_late_events(connection: BudgetConnection) -> None:
+    """Appends the events that stand for those beyond their budgets, once it is time for them."""
+    await _append(connection, await write_late(connection))
+
+
+async def _append(connection: BudgetConnection, rows: Sequence[NewEvent]) -> None:
     if rows:
-        actor = current_actor()
         await connection.execute(
             """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
                select reason, message, evidence, string_to_array(objects, E'\n'), actor, $6,
@@ -38,8 +44,8 @@ async def write_events(connection: _Connection, events: Iterable[NewEvent]) -> N
             [e.message for e in rows],
             [dict(e.evidence) for e in rows],
             ["\n".join(e.objects) for e in rows],
-            [e.actor or actor.name for e in rows],
-            actor.request_id,
+            [e.actor for e in rows],
+            current_actor().request_id,
         )
 
 

@@ -1,5 +1,9 @@
-"""Credentials of workers that are old enough to be replaced, and the next ones. Both are kept as hashes alone."""
+"""Credentials of workers that are old enough to be replaced, and the next ones. Both are kept as hashes alone.
 
+With a credential the secret of the agent's proxy changes, which is kept as it is: gateways show it.
+"""
+
+import secrets
 from collections.abc import Sequence
 
 from controller.store.core.database import Connection
@@ -10,9 +14,14 @@ _DUE = """
      where id = any($1) and deleted_at is null and credential_since <= clock_timestamp() - $2 * interval '1 second'
      order by credential_since limit $3"""
 _NEXT = """
-    update workers set next_credential_hash = $3
+    update workers set next_credential_hash = $3, next_proxy_secret = $4
      where id = $1 and session = $2 and deleted_at is null
     returning true"""
+
+
+def new_proxy_secret() -> str:
+    """What gateways and controllers show to the proxy of an agent: 256 random bits."""
+    return secrets.token_urlsafe(32)
 
 
 async def read_due(connection: Connection, workers: Sequence[str], older_than_s: float, limit: int) -> list[str]:
@@ -21,6 +30,11 @@ async def read_due(connection: Connection, workers: Sequence[str], older_than_s:
     return [str(row["id"]) for row in rows]
 
 
-async def write_next(connection: Connection, worker: str, session: int, credential_hash: bytes) -> bool:
-    """Stores the next credential of a worker, in place of one that was not used. False: the session is over."""
-    return bool(await connection.fetchval(_NEXT, worker, session, credential_hash))
+async def write_next(
+    connection: Connection, worker: str, session: int, credential_hash: bytes, proxy_secret: str | None
+) -> bool:
+    """Stores the next credential of a worker, in place of one that was not used. False: the session is over.
+
+    `proxy_secret`: the next one of its agent's proxy; None: the present one stays.
+    """
+    return bool(await connection.fetchval(_NEXT, worker, session, credential_hash, proxy_secret))

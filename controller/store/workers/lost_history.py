@@ -9,7 +9,7 @@ from controller.store.core.database import Connection, prepare_connection
 from controller.store.core.events import write_events
 
 _LEDGER: Final = """
-    select l.term, w.session,
+    select l.term, w.session, w.unproven,
            extract(epoch from clock_timestamp() - w.above_at)::float8 as last_s
       from lease l, workers w where l.id = 1 and w.id = $1 and w.deleted_at is null"""
 _MARK: Final = "update workers set above_at = clock_timestamp() where id = $1"
@@ -20,17 +20,23 @@ PROMOTED: Final = "database_promoted"
 
 @dataclass(frozen=True, slots=True)
 class LedgerSeen:
-    """The ledger's numbers for one worker. `last_s`: since it went above what this worker's agent named."""
+    """The ledger's numbers for one worker.
+
+    Attributes:
+        last_s: seconds since it went above what this worker's agent named; None: it never did.
+        unproven: the agent joined under a version without proofs, and has shown none yet.
+    """
 
     term: int
     session: int
     last_s: float | None
+    unproven: bool
 
 
 async def read_seen(connection: Connection, worker_id: str) -> LedgerSeen | None:
     """The ledger's numbers for this worker; None: it is deleted."""
     row = await connection.fetchrow(_LEDGER, worker_id)
-    return None if row is None else LedgerSeen(row["term"], row["session"], row["last_s"])
+    return None if row is None else LedgerSeen(row["term"], row["session"], row["last_s"], row["unproven"])
 
 
 async def mark_above(connection: Connection, worker_id: str) -> None:

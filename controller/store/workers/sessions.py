@@ -1,7 +1,7 @@
 """Workers' sessions: the owner of a credential, and what a hello and an inventory report of the host."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from schemas.worker_labels import with_agent_labels
 
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
 _BY_CREDENTIAL: Final = """
-    select id, name, proxy_secret, deleted_at, session, (select term from lease where id = 1) as term
-      from workers where credential_hash = $1 or next_credential_hash = $1"""
+    select w.id, w.name, w.proxy_secret, w.deleted_at, w.session, l.term, l.receipt_key
+      from workers w join lease l on l.id = 1 where credential_hash = $1 or next_credential_hash = $1"""
 _BEFORE: Final = f"""
     select l.cut_at, l.unsettled, l.receipt_key,
            exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
@@ -37,14 +37,17 @@ _HELLO: Final = """
            proxy_address = case when $10 then proxy_address else $5 end,
            protocol = case when $10 then protocol else $6 end,
            proxy_certificate = case when $10 then proxy_certificate else $11 end,
+           unproven = unproven and not $13,
            reported_at = case when $10 then reported_at else clock_timestamp() end
      where w.id = $1
     returning w.session, clock_timestamp() as at, (select term from lease where id = 1) as term"""
 # Its first connection with the next credential makes that the worker's; the one before is of no use from then on.
 _TAKE_NEXT: Final = """
     update workers
-       set credential_hash = next_credential_hash, next_credential_hash = null, credential_since = clock_timestamp()
+       set credential_hash = next_credential_hash, next_credential_hash = null, credential_since = clock_timestamp(),
+           proxy_secret = coalesce(next_proxy_secret, proxy_secret), next_proxy_secret = null
      where id = $1 and next_credential_hash = $2"""
+_READ_PROXYS: Final = "select proxy_secret from workers where id = $1"
 _CONNECTED: Final = """
     insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
         on conflict (worker_id) do update
@@ -72,6 +75,7 @@ class Identity:
     credential_hash: bytes = b""  # of the credential that was given
     session: int = 0  # of its newest hello
     term: int = 0  # of the lease
+    proof_key: bytes = field(default=b"", repr=False)  # of the ledger, with which it proves what agents were told
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class NewSession:
 
     Attributes:
         at: the database's time of the hello.
+        proxy_secret: with which the agent's proxy is asked from now on.
         held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
             nothing that this one reports is believed, and it is sent no command.
         quarantine: of the worker, `newly` by this hello; None: there is none.
@@ -94,6 +99,7 @@ class NewSession:
     at: datetime
     rebooted: bool
     term_ahead: bool  # the agent has now seen a later term than the leader's
+    proxy_secret: str
     held: bool = False
     quarantine: Quarantine | None = None
     newly: bool = False
@@ -109,8 +115,9 @@ async def find_by_credential(connection: Connection, credential_hash: bytes) -> 
         return None
     deleted = row["deleted_at"] is not None
     return Identity(
-        str(row["id"]), row["name"], row["proxy_secret"], deleted, credential_hash, row["session"], row["term"]
-    )
+        str(row["id"]), row["name"], row["proxy_secret"], deleted, credential_hash, row["session"], row["term"],
+        row["proof_key"],
+    )  # fmt: skip
 
 
 async def begin_session(
@@ -123,6 +130,7 @@ async def begin_session(
     place: str,
     judge: Callable[[Sequence[HelloSeen]], Quarantine | None],
     credential_hash: bytes = b"",
+    proven: bool = False,
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
 
@@ -137,6 +145,7 @@ async def begin_session(
         place: where an operator finds the agent.
         judge: decides on a quarantine.
         credential_hash: of the credential that the agent gave.
+        proven: the agent has shown a proof of what it was told: from now on it is believed nothing without one.
 
     Raises:
         WorkerGoneError: the worker is deleted.
@@ -154,7 +163,7 @@ async def begin_session(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
         [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
         quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
-        hello.highest_session,
+        hello.highest_session, proven,
     )  # fmt: skip
     if not held:
         await connection.execute(_TAKE_NEXT, worker_id, credential_hash)
@@ -165,6 +174,7 @@ async def begin_session(
         row["at"],
         rebooted=not held and before["boot_id"] not in ("", hello.boot_id),
         term_ahead=not held and hello.highest_term > max(row["term"], before["highest_term"]),
+        proxy_secret=await connection.fetchval(_READ_PROXYS, worker_id),
         held=held,
         quarantine=quarantine,
         newly=quarantine is not None and not before["quarantined"],

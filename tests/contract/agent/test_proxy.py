@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from schemas.wire import PROXY_REFUSAL_HEADER, ModelFetch
+from schemas.wire import PROXY_REFUSAL_HEADER, ModelFetch, NewCredential
 from support.processes.agents import GPU0, AgentUnderTest
 from support.standins.controller import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
 
@@ -227,3 +227,23 @@ async def _log(base: str, client: aiohttp.ClientSession, instance: str = "i-1", 
     async with client.get(f"{base}/logs/{instance}", params=params, headers=AUTH) as answer:
         assert answer.status == 200
         return await answer.text()
+
+
+async def test_its_secret_changes_under_a_stream_and_the_one_before_is_valid_for_a_while(
+    controller: ControllerDouble, base: str, client: aiohttp.ClientSession
+) -> None:
+    async def status(secret: str) -> int:
+        async with client.get(f"{base}/engines/i-1/x", headers={"Authorization": f"Bearer {secret}"}) as answer:
+            return answer.status
+
+    controller.credentials.add("next")
+    async with client.get(f"{base}/engines/i-1/endless", headers=AUTH) as stream:
+        assert await stream.content.readexactly(4) == b"tick"
+        assert await status("new") == 401
+        hellos = len(controller.hellos)
+        assert controller.hellos[-1].takes_proxy_secrets
+        controller.proxy_secret = "new"
+        await controller.send(NewCredential(credential="next", proxy_secret="new"))
+        await controller.connected(hellos + 1)
+        assert [await status(one) for one in ("new", SECRET, "other")] == [200, 200, 401]
+        assert await stream.content.readexactly(4) == b"tick"

@@ -103,6 +103,36 @@ async def test_a_hello_that_fails_leaves_both(hub: HubUnderTest, monkeypatch: py
     assert await is_valid(hub, given)
 
 
+async def test_the_proxys_secret_changes_with_it(hub: HubUnderTest) -> None:
+    """Gateways read the present one until the agent has shown that it keeps the next."""
+    await hub.add_worker()
+    connection = await connect(hub, "secret-gpu-1", takes_proxy_secrets=True)
+    await aged(hub)
+    await rotation(hub).look()
+    message = await connection.next()
+    assert isinstance(message, NewCredential)
+    secrets = "select proxy_secret, next_proxy_secret from workers"
+    assert tuple(await hub.one(secrets)) == ("proxy", message.proxy_secret)
+    again = await connect(hub, "secret-gpu-1", takes_proxy_secrets=True)
+    assert again.welcome is not None
+    assert again.welcome.proxy_secret == "proxy", "it did not use the next credential"
+    used = await connect(hub, message.credential, takes_proxy_secrets=True)
+    assert used.welcome is not None
+    assert used.welcome.proxy_secret == message.proxy_secret
+    assert len(message.proxy_secret) >= 32
+    assert tuple(await hub.one(secrets)) == (message.proxy_secret, None)
+
+
+async def test_an_agent_that_cannot_keep_a_next_one_keeps_its_proxys_secret(hub: HubUnderTest) -> None:
+    await hub.add_worker()
+    connection = await connect(hub, "secret-gpu-1")
+    await aged(hub)
+    given = await handed_over(hub, connection)
+    again = await connect(hub, given)
+    assert again.welcome is not None
+    assert again.welcome.proxy_secret == "proxy"
+
+
 async def test_older_agents_keep_theirs(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await connect(hub, "secret-gpu-1", protocol=NewCredential.since - 1)

@@ -1,9 +1,12 @@
 """A ledger that lost commits: agents name terms and sessions that it does not hold."""
 
+from typing import Any
+
 import pytest
 
-from controller.decide.lost_history import MAX_LEAP
+from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
 from controller.hub.lost_history import CUT
+from schemas.wire import Told
 from support.database.ledger import add_deployment, add_instance
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import hello, process
@@ -15,11 +18,23 @@ async def lead(hub: HubUnderTest, term: int) -> None:
     await hub.execute("update lease set term = $1, holder = 'one', renewed_at = clock_timestamp()", term)
 
 
-async def test_the_lease_goes_above_the_term_that_an_agent_names(hub: HubUnderTest) -> None:
+async def told(hub: HubUnderTest, name: str, term: int, session: int) -> dict[str, Any]:
+    """What an agent says that was told this."""
+    worker, key = await hub.one("select w.id, l.proof_key from workers w, lease l where w.name = $1", name)
+    proof = proof_of(key, str(worker), Seen(term, session))
+    return {"highest_term": term, "highest_session": session, "told": Told(term=term, session=session, proof=proof)}
+
+
+async def joined_before_proofs(hub: HubUnderTest, name: str = "gpu-1") -> None:
+    await hub.add_worker(name)
+    await hub.execute("update workers set unproven = true where name = $1", name)
+
+
+async def test_the_lease_goes_above_the_term_that_an_agent_was_told(hub: HubUnderTest) -> None:
     """One hello is enough: its welcome names a term that the agent obeys, and the lease is free for the next one."""
     await hub.add_worker()
     await lead(hub, 3)
-    connection = await hub.connect(first=hello(highest_term=9, highest_session=4))
+    connection = await hub.connect(first=hello(**await told(hub, "gpu-1", 9, 4)))
     assert connection.welcome is not None
     assert (connection.welcome.term, connection.welcome.session) == (10, 5)
     assert tuple(await hub.one(LEASE)) == (10, True, True)
@@ -29,9 +44,61 @@ async def test_the_lease_goes_above_the_term_that_an_agent_names(hub: HubUnderTe
 async def test_a_session_that_the_ledger_lost_is_passed_too(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await lead(hub, 3)
-    connection = await hub.connect(first=hello(highest_term=3, highest_session=7))
+    connection = await hub.connect(first=hello(**await told(hub, "gpu-1", 3, 7)))
     assert connection.welcome is not None
     assert (connection.welcome.term, connection.welcome.session) == (4, 8)
+
+
+async def test_a_welcome_proves_what_it_tells_and_so_does_the_one_before_a_later_terms_command(
+    hub: HubUnderTest,
+) -> None:
+    worker = await hub.add_worker()
+    await lead(hub, 3)
+    connection = await hub.connect(first=hello(protocol=5))
+    await hub.execute("update lease set term = 6")
+    await add_instance(hub.database, await add_deployment(hub.database, "d"), "i", phase="starting", epoch=1)
+    await hub.order(worker, "i", "stop")
+    assert (await connection.command()).term == 6
+    last = connection.welcome
+    assert last is not None
+    assert (last.term, last.session) == (6, 1)
+    await hub.execute("update lease set term = 2")
+    await hub.execute("update workers set session = 0")
+    shown = Told(term=last.term, session=last.session, proof=last.proof)
+    await hub.connect(first=hello(highest_term=6, highest_session=1, told=shown))
+    assert await hub.value("select term from lease") == 7
+
+
+@pytest.mark.parametrize("forged", ["none", "another worker's", "of lower numbers", "not a proof"])
+async def test_what_an_agent_cannot_prove_changes_no_leader(hub: HubUnderTest, forged: str) -> None:
+    await hub.add_worker("gpu-1")
+    await hub.add_worker("gpu-2")
+    await lead(hub, 3)
+    said = await told(hub, "gpu-2" if forged == "another worker's" else "gpu-1", 9, 4)
+    shown = said["told"]
+    match forged:
+        case "none":
+            said["told"] = None
+        case "of lower numbers":
+            said["told"] = (await told(hub, "gpu-1", 2, 1))["told"].model_copy(update={"term": 9})
+        case "not a proof":
+            said["told"] = shown.model_copy(update={"proof": "\u00e9" * 64})
+    await hub.connect(first=hello(**said))
+    assert tuple(await hub.one(LEASE)) == (3, False, False)
+    assert await hub.value("select array_agg(reason) from events") == ["term_ahead"]
+
+
+async def test_the_first_proof_ends_the_time_in_which_an_older_agent_is_believed_without(hub: HubUnderTest) -> None:
+    await joined_before_proofs(hub)
+    await lead(hub, 3)
+    connection = await hub.connect()
+    assert connection.welcome is not None
+    assert await hub.value("select unproven from workers")
+    shown = Told(term=3, session=1, proof=connection.welcome.proof)
+    await hub.connect(first=hello(highest_term=3, highest_session=1, told=shown))
+    assert not await hub.value("select unproven from workers")
+    await hub.connect(first=hello(highest_term=9, highest_session=2))
+    assert await hub.value("select term from lease") == 3
 
 
 async def test_an_agent_of_this_history_changes_nothing(hub: HubUnderTest) -> None:
@@ -49,7 +116,7 @@ async def test_all_other_agents_tell_anew_what_they_hold(hub: HubUnderTest) -> N
     await hub.add_worker("gpu-2")
     await lead(hub, 3)
     other = await hub.connect("gpu-2")
-    first = await hub.connect("gpu-1", hello(highest_term=9))
+    first = await hub.connect("gpu-1", hello(**await told(hub, "gpu-1", 9, 0)))
     hub.hub.wake("cut", None)
     said = await other.end()
     assert said is not None
@@ -64,14 +131,14 @@ async def test_all_other_agents_tell_anew_what_they_hold(hub: HubUnderTest) -> N
 
 @pytest.mark.parametrize("named", [{"highest_term": 4 + MAX_LEAP}, {"highest_session": 2 + MAX_LEAP}])
 async def test_what_no_history_can_have_is_not_believed(hub: HubUnderTest, named: dict[str, int]) -> None:
-    await hub.add_worker()
+    await joined_before_proofs(hub)
     await lead(hub, 3)
     await hub.connect(first=hello(**named))  # type: ignore[arg-type]  # these are numbers
     assert tuple(await hub.one(LEASE)) == (3, False, False)
 
 
-async def test_one_agent_does_not_end_term_after_term(hub: HubUnderTest) -> None:
-    await hub.add_worker()
+async def test_one_older_agent_does_not_end_term_after_term(hub: HubUnderTest) -> None:
+    await joined_before_proofs(hub)
     await lead(hub, 3)
     first = await hub.connect(first=hello(highest_term=9))
     await first.drop()

@@ -61,6 +61,7 @@ class ControllerDouble:
         self.reject: Rejected | None = None
         self.rejections = 0
         self.protocols = SPOKEN.names()
+        self.proxy_secret = SECRET
         self.refusal: Rejected | None = None
         self.headers: dict[str, str] = {}
         self.tls: ssl.SSLContext | None = None
@@ -212,7 +213,7 @@ class ControllerDouble:
             term=self.term,
             heartbeat_s=self.heartbeat_s,
             sample_s=self.sample_s,
-            proxy_secret=SECRET,
+            proxy_secret=self.proxy_secret,
         )
         await ws.send_str(welcome.model_dump_json())
         self.hellos.append(hello)
