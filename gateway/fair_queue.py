@@ -5,7 +5,7 @@ The key with the fewest requests in flight comes first; among those of one share
 
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -70,6 +70,17 @@ class FairQueue(Generic[T]):
         if not of_key:
             del self._by_key[key]
         return True
+
+    def to_yield(self, request: T, key: str, has_place: Callable[[T], bool]) -> T | None:
+        """The request that gives up its place in a full queue for this one, of this key; None: none has to.
+
+        It is the newest one of the key with the most, where that has more than this key with this request.
+        """
+        most = max(self._by_key.values(), key=len, default=None)
+        own = len(self._by_key.get(key, ())) + (request not in self._keys)
+        if most is None or len(most) <= own:
+            return None
+        return next((one for one in reversed(most) if has_place(one)), None)
 
     def first(self, in_flight: Mapping[str, int], full: Collection[str] = ()) -> Waiting[T] | None:
         """The request that gets the next replica.

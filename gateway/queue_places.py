@@ -110,6 +110,11 @@ class QueuePlaces(Generic[T]):
         self._lacking()
         return True
 
+    def has(self, uid: str, request: T) -> bool:
+        """Whether a request has a place."""
+        places = self._of.get(uid)
+        return places is not None and request in places.placed
+
     def leave(self, uid: str, request: T) -> None:
         """A request waits no longer."""
         places = self._of.get(uid)

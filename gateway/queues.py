@@ -119,7 +119,10 @@ class Queues:
         if known is None:
             return unserved(model, self._table, tried)
         uid = self._uids.get(model, known.uid)
-        if not self._places.join(uid, request, known.limits.queue.length):
+        length = known.limits.queue.length
+        if not self._places.join(uid, request, length) and not (
+            self._yielded(model, uid, request) and self._places.join(uid, request, length)
+        ):
             return self._full(model, uid)
         self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived, lane)
         self._uids[model] = uid
@@ -186,8 +189,21 @@ class Queues:
     def refuse(self, uid: str, request: Queued) -> None:
         """Ends a request that waited for a place: the queue is full over all gateways."""
         model = next((name for name, one in self._uids.items() if one == uid), None)
-        if model is not None and self.waits(request, model):
+        if model is None or not self.waits(request, model) or self._places.has(uid, request):
+            return
+        if not (self._yielded(model, uid, request) and self._places.has(uid, request)):
             request.fail(self._full(model, uid))
+
+    def _yielded(self, model: str, uid: str, request: Queued) -> bool:
+        """Whether a place became free in a full queue, so that no key fills it alone: the newest of most ends."""
+        queue = self._queues.get(model)
+        found = None
+        if queue is not None:
+            found = queue.to_yield(request, request.key, lambda one: self._places.has(uid, one))
+        if found is None:
+            return False
+        found.fail(self._full(model, uid))
+        return True
 
     def _prolong(self, known: Model, request: Queued) -> None:
         """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""

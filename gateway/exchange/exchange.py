@@ -10,7 +10,7 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
-from gateway.exchange.heads import address_of, forwarded
+from gateway.exchange.heads import address_of, forwarded, id_for_engine
 from gateway.exchange.holding import Models
 from gateway.exchange.states import ADMITTED, CONNECTING, LONG_READ_LIMIT_S, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
@@ -172,7 +172,8 @@ class Exchange(Waiting):
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True
         readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
-        head = forwarded(self._head, endpoint, self.request_id, sum(map(len, body)), readable=readable)
+        engines_id = id_for_engine(self._head, self.request_id)
+        head = forwarded(self._head, endpoint, engines_id, sum(map(len, body)), readable=readable)
         upstream.ask(head, body, self)
 
     def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:

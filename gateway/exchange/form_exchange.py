@@ -10,7 +10,7 @@ from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.exchange import Exchange
-from gateway.exchange.heads import forwarded
+from gateway.exchange.heads import forwarded, id_for_engine
 from gateway.exchange.receiving import MAX_BODY_BYTES
 from gateway.exchange.states import OVER, UPLOAD_LIMIT_S, State
 from gateway.form_reader import FormReader
@@ -122,7 +122,8 @@ class FormExchange(Exchange):
         length = self._head.length
         if length is not None:
             length += len(self._name_for(endpoint)) - (asked.span[1] - asked.span[0])
-        head = forwarded(self._head, endpoint, self.request_id, length, readable=False, expect=True)
+        engines_id = id_for_engine(self._head, self.request_id)
+        head = forwarded(self._head, endpoint, engines_id, length, readable=False, expect=True)
         upstream.begin(head, self, chunked=length is None, continued=self._continue)
 
     def _name_for(self, endpoint: Endpoint) -> bytes:

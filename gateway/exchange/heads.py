@@ -1,6 +1,7 @@
 """The heads that pass through the gateway: what goes on to an agent, what comes back, what the agent says. Pure."""
 
 from functools import lru_cache
+from random import getrandbits
 from typing import Final, NamedTuple
 
 from controller.live.endpoints import Endpoint
@@ -29,6 +30,7 @@ _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _PATH: Final = object()
+_ID: Final = b"x-request-id"
 _SAID: Final = object()  # key of what is worked out once for heads that are alike
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
@@ -41,7 +43,7 @@ def forwarded(
     Args:
         head: of the client's request.
         endpoint: the replica.
-        request_id: of the request.
+        request_id: of the request, as its engine gets it.
         length: of the body, in bytes; None: it is sent in chunks.
         readable: the answer must come without an encoding, since the gateway changes it or has begun it.
         expect: the body follows once the agent asks for it.
@@ -52,6 +54,14 @@ def forwarded(
     framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
     names = (head.method, replica.path, head.target)
     return _HEAD % (*names, lines, replica.lines, expected, request_id.encode(), framing)
+
+
+def id_for_engine(head: RequestHead, request_id: str) -> str:
+    """A request's id as its engine gets it: one that its client chose comes with chance behind it.
+
+    Engines take this id for their own, and some of them fail as a whole where two requests have the same.
+    """
+    return f"{request_id}-{getrandbits(64):016x}" if _ID in head.named else request_id
 
 
 def path_of(head: RequestHead) -> str:

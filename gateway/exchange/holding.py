@@ -14,7 +14,7 @@ from controller.live.key_ring import KeyRing
 from gateway.errors import NO_RETRY, GatewayError, response, unavailable
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import path_of
-from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, UPLOAD_LIMIT_S, State
+from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, SENT, UPLOAD_LIMIT_S, State
 from gateway.live_routes import LiveRoutes
 from gateway.long_request import LongRequests
 from gateway.meter import Meter
@@ -230,10 +230,11 @@ class Holding(ABC):
 
     def _over(self, state: State) -> None:
         broken = self._state is ANSWERING and state is CUT and not self._client_gone
+        left = self._state is SENT and self._client_gone
         self._enter(state)
         passage, self._passage = self._passage, None
         if passage is not None:
-            passage.over(broken=broken or self._failed)
+            passage.over(broken=broken or self._failed, left=left)
         self._measure(passage, broken=broken)
         self._pieces.clear()
         if self._hold is not None:

@@ -34,6 +34,11 @@ class Tokens(NamedTuple):
     estimated: bool = False
 
 
+def estimated_prompt(request_bytes: int) -> Tokens:
+    """What a request used of which nothing but its size is known."""
+    return Tokens(max(1, request_bytes // _BYTES_PER_TOKEN), estimated=True)
+
+
 class AnswerUsage:
     """Reads one answer.
 
@@ -100,9 +105,8 @@ class AnswerUsage:
         counted = self._events and not self._blind
         made = self._pieces_of_an_answer() if counted else self._size // _BYTES_PER_TOKEN
         made = made if self._has_completion else 0
-        guess = max(1, self._request_bytes // _BYTES_PER_TOKEN)
         return Tokens(
-            guess if prompt is None else prompt,
+            estimated_prompt(self._request_bytes).prompt if prompt is None else prompt,
             self._told.get("cached", 0),
             made if not completion else max(made, completion),
             estimated=True,

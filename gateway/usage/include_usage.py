@@ -17,6 +17,7 @@ _MOST_KEYS: Final = 64  # of this name, at any depth
 _MOST_OPTIONS: Final = 4096
 _CHANGED_TO: Final = token_hex(16)
 _CHANGED: Final = orjson.dumps(_CHANGED_TO)
+_TRUE: Final = frozenset({"true", "1", "1.0", "t", "on", "y", "yes"})
 _MARK: Final = b'"usage"'
 _BLANK: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -28,10 +29,15 @@ def asks_for_usage(path: str, content: Mapping[str, Any]) -> bool:
 
 def lacks_usage(content: Mapping[str, Any]) -> bool:
     """Whether a request for a stream asks for no token counts, and can be made to. `content`: of its body."""
-    if content.get("stream") is not True:
+    if not _is_true(content.get("stream")):
         return False
     options = content.get("stream_options")
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
+
+
+def _is_true(value: Any) -> bool:
+    """Whether engines take a value for true: their parsers do so for some words and numbers, too."""
+    return value is True or (isinstance(value, str | int | float) and str(value).lower() in _TRUE)
 
 
 def with_usage_asked(pieces: tuple[bytes, ...], asked: Asked) -> tuple[bytes, ...] | None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from controller.live.key_use import Counts
 from gateway.limits.limits import Ticket
-from gateway.usage.answer_usage import AnswerUsage, Tokens
+from gateway.usage.answer_usage import AnswerUsage, Tokens, estimated_prompt
 
 _WITH_COMPLETION: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"},
@@ -82,12 +82,17 @@ class Passage:
         """What its key has left, for the headers of the answer."""
         return {} if self._ticket is None else self._ticket.headers(self._now(), fraction)
 
-    def over(self, *, broken: bool = False) -> None:
-        """It has ended. `broken`: not as an answer should."""
+    def over(self, *, broken: bool = False, left: bool = False) -> None:
+        """It has ended.
+
+        Args:
+            broken: not as an answer should.
+            left: its client left while an engine had it: the engine has read the prompt for it.
+        """
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
-        tokens = self._tokens()
+        tokens = estimated_prompt(self._size) if left and self._answer is None else self._tokens()
         ticket.charge(tokens.prompt + tokens.completion)
         ticket.end()
         failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)

@@ -145,6 +145,10 @@ def test_an_error_event_is_seen() -> None:
         ("/v1/chat/completions", {"stream": True, "stream_options": {"include_usage": True}}, False),
         ("/v1/chat/completions", {"stream": True, "stream_options": 7}, False),
         ("/v1/chat/completions", {"stream": False}, False),
+        *(
+            ("/v1/chat/completions", {"stream": one}, True) for one in ("true", "Yes", "1", 1, 1.0)
+        ),  # as engines read it
+        *(("/v1/chat/completions", {"stream": one}, False) for one in ("false", "2", 0, 2, None, [], {})),
         ("/v1/chat/completions", {}, False),
         ("/v1/responses", {"stream": True}, False),
         ("/v1/messages", {"stream": True}, False),

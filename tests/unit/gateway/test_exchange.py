@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from controller.live.key_use import Counts
 from gateway.exchange.states import State
-from support.standins.exchange_world import END, World, play, settle
+from support.standins.exchange_world import BODY, END, World, play, settle
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,13 @@ async def test_long_random_orders() -> None:
 
 
 Step = tuple[str, ...]
+
+
+async def play_in(world: World, *order: str) -> None:
+    """Plays these events in a world that goes on."""
+    for name in order:
+        world.events()[name]()
+        await settle()
 
 
 @pytest.mark.parametrize(
@@ -83,3 +91,36 @@ async def test_a_client_that_reads_nothing_does_not_make_its_engine_silent() -> 
     assert world.exchanges[0].deadline < math.inf
     assert world.engine.reading
     world.transport.lose()
+
+
+async def test_no_engine_gets_an_id_twice_whatever_its_clients_choose() -> None:
+    """Some engines fail as a whole where two requests have the same id."""
+    sent = []
+    for given in (b"", b"x-request-id: mine\r\n", b"x-request-id: mine\r\n"):
+        world = World()
+        world.request_head = world.request_head.replace(b"Content-Length", given + b"Content-Length")
+        await play_in(world, "request")
+        assert world.engine is not None
+        sent.append(next(line for line in world.engine.written.split(b"\r\n") if line.startswith(b"x-request-id: ")))
+        world.transport.lose()
+    assert sent[0] == b"x-request-id: id"
+    assert len({*sent}) == len(sent)
+    assert all(one.startswith(b"x-request-id: id-") for one in sent[1:])
+
+
+@pytest.mark.parametrize(
+    ("order", "prompt"),
+    [
+        (("request", "client lost"), len(BODY) // 4),
+        (("request", "ok", "client lost"), len(BODY) // 4),
+        (("request", "engine lost"), 0),
+        (("head", "client lost"), 0),
+    ],
+)
+async def test_a_client_that_leaves_before_its_answer_has_used_its_prompt(order: Step, prompt: int) -> None:
+    world = World()
+    used: list[Counts] = []
+    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    await play_in(world, *order)
+    world.transport.lose()
+    assert [counts.prompt_tokens for counts in used] == [prompt]

@@ -205,3 +205,38 @@ def test_all_counts_are_zero_in_the_end(world: World) -> None:
     assert set(world.states().values()) == {"done", "left"}
     load = world.demand.report(world.now + 1)["uid-m"]
     assert (load.in_flight, load.waiting, load.arrived) == (0, 0, 9)
+
+
+def test_a_key_that_fills_a_queue_gives_places_up_to_others(world: World) -> None:
+    world.route(model("m", serving={"queue": {"length": 6}}), [endpoint("a", most=1)])
+    world.come("running", "greedy")
+    for n in range(6):
+        world.come(f"g{n}", "greedy")
+    assert world.come("g6", "greedy").state == "queue_full"
+    for n in range(3):
+        assert world.come(f"o{n}", f"other-{n}").state == "waits"
+    states = world.states()
+    assert [states[f"g{n}"] for n in range(6)] == ["waits"] * 3 + ["queue_full"] * 3, "its newest ones end"
+    assert [world.come(f"p{n}", "other-0").state for n in range(2)] == ["waits", "queue_full"]
+    assert sum(state == "waits" for state in world.states().values()) == 6
+
+
+def test_a_place_is_given_up_too_where_the_queue_is_full_over_all_gateways(world: World) -> None:
+    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: None)
+    world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
+    world.route(model("m", serving={"queue": {"length": 4}}), [endpoint("a", most=1)])
+    world.come("running", "greedy")
+
+    def decide() -> None:
+        world.now += 1.0
+        grants = [lease_places(ask, {"q": Holder(held=2, need=2)}) for ask in places.asks()]
+        for uid, request in places.granted(grants, world.now):
+            world.queues.refuse(uid, request)
+
+    greedy = [world.come(f"g{n}", "greedy") for n in range(2)]
+    decide()
+    assert [one.state for one in greedy] == ["waits", "waits"]
+    other = world.come("other", "other")
+    decide()
+    assert [one.state for one in (*greedy, other)] == ["waits", "queue_full", "waits"]
+    assert places.has(world.queues._uids["m"], other)
