@@ -18,8 +18,8 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "silent": ReasonText("The worker is connected but sends no heartbeats.", "Check the load of the host."),
     "confirmed_dead": ReasonText("An operator declared the worker dead.", _NONE),
     "term_ahead": ReasonText(
-        "The agent names a later leader than there can have been, or has done so again within 10 minutes.",
-        "Wait for 10 minutes, or delete the worker and let it join again with an empty data folder.",
+        "The agent names a later leader than it can prove that it was told of.",
+        "Delete the worker and let it join again with an empty data folder.",
     ),
     "history_lost": ReasonText(
         "The database lost commits that an agent has seen, after a restore or a failover. The leader goes above them.",
