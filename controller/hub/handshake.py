@@ -208,7 +208,8 @@ def _hello_events(identity: Identity, hello: Hello, new: NewSession) -> Iterable
         yield NewEvent(
             "term_ahead",
             f"the agent of {identity.name} says that it has seen term {hello.highest_term}, but the leader's term is "
-            f"{new.term}, and it does not prove that. Delete the worker and let it join again with an empty data folder",
+            f"{new.term}, and it does not prove that. Delete the worker and let it join again with an empty data "
+            "folder",
             objects,
             {"agent": hello.highest_term, "leader": new.term},
         )
