@@ -26,7 +26,7 @@ class Seen:
 
 def proof_of(key: bytes, worker: str, seen: Seen) -> str:
     """The proof that the agent of this worker was told these numbers, in hexadecimal digits."""
-    return hmac.new(key, f"{worker} {seen.term} {seen.session}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, f"told {worker} {seen.term} {seen.session}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:

@@ -116,7 +116,7 @@ async def find_by_credential(connection: Connection, credential_hash: bytes) -> 
     deleted = row["deleted_at"] is not None
     return Identity(
         str(row["id"]), row["name"], row["proxy_secret"], deleted, credential_hash, row["session"], row["term"],
-        row["proof_key"],
+        row["receipt_key"],
     )  # fmt: skip
 
 

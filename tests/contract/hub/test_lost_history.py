@@ -20,7 +20,7 @@ async def lead(hub: HubUnderTest, term: int) -> None:
 
 async def told(hub: HubUnderTest, name: str, term: int, session: int) -> dict[str, Any]:
     """What an agent says that was told this."""
-    worker, key = await hub.one("select w.id, l.proof_key from workers w, lease l where w.name = $1", name)
+    worker, key = await hub.one("select w.id, l.receipt_key from workers w, lease l where w.name = $1", name)
     proof = proof_of(key, str(worker), Seen(term, session))
     return {"highest_term": term, "highest_session": session, "told": Told(term=term, session=session, proof=proof)}
 

@@ -3,7 +3,7 @@
 from controller.store.migrations.sql import run_sql
 
 revision = "0036"
-down_revision = "0033"
+down_revision = "0034"
 
 
 def upgrade() -> None:

@@ -10,13 +10,10 @@ create unlogged table event_budgets (                                  -- (hub, 
     primary key (object, reason)
 )
 --;;
--- What an agent was told of terms and sessions is proven with this key, which a backup keeps: so after a loss of commits
--- an agent can name what it has seen, and nothing else. A random UUID has 122 random bits.
-alter table lease add column proof_key bytea not null                  -- (migrations) once
-    default sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'))
---;;
--- Agents of before this version have no proof. Their word counts until they have been given one.
-alter table workers add column unproven boolean not null default false -- (hub) false at the first welcome with a proof
+-- What an agent was told of terms and sessions is proven with the key of receipts, so after a loss of commits it can
+-- name what it has seen, and nothing else. Agents of before this version have no proof: their word counts until they
+-- have shown one.
+alter table workers add column unproven boolean not null default false -- (hub) false at the first proof
 --;;
 update workers set unproven = true
 --;;
