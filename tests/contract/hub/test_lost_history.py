@@ -55,7 +55,9 @@ async def test_a_welcome_proves_what_it_tells_and_so_does_the_one_before_a_later
     worker = await hub.add_worker()
     await lead(hub, 3)
     connection = await hub.connect(first=hello(protocol=5))
-    await hub.execute("update lease set term = 6")
+    async with hub.database.transaction() as takeover:
+        await takeover.execute("select 1 from lease for update")  # waits for a dispatch that is under way
+        await takeover.execute("update lease set term = 6")
     await add_instance(hub.database, await add_deployment(hub.database, "d"), "i", phase="starting", epoch=1)
     await hub.order(worker, "i", "stop")
     assert (await connection.command()).term == 6
