@@ -27,7 +27,7 @@ _PIECE: Final = 2**20  # bytes that are looked through at once for many values
 _SLOTS_BITS: Final = 20
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _DOWN: Final = np.uint64(64 - _SLOTS_BITS)
-_LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*")
+_LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*|[A-Za-z]+")
 # What users write, in specs and in their differences.
 _WRITTEN: Final = frozenset({"env", "args", "command", "labels", "url", "old", "new", "old_spec", "new_spec"})
 _NAMES_A_SECRET: Final = "secret"  # noqa: S105 - the key of a reference

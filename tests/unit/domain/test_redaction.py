@@ -55,7 +55,7 @@ def test_events_of_a_stream_keep_their_form(others: int) -> None:
 
 
 def test_a_weak_value_stays_where_it_is_a_name() -> None:
-    redaction = Redaction({"weak": "simulated", "org": "acme/model-1"})
+    redaction = Redaction({"weak": "simulated", "org": "acme/model-1", "kind": "Deployment"})
     told = {
         "kind": "Deployment", "name": "simulated", "simulated": 1, "model": "acme/model-1",
         "env": {"A": "simulated", "B": {"secret": "simulated"}}, "message": "engine simulated has failed",
