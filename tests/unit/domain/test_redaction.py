@@ -158,7 +158,8 @@ def test_few_and_many_values_are_found_alike(*, values: list[str], around: list[
     few, much = Redaction(named), Redaction({**many(100), **named})
     assert few.shown(body) == much.shown(body)
     if held:
-        assert values[-1].strip() not in "\n".join(few.value(texts, written=True))
+        shown = "\n".join(few.value(texts, written=True))
+        assert values[-1].strip() not in shown.replace(MARK, "\n"), "the mark itself may hold it"
 
 
 def test_a_value_over_the_border_of_two_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
