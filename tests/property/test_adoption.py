@@ -124,7 +124,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def is_idle(world: World, one: InstanceFacts, facts: DeploymentFacts) -> bool:
-    """Nothing of it runs, for certain, and it is no task."""
+    """Nothing of it runs, for certain, and it is not a task."""
     if one.phase in (P.PENDING, P.ANALYZING):
         return True
     if one.phase not in (P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE):

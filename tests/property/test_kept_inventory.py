@@ -169,7 +169,7 @@ async def one_example(db: Database, history: list[Step]) -> None:
 
 
 async def test_nothing_is_kept_from_before_a_failover(migrated: Database) -> None:
-    """A row that goes back to what it was is no change that a transaction wrote."""
+    """A row that goes back to what it was counts as unchanged: no transaction wrote it."""
     await add_host(migrated, "w0", gpus=1)
     kept = KeptInventory(migrated)
     async with kept.moment() as moment:
