@@ -3,24 +3,23 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
 import orjson
 
 from agent.journal import Journal
+from agent.plain_log import PlainLog
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders, LogFile
 from agent.proxy_answers import error_body
-from agent.redaction import RedactedStream, Redactor
+from agent.redaction import Redactor
 from agent.timed_log import LINES_MAX, TimedLog
 from http1.streamed_answer import StreamedAnswer
 from schemas.wire import TIMED_LOG
 
 TAIL_DEFAULT: Final = 200
 TAIL_MAX: Final = 10_000
-_TAIL_MAX_BYTES: Final = 4 * 2**20
 _CHUNK_BYTES: Final = 65_536
 _POLL_S: Final = 0.2
 _MOST_FIELDS: Final = 20
@@ -58,13 +57,14 @@ class LogReader:
                 tail = TAIL_DEFAULT if since_ms is None else LINES_MAX
             await self._answer_timed(response, key, since_ms, tail, redactor, follow=_flag(asked, "follow"))
             return
-        text, offset = await asyncio.to_thread(read_tail, chosen.path, tail or 0)
+        index = await asyncio.to_thread(self._folders.index, key)
+        reader = PlainLog(chosen.path, index, redactor)
+        text = await asyncio.to_thread(reader.tail, tail or 0)
         response.start(200, [(b"content-type", b"text/plain; charset=utf-8")])
-        stream = RedactedStream(redactor)
-        await _write(response, stream.feed(text))
+        await _write(response, text)
         if _flag(asked, "follow"):
-            await self._follow(response, key, chosen.path, offset, stream)
-        await _write(response, stream.end())
+            await self._follow(response, key, reader)
+        await _write(response, reader.rest())
 
     def _choose(self, instance: str, *, previous: bool, rank: int | None, epoch: int | None = None) -> LogFile | None:
         if instance in ("", ".", "..") or "/" in instance or "\x00" in instance:
@@ -127,56 +127,14 @@ class LogReader:
         }
         return b"E%b\n" % orjson.dumps(told)
 
-    async def _follow(
-        self, response: StreamedAnswer, key: ProcessKey, path: Path, offset: int, stream: RedactedStream
-    ) -> None:
+    async def _follow(self, response: StreamedAnswer, key: ProcessKey, reader: PlainLog) -> None:
         while True:
-            record = self._journal.processes.get(key)
-            ended = record is None or not record.alive  # checked before the read, which then includes the last output
-            while True:
-                text, offset = await asyncio.to_thread(read_from, path, offset)
-                if not text:
-                    break
-                await _write(response, stream.feed(text))
+            ended = self._ended(key)  # checked before the read, which then includes the last output
+            while (text := await asyncio.to_thread(reader.read)) is not None:
+                await _write(response, text)
             if ended:
                 return
             await asyncio.sleep(_POLL_S)
-
-
-def read_tail(path: Path, lines: int) -> tuple[bytes, int]:
-    """The last lines, of the rotated log too, and the offset from which to read on. Blocks."""
-    text, offset = _read_end(path)
-    if text.count(b"\n") < lines:
-        rotated, _ = _read_end(path.with_suffix(".log.1"))
-        text = rotated + text
-    kept = text.splitlines(keepends=True)
-    return b"".join(kept[-lines:] if lines else []), offset
-
-
-def read_from(path: Path, offset: int) -> tuple[bytes, int]:
-    """The next chunk after an offset, and the offset after it; from the start if the log was rotated. Blocks."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = offset if offset <= size else 0
-            file.seek(start)
-            text = file.read(_CHUNK_BYTES)
-    except FileNotFoundError:
-        return b"", offset
-    return text, start + len(text)
-
-
-def _read_end(path: Path) -> tuple[bytes, int]:
-    try:
-        with path.open("rb") as file:
-            begin = max(0, file.seek(0, 2) - _TAIL_MAX_BYTES)
-            file.seek(begin)
-            text = file.read(_TAIL_MAX_BYTES)
-            if begin:
-                text = text[text.find(b"\n") + 1 :]  # the rest of a line may be the rest of a secret
-            return text, file.tell()
-    except FileNotFoundError:
-        return b"", 0
 
 
 def _flag(asked: Mapping[str, str], name: str) -> bool:

@@ -29,6 +29,7 @@ class TimedLog:
         self._index = index
         self._position = 0  # of the next byte to read
         self._rest = b""  # of a line that has not ended; it ends at `_position`
+        self._cut = True  # the next line may begin in the middle of what was logged
 
     def begin(self, *, since_ms: int | None, tail: int | None) -> None:
         """Goes to the first line that is wanted: written since then, and one of the last so many."""
@@ -42,7 +43,8 @@ class TimedLog:
     def read(self, *, last: bool = False) -> list[bytes] | None:
         """The next lines as frames (`schemas.wire.proxy`); None: there are none now. `last`: no more will come."""
         with self._index.lock:
-            self._position = max(self._position, self._index.rotated_base)
+            if self._position < self._index.rotated_base:  # what comes next does not follow on the line that had begun
+                self._position, self._rest, self._cut = self._index.rotated_base, b"", True
             text = self._bytes(self._position, _CHUNK_BYTES)
             if not text and not (last and self._rest):
                 return None
@@ -53,15 +55,21 @@ class TimedLog:
     def _frames(self, begin: int, text: bytes, *, last: bool) -> Iterator[bytes]:
         at = 0
         for end in _END.finditer(text):
-            yield self._frame(begin + at, text[at : end.start()], begin + end.end())
-            at = end.end()
+            yield self._frame(begin + at, self._begun_line(text[at : end.start()]), begin + end.end())
+            at, self._cut = end.end(), False
         rest = text[at:]
         if rest and (last or len(rest) >= _LINE_BYTES):
             held = 0 if last else self._redactor.begun(rest)
-            shown = rest[: len(rest) - held]
+            shown = self._begun_line(rest[: len(rest) - held])
+            if last:
+                shown = self._redactor.without_begun(self._redactor.redact(shown))
             yield self._frame(begin + at, shown.rstrip(b"\r\n"), begin + len(text) - held)
-            rest = rest[len(shown) :]
+            rest, self._cut = rest[len(rest) - held :], False
         self._rest = rest
+
+    def _begun_line(self, line: bytes) -> bytes:
+        """A line; where it may begin at a cut, without the end of a secret at its begin."""
+        return self._redactor.without_rest(self._redactor.redact(line)) if self._cut else line
 
     def _frame(self, begin: int, line: bytes, end: int) -> bytes:
         at_ms, exact = self._index.time_of(end)
@@ -103,7 +111,7 @@ class TimedLog:
 
     def _skip(self) -> int:
         """The rotated log is gone: goes on with the present one."""
-        self._position, self._rest = self._index.base, b""
+        self._position, self._rest, self._cut = self._index.base, b"", True
         return self._position
 
 

@@ -48,9 +48,9 @@ async def end_cause(
         return EndCause(kept.lasting_message)  # a task that is done
     try:
         async with asyncio.timeout(_TAIL_LIMIT_S):
-            tail = await asyncio.to_thread(folders.log_tail, kept.key)
+            tail = await asyncio.to_thread(folders.log_tail, kept.key, kept.redactor)
     except OSError as error:  # TimeoutError is one
         log.warning("log not read", instance=kept.key.instance, error=str(error))
         return EndCause(kept.lasting_message)
-    line = telling_line(kept.redactor.redact_text(tail))
+    line = telling_line(tail)
     return EndCause(line or kept.lasting_message, line)

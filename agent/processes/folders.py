@@ -159,11 +159,12 @@ class InstanceFolders:
             return (0, 0)
         return (status.st_size, status.st_mtime_ns)
 
-    def log_tail(self, key: ProcessKey) -> str:
-        """The end of the log, some 300 lines. Blocks: call it in a thread."""
+    def log_tail(self, key: ProcessKey, redactor: Redactor) -> str:
+        """The end of the log, some 300 lines, as it is shown. Blocks: call it in a thread."""
         with self.log(key).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
+            text = file.read(_TAIL_BYTES)
+        return redactor.redact_cut(text).decode("utf-8", errors="replace")
 
     def rotate_log(self, key: ProcessKey) -> bool:
         """Rotates a log that has grown too large; True if it did. Blocks for a copy: call it in a thread."""

@@ -215,5 +215,5 @@ async def test_no_log_and_no_message_shows_a_secret(controller: ControllerDouble
     ended = await controller.state("i-1", "exited")
     assert ended.message == "Error: bad token [redacted]"
     folders = InstanceFolders(agent.settings.data_dir)
-    redact = folders.redactor(ProcessKey("i-1", 1, 0)).redact_text
-    assert redact(folders.log_tail(ProcessKey("i-1", 1, 0))).startswith("token [redacted] plain shown\n")
+    key = ProcessKey("i-1", 1, 0)
+    assert folders.log_tail(key, folders.redactor(key)).startswith("token [redacted] plain shown\n")

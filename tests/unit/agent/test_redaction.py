@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.log_index import LogIndex
+from agent.plain_log import PlainLog
 from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders
 from agent.redaction import LEAST, RedactedStream, Redactor
@@ -76,3 +78,61 @@ def test_the_values_live_as_long_as_the_log(tmp_path: Path) -> None:
     assert not file.exists()
     folders.keep_secrets(ProcessKey("i-1", 5, 0), [])
     assert folders.redactor(ProcessKey("i-1", 5, 0)).redact_text(TOKEN) == TOKEN
+
+
+def parts_shown(value: str, shown: bytes) -> list[str]:
+    """The parts of a value that a text shows, of the size from which values are taken out."""
+    return [value[at : at + LEAST] for at in range(len(value) - LEAST + 1) if value[at : at + LEAST].encode() in shown]
+
+
+LONG = "".join(map(chr, range(33, 93)))  # all different: no two parts look like one
+
+
+@given(st.lists(st.sampled_from([LONG, "words ", "\n", LONG[:7]]), max_size=6), st.data())
+def test_no_cut_of_a_text_shows_a_part_of_a_value(texts: list[str], data: st.DataObject) -> None:
+    whole = "".join(texts).encode()
+    begin = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(begin, len(whole)))
+    redactor, cut = Redactor([LONG]), whole[begin:end]
+    assert parts_shown(LONG, redactor.redact_cut(cut)) == []
+    stream, at = RedactedStream(redactor, cut=True), data.draw(st.integers(0, len(cut)))
+    assert parts_shown(LONG, stream.feed(cut[:at]) + stream.feed(cut[at:]) + stream.end()) == []
+    stream = RedactedStream(redactor, cut=True)
+    missing = data.draw(st.integers(at, len(cut)))
+    assert parts_shown(LONG, stream.feed(cut[:at]) + stream.seam(cut[missing:]) + stream.end()) == []
+
+
+def test_what_is_whole_stays_at_a_seam() -> None:
+    stream = RedactedStream(Redactor([TOKEN]))
+    assert stream.feed(b"a hf_ab") + stream.seam(b"cdefgh b") + stream.end() == b"a [redacted] b"
+    stream = RedactedStream(Redactor([TOKEN]), cut=True)
+    assert stream.feed(b"plain") + stream.seam(b"text\n") + stream.end() == b"plaintext\n"
+
+
+@pytest.mark.parametrize("shift", range(0, len(LONG), 7))
+@pytest.mark.parametrize("tail", [0, 1, 3, 1000])
+def test_no_rotation_and_no_tail_shows_a_part_of_a_value(tmp_path: Path, shift: int, tail: int) -> None:
+    """A reader that follows over a rotation, and readers that begin after it, of either form."""
+    folders, key = InstanceFolders(tmp_path, log_bytes=200), ProcessKey("i-1", 1, 0)
+    log, redactor = folders.log(key), Redactor([LONG])
+    line = f"{'x' * shift}{LONG} line {LONG}\n".encode()
+    log.write_bytes(line * 2)
+    early = PlainLog(log, folders.index(key), redactor)
+    shown = early.tail(tail)
+    for _ in range(3):
+        with log.open("ab") as file:
+            file.write(line * 3 + line[: 40 + shift])  # in the middle of a value
+        assert folders.rotate_log(key)
+        shown += early.read() or b""
+        late = PlainLog(log, folders.index(key), redactor)
+        shown += late.tail(tail) + late.rest()
+        timed = TimedLog(log, folders.index(key), redactor)
+        timed.begin(since_ms=None, tail=tail)
+        while (frames := timed.read(last=True)) is not None:
+            shown += b"".join(frame.split(b" ", 3)[3] for frame in frames)
+        with log.open("ab") as file:
+            file.write(line[40 + shift :])
+        while (text := early.read()) is not None:
+            shown += text
+    assert parts_shown(LONG, shown + early.rest()) == []
+    assert tail == 0 or b"line" in shown
