@@ -1480,7 +1480,7 @@ export interface components {
              * Cause
              * @enum {string}
              */
-            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys";
+            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
             /** Code */
             code: string;
             /**
