@@ -127,8 +127,8 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The process ran on while the database lost the instance, by a restore or a failover. It is taken back.", _NONE
     ),
     "not_adopted": ReasonText(
-        "The process ran on while the database lost the instance, by a restore or a failover. It is not wanted as the "
-        "database is now, or its GPUs are held by others, and it is stopped.",
+        "The process ran on while the database lost its instance. It is not wanted now, or others hold its GPUs, so it "
+        "is stopped.",
         "Look at what the deployment asks for; apply it again if it is outdated.",
     ),
     "stray_process": ReasonText("A process ran without a claim; it is stopped.", _NONE),

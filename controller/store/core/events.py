@@ -23,12 +23,14 @@ async def write_events(connection: BudgetConnection, events: Iterable[NewEvent])
     rows = list(events)
     if unnamed := next((event for event in rows if not event.objects), None):
         raise ValueError(f"the event {unnamed.reason!r} names no object")
-    await _append(connection, await admit(connection, with_actor(rows, current_actor().name)))
+    admitted = await admit(connection, with_actor(rows, current_actor().name))
+    await _append(connection, admitted)
 
 
 async def write_late_events(connection: BudgetConnection) -> None:
     """Appends the events that stand for those beyond their budgets, once it is time for them."""
-    await _append(connection, await write_late(connection))
+    late = await write_late(connection)
+    await _append(connection, late)
 
 
 async def _append(connection: BudgetConnection, rows: Sequence[NewEvent]) -> None:

@@ -66,15 +66,12 @@ class Logs:
         address = await self._stack.enter_async_context(listening(agent.app()))
         for rank in ranks:
             host = await add_host(self.db, f"w-{instance}-{rank}", gpus=1)
-            async with self.db.transaction() as connection:
+            async with self.db.transaction() as connection:  # with the claim, the agent is asked at once
+                await connection.execute("update workers set proxy_address = $1 where name = $2", address, host.name)
                 await connection.execute(
                     "insert into claims (device, instance_id, epoch, rank, memory_mib) values ($1, $2, $3, $4, 0)",
                     f"host-{host.id}", instance, epoch, rank,
                 )  # fmt: skip
-        async with self.db.transaction() as connection:
-            await connection.execute(
-                "update workers set proxy_address = $1 where name like $2", address, f"w-{instance}-%"
-            )
 
     async def read(self, path: str, status: int = 200) -> str:
         async with self.api.session.get(f"{self.api.url}/api/v1{path}", headers=self.api.header("operator")) as answer:
