@@ -41,6 +41,16 @@ def test_an_agent_is_stopped_without_its_engines() -> None:
     assert {"memory", "pids"} <= set(agent["Delegate"].split())
 
 
+def test_engines_reach_their_folders_where_a_controller_runs_too() -> None:
+    """The agent's folder is in the controller's, and engines have accounts of their own."""
+    agent, controller = (
+        service(ROOT / "deploy" / "systemd" / f"gpuward-{one}.service") for one in ("agent", "controller")
+    )
+    assert agent["StateDirectory"].startswith(f"{controller['StateDirectory']}/")
+    assert agent["StateDirectoryMode"] == controller["StateDirectoryMode"] == "0711"
+    assert controller["UMask"] == "0077", "what is in it is closed"
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_accepts_it(unit: Path, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
