@@ -38,11 +38,11 @@ help:
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
-	@echo 'make test-compose  the Docker Compose section of docs/operations.md (as root; fetches a Debian for base images once)'
+	@echo 'make test-compose  the lines of docs/install.md, a release, and Docker Compose (as root; fetches a Debian for base images once)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
-	@echo 'make release       wheel, sdist, digest of the base image and a bill of materials, into dist (installs $(RELEASE) first)'
+	@echo 'make release       wheel, sdist, locks, digest of the base image, bill of materials and sums, into dist (installs $(RELEASE) first)'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
@@ -134,7 +134,7 @@ $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready
 test-docker: $(VENV)/.ready-dev
 	$(BIN)/python tests/docker/run.py $(ARGS)
 
-test-compose: $(VENV)/.ready-dev
+test-compose: $(VENV)/.ready-dev $(RELEASE)/.ready
 	$(BIN)/python tests/compose/run.py $(ARGS)
 
 # Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours and bench-scrape exit with 1 where a limit is exceeded.

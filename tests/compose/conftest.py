@@ -1,4 +1,4 @@
-"""One Docker engine and one Compose project for all tests. `make test-compose` prepares them."""
+"""One Docker engine, one Compose project and one release for all tests. `make test-compose` prepares them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,13 +8,25 @@ import pytest
 
 from support.docker.compose import Compose
 from support.docker.dockerd import Dockerd
+from support.docker.hub import Hub
+from support.docker.released import Release
 
 
 @pytest.fixture(scope="session")
-def compose() -> Iterator[Compose]:
+def hub() -> Iterator[Hub]:
+    """A registry without images."""
+    with tempfile.TemporaryDirectory(prefix="gpuward-hub-") as folder:
+        made = Hub(Path(folder, "hub"))
+        made.start()
+        yield made
+        made.stop()
+
+
+@pytest.fixture(scope="session")
+def compose(hub: Hub) -> Iterator[Compose]:
     """Its images are loaded, and nothing is built or started."""
     folder = Path(tempfile.mkdtemp(prefix="gpuward-compose-"))
-    dockerd = Dockerd(folder, toolkit=False, storage=("overlay2", "vfs"))
+    dockerd = Dockerd(folder, toolkit=False, storage=("overlay2", "vfs"), hub=hub.url)
     dockerd.start()
     project = Compose(dockerd, folder)
     try:
@@ -25,3 +37,12 @@ def compose() -> Iterator[Compose]:
     finally:
         dockerd.stop()
         dockerd.sweep_up()
+
+
+@pytest.fixture(scope="session")
+def release(compose: Compose, hub: Hub) -> Release:
+    """What `make release` makes of these sources, with a base image that is in the registry."""
+    made = Release(compose, hub)
+    made.push_base()
+    made.made = made.make()
+    return made

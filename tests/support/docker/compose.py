@@ -126,6 +126,7 @@ class Compose:
     def load_images(self) -> None:
         """Gives the engine what it would pull."""
         folder = self.project.parent / "images"
+        (base,) = KEPT.glob("base-*.tar")
         (folder / "python").mkdir(parents=True)
         (folder / "postgres").mkdir()
         (wheels,) = KEPT.glob("wheels-*")
@@ -145,7 +146,7 @@ class Compose:
         self.project.mkdir(exist_ok=True)
         self.shell(
             textwrap.dedent(f"""\
-            docker import {KEPT}/base.tar gpuward-test/debian
+            docker import {base} gpuward-test/debian
             export DOCKER_BUILDKIT=0
             docker build --quiet --tag {PYTHON_BASE} {folder}/python
             docker build --quiet --tag {DATABASE} {folder}/postgres

@@ -28,11 +28,17 @@ class Dockerd:
     """One engine.
 
     `toolkit`: it finds a false NVIDIA hook, which only writes down how it is called. `storage`: drivers for its images,
-    of which it takes the first that works here.
+    of which it takes the first that works here. `hub`: URL of a registry that stands in for Docker Hub.
     """
 
     def __init__(
-        self, folder: Path, *, toolkit: bool = True, bridge: bool = True, storage: tuple[str, ...] = ("vfs",)
+        self,
+        folder: Path,
+        *,
+        toolkit: bool = True,
+        bridge: bool = True,
+        storage: tuple[str, ...] = ("vfs",),
+        hub: str | None = None,
     ) -> None:
         self.folder = folder
         self.socket = folder / "d.sock"
@@ -41,6 +47,7 @@ class Dockerd:
         self._toolkit = toolkit
         self._bridge = bridge
         self._storage = storage
+        self._hub = hub
         self._process: subprocess.Popen[bytes] | None = None
 
     def environment(self) -> dict[str, str]:
@@ -81,6 +88,7 @@ class Dockerd:
 
     def _start(self, storage: str) -> None:
         options = [] if self._bridge else ["--iptables=false", "--bridge=none", "--ip-masq=false"]
+        options += [] if self._hub is None else [f"--registry-mirror={self._hub}"]
         environment = self.environment()
         found = shutil.which("dockerd", path=str(ENGINE / "root/usr/sbin"))
         if found is None:
@@ -154,7 +162,11 @@ class Dockerd:
             time.sleep(0.05)
 
     def sweep_up(self) -> None:
-        """Removes its folder; a folder that is still mounted stays until the namespace ends."""
+        """Removes its folder, and what is still mounted in it."""
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for place in reversed(mounts):
+            if Path(place).is_relative_to(self.folder):
+                subprocess.run(["umount", "--lazy", place], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @contextmanager

@@ -87,6 +87,7 @@ def _inside(arguments: list[str]) -> int:
         except (RuntimeError, OSError) as error:
             return _skip(f"a Docker engine does not start here: {error}")
         probe.stop()
+        probe.sweep_up()
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=PROJECT, check=False).returncode
 
 
