@@ -147,7 +147,24 @@ async def _answers_readyz(cluster: ClusterOnHosts, expected: int) -> bool:
 
 
 async def _runs_for_a_while(cluster: ClusterOnHosts, **placement: object) -> None:
-    await cluster.apply("other", resources={"gpus": 1}, placement=placement)
+    spec = {"engine": "simulated", "resources": {"gpus": 1}, "placement": placement}
+    await _taken(cluster, "PUT", "/deployments/other", spec)
     await cluster.running("other", RECOVERY_S)
-    await cluster.delete("other")
-    await cluster.gone("other")
+    await _taken(cluster, "DELETE", "/deployments/other")
+
+    async def gone() -> bool:
+        status, found = await cluster.call("GET", "/instances?limit=1000")
+        return status == 200 and all(one["spec"]["deployment"] != "other" for one in found["items"])
+
+    await cluster.until(gone, "the other is gone", RECOVERY_S)
+
+
+async def _taken(cluster: ClusterOnHosts, method: str, path: str, body: object = None) -> None:
+    """Sends it until it is taken. Connections of the time of a cut, which are given up, cost an answer each."""
+
+    async def sent() -> bool:
+        status, answer = await cluster.call(method, path, body)
+        assert status in (200, 201, 202, 204, 503) or (method == "DELETE" and status == 404), answer
+        return status != 503
+
+    await cluster.until(sent, f"{method} {path} is taken", RECOVERY_S)
