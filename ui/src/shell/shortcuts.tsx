@@ -1,5 +1,5 @@
 import { signal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { Dialog } from "../parts/dialog";
 import { may } from "../session/session";
@@ -24,7 +24,8 @@ export function Shortcuts() {
   const { route } = useLocation();
   // A ref: the page that `g d` opens makes a new listener, and a `g` may have been pressed before it.
   const prefixed = useRef(0);
-  useEffect(() => {
+  // With the page, not after its paint: a key that is pressed between would be lost.
+  useLayoutEffect(() => {
     const press = (event: KeyboardEvent): void => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
       if (document.querySelector("dialog[open]")) return;
