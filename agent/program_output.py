@@ -7,6 +7,8 @@ import signal
 from collections.abc import Mapping
 from typing import Final
 
+from agent.program_input import give
+
 _END_LIMIT_S: Final = 1.0
 _DROP_BYTES: Final = 65_536
 
@@ -46,7 +48,8 @@ async def output_of(
     try:
         async with asyncio.timeout(limit_s):
             if process.stdin is not None:
-                process.stdin.write(given)
+                with contextlib.suppress(ConnectionError):  # it ended without reading; its code says why
+                    give(process.stdin, given)
                 process.stdin.close()
             text = (await _read(process.stdout, most_bytes)).decode(errors="replace")
             code = await process.wait()

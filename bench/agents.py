@@ -1,12 +1,12 @@
-"""What agents at rest cost the controller: many simulated agents in one process against one controller process.
+"""What agents at rest cost the controller: many simulated agents against one controller process.
 
-The agents are real: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight GPUs every five
-seconds. A real agent costs six times what the controller spends on it. So beyond what two cores carry, doubles take
-their place (`--doubles`), which speak the same protocol and run nothing, with samples of eight GPUs as well. For each
-number of agents, after all have joined, the bench measures a steady stretch: the cost of controller, gateway and
-PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event loop. Then
-it cuts the connections of all doubles at once and measures the time until the last one is welcome again. A table ends
-it; from the slope it extrapolates what more agents would cost.
+The agents are real, in two processes: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight
+GPUs every five seconds. A real agent costs six times what the controller spends on it. So beyond what two cores carry,
+doubles take their place (`--doubles`), which speak the same protocol and run nothing, with samples of eight GPUs as
+well. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller,
+gateway and PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event
+loop. Then it cuts the connections of all doubles at once and measures the time until the last one is welcome again. A
+table ends it; from the slope it extrapolates what more agents would cost.
 
     make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
     make bench-agents ARGS='--sizes --doubles 1000 5000'
@@ -32,6 +32,8 @@ from meter import Meter
 from support.processes.cluster import Cluster
 
 SETTLE_S = 15.0
+SETTLE_LIMIT_S = 120.0  # all agents must be connected and seen by then
+REAL_PROCESSES = 2  # a thousand real agents need nearly a core when they rest, and more when they join
 LOOK_S = 0.05
 SAMPLE_S = 0.5
 MORE = 5_000
@@ -118,6 +120,26 @@ async def watch_health(cluster: Cluster, samples: Samples) -> None:
         await asyncio.sleep(SAMPLE_S)
 
 
+async def count_present(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[int, int]:
+    """How many agents are connected, and how many were seen recently."""
+    connected, seen = await connection.fetchrow(
+        "select count(*) filter (where connected), count(*) filter (where last_seen > now() - interval '15 s')"
+        " from worker_liveness"
+    )
+    return connected, seen
+
+
+async def settle(cluster: Cluster, agents: int) -> None:
+    """Waits until all agents are connected and recently seen, and a while longer."""
+    connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
+    began = time.monotonic()
+    while (present := await count_present(connection)) != (agents, agents):
+        assert time.monotonic() - began < SETTLE_LIMIT_S, f"of {agents} agents, {present} are connected and seen"
+        await asyncio.sleep(SAMPLE_S)
+    await connection.close()
+    await asyncio.sleep(SETTLE_S)
+
+
 async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_per_s: float, seconds: float) -> Cost:
     """Measures a steady period and prints it."""
     samples = Samples()
@@ -135,17 +157,14 @@ async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_
         watcher.cancel()
     for result in await asyncio.gather(*watchers, return_exceptions=True):
         assert isinstance(result, asyncio.CancelledError), result
-    known = await connection.fetchrow(
-        "select count(*) filter (where connected), count(*) filter (where last_seen > now() - interval '15 s')"
-        " from worker_liveness"
-    )
+    known = await count_present(connection)
     await connection.close()
-    assert tuple(known) == (agents, agents), f"of {agents} agents, {tuple(known)} are connected and recently seen"
+    assert known == (agents, agents), f"of {agents} agents, {known} are connected and recently seen"
     controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
     rss, pss = meter.memory_mib()
     print(
         f"{agents} {kind} over {took:.0f} s, % of one core: controller {controller:.1f}, gateway {passing:.1f},"
-        f" PostgreSQL {postgres:.1f}, the agents' process {theirs:.1f}\n"
+        f" PostgreSQL {postgres:.1f}, the agents themselves {theirs:.1f}\n"
         f"    memory: controller {rss:.0f} MiB, PostgreSQL {pss:.0f} MiB\n"
         f"    heartbeat to its row: {spread(samples.write_lags)};"
         f" age of the rows: {spread(samples.ages)}\n"
@@ -162,7 +181,7 @@ async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_
 def table(costs: list[Cost]) -> None:
     """Prints what was measured, a line for each size."""
     print(
-        "\n| agents | joins/s | controller | gateway | PostgreSQL | agents' process | controller | PostgreSQL"
+        "\n| agents | joins/s | controller | gateway | PostgreSQL | agents themselves | controller | PostgreSQL"
         " | heartbeat to row, p99 | loop lag, p99 | all back after a cut |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|"
     )
@@ -200,8 +219,10 @@ async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: 
         homes = folder / "agents"
         homes.mkdir()
         argument = str(homes) if kind == "agents" else str(PERIOD_S)
-        hosts = await ManyHosts.start(cluster.url, "agents" if kind == "agents" else "synthetic", argument)
-        meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
+        real = kind == "agents"
+        processes = REAL_PROCESSES if real else 1
+        hosts = await ManyHosts.start(cluster.url, "agents" if real else "synthetic", argument, processes=processes)
+        meter = Meter(psutil.Process(cluster.processes["controller"].pid), hosts.pids)
         costs: list[Cost] = []
         started = 0
         for size in sorted(sizes):
@@ -209,7 +230,7 @@ async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: 
             started = size
             if kind == "doubles":
                 await hosts.send(sampling=True)
-            await asyncio.sleep(SETTLE_S)
+            await settle(cluster, size)
             cost = await observe(cluster, meter, kind, size, joins_per_s, options.seconds)
             if kind == "doubles":
                 cost = replace(cost, herd_s=await hosts.send(herd=True))

@@ -16,7 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from support.standins.api import KEY, ApiDouble, deployment, instance, serving
+from support.builders.api_objects import deployment, instance
+from support.standins.api import KEY, ApiDouble, serving
 
 _OWN: Final = str(Path(sys.executable).with_name("gpuward"))
 _COMPLETING: Final = {"_GPUWARD_COMPLETE": "complete_bash", "COMP_WORDS": "gpuward de", "COMP_CWORD": "1"}

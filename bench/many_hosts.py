@@ -1,11 +1,12 @@
-"""Many GPU hosts in one process: real agents with simulated GPUs, or hosts that only speak the agents' protocol.
+"""Many GPU hosts in few processes: real agents with simulated GPUs, or hosts that only speak the agents' protocol.
 
-Usage: python many_hosts.py CONTROLLER_URL agents FOLDER
-       python many_hosts.py CONTROLLER_URL synthetic PERIOD_S
+Usage: python many_hosts.py CONTROLLER_URL agents FOLDER FIRST STEP
+       python many_hosts.py CONTROLLER_URL synthetic PERIOD_S FIRST STEP
 
-A line of stdin is a JSON object: {"tokens": [...]} starts one further host for each join token, {"sampling": true}
-turns the samples of synthetic hosts on, {"herd": true} cuts all their connections at once and waits until all are
-welcome again. Each line is answered on stdout by the seconds that it took. The process ends with its stdin.
+The hosts of a process have the numbers FIRST, FIRST + STEP and so on. A line of stdin is a JSON object: {"tokens":
+[...]} starts one further host for each join token, {"sampling": true} turns the samples of synthetic hosts on,
+{"herd": true} cuts all their connections at once and waits until all are welcome again. Each line is answered on stdout
+by the seconds that it took. The process ends with its stdin.
 
 A synthetic host runs nothing: it accepts every command and reports at once. It costs far less than a real agent, so a
 machine of few cores simulates a thousand hosts with thousands of instances. Every second instance uses its GPUs, the
@@ -13,6 +14,7 @@ others nearly not.
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -56,26 +58,33 @@ Json = dict[str, Any]
 
 
 class ManyHosts:
-    """Such a process, as its bench sees it."""
+    """Such processes, as their bench sees them."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.pid = process.pid
+    def __init__(self) -> None:
+        self._processes: list[asyncio.subprocess.Process] = []
 
     @classmethod
-    async def start(cls, url: str, kind: str, argument: str) -> Self:
-        """Starts it; the arguments are the command line's."""
-        argv = (sys.executable, __file__, url, kind, argument)
+    async def start(cls, url: str, kind: str, argument: str, *, processes: int = 1) -> Self:
+        """Starts so many; the arguments are the command line's."""
         pipe = asyncio.subprocess.PIPE
-        return cls(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe))
+        many = cls()
+        try:
+            for first in range(processes):
+                argv = (sys.executable, __file__, url, kind, argument, str(first), str(processes))
+                many._processes.append(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe))
+        except BaseException:
+            await many.aclose()
+            raise
+        return many
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids."""
+        return [process.pid for process in self._processes]
 
     async def send(self, **order: Any) -> float:
-        """Sends one order; returns the seconds that it took."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        async with asyncio.timeout(_ORDER_LIMIT_S):
-            return float(await self._process.stdout.readline())
+        """Sends one order to each; returns the seconds that the slowest took."""
+        return max(await asyncio.gather(*(_send_order(process, order) for process in self._processes)))
 
     async def add(self, cluster: Cluster, count: int) -> float:
         """Makes tokens and starts so many more hosts; returns the seconds until all were connected."""
@@ -83,13 +92,25 @@ class ManyHosts:
         while len(tokens) < count:
             uses = min(MAX_TOKEN_USES, count - len(tokens))
             tokens += [(await cluster.post("/tokens", {"uses": uses}))["token"]] * uses
-        return await self.send(tokens=tokens)
+        step = len(self._processes)
+        shares = [tokens[first::step] for first in range(step)]
+        orders = zip(self._processes, shares, strict=True)
+        return max(await asyncio.gather(*(_send_order(process, {"tokens": share}) for process, share in orders)))
 
     async def aclose(self) -> None:
-        """Kills it."""
-        if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        """Kills them."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+async def _send_order(process: asyncio.subprocess.Process, order: Json) -> float:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(order).encode() + b"\n")
+    async with asyncio.timeout(_ORDER_LIMIT_S):
+        return float(await process.stdout.readline())
 
 
 def is_low(instance: str) -> bool:
@@ -262,7 +283,7 @@ def agents(url: str, folder: Path, group: asyncio.TaskGroup) -> Start:
     return start
 
 
-async def run(url: str, kind: str, argument: str) -> None:
+async def run(url: str, kind: str, argument: str, first: int, step: int) -> None:
     """Carries out the lines of stdin until it ends."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=2**24)
@@ -286,7 +307,8 @@ async def run(url: str, kind: str, argument: str) -> None:
                 if order.get("herd"):
                     await synthetic.herd()
             tokens = order.get("tokens", [])
-            await asyncio.gather(*(start_one(count + n, token) for n, token in enumerate(tokens)))
+            numbers = itertools.count(first + count * step, step)
+            await asyncio.gather(*(start_one(number, token) for number, token in zip(numbers, tokens, strict=False)))
             count += len(tokens)
             sys.stdout.write(f"{time.monotonic() - began}\n")
             sys.stdout.flush()
@@ -296,4 +318,4 @@ async def run(url: str, kind: str, argument: str) -> None:
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(*sys.argv[1:]))
+        runner.run(run(*sys.argv[1:4], first=int(sys.argv[4]), step=int(sys.argv[5])))

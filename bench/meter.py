@@ -6,23 +6,24 @@ import psutil
 
 
 class Meter:
-    """CPU and memory of the controller, of PostgreSQL (with its ended backends), and of the hosts' process."""
+    """CPU and memory of the controller, of PostgreSQL (with its ended backends), and of the hosts' processes."""
 
-    def __init__(self, controller: psutil.Process, hosts: psutil.Process) -> None:
+    def __init__(self, controller: psutil.Process, hosts: list[int]) -> None:
         self.controller = controller
-        self.hosts = hosts
+        self.hosts = [psutil.Process(pid) for pid in hosts]
         self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
 
     def cpu_s(self) -> tuple[float, float, float]:
         """Controller, PostgreSQL, hosts."""
-        own, hosts = self.controller.cpu_times(), self.hosts.cpu_times()
+        own = self.controller.cpu_times()
+        hosts = sum(sum(process.cpu_times()[:2]) for process in self.hosts)
         top = self.postmaster.cpu_times()
         postgres = top.user + top.system + top.children_user + top.children_system
         for child in self.postmaster.children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has just ended; its parent counts its time
                 times = child.cpu_times()
                 postgres += times.user + times.system
-        return own.user + own.system, postgres, hosts.user + hosts.system
+        return own.user + own.system, postgres, hosts
 
     def memory_mib(self) -> tuple[float, float]:
         """The controller's resident size; PostgreSQL's proportional one, since its backends share buffers."""

@@ -64,7 +64,7 @@ class Bench:
         self.cluster = cluster
         self.hosts = hosts
         self.options = options
-        self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), psutil.Process(hosts.pid))
+        self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), hosts.pids)
 
     async def rows(self, query: str, *args: Any) -> list[Any]:
         """Queries the controller's database."""

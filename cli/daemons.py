@@ -4,11 +4,28 @@ This file and `up` import the daemons, and only inside functions: client verbs s
 `gpuward[agent]`.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.agent_options import (
+    AdvertiseOption,
+    CacheDirOption,
+    CacheLimitOption,
+    ContainerUserOption,
+    ControllersOption,
+    EngineUserOption,
+    JoinTokenFileOption,
+    JoinTokenOption,
+    LabelsOption,
+    NameOption,
+    OfflineOption,
+    OnExitOption,
+    ProxyPortOption,
+    ProxyTlsOption,
+    ReserveGpuMemoryOption,
+    ReserveHostMemoryOption,
+)
 from cli.daemon_options import (
     CaOption,
     DataDirOption,
@@ -128,93 +145,26 @@ def gateway(  # noqa: PLR0917 - options of a command
 @app.command()
 def agent(
     *,
-    controller_url: Annotated[
-        str | None, typer.Option("--controller", metavar="URL[,URL]", help="URL of the controller, or of several.")
-    ] = None,
-    join_token: Annotated[
-        str | None,
-        typer.Option("--join-token", help="Join token, for the first start only (prefer GPUWARD_JOIN_TOKEN)."),
-    ] = None,
-    join_token_file: Annotated[
-        Path | None, typer.Option("--join-token-file", metavar="FILE", help="File that contains the join token.")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the worker. Default: the host name.")] = None,
+    controller_url: ControllersOption = None,
+    join_token: JoinTokenOption = None,
+    join_token_file: JoinTokenFileOption = None,
+    name: NameOption = None,
     simulate: SimulateOption = None,
     data_dir: DataDirOption = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            "--advertise",
-            metavar="HOST[:PORT]",
-            help="Address where the controller reaches this host. Default: the address that the agent connects from.",
-        ),
-    ] = None,
-    proxy_port: Annotated[
-        int | None,
-        typer.Option("--proxy-port", min=0, max=65535, help="Port of the agent's proxy. Default: any free port."),
-    ] = None,
-    on_exit: Annotated[
-        str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop (default) or keep.")
-    ] = None,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the worker. Can be repeated.")
-    ] = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--cache-dir",
-            help="Folder for models of the hub. Default: HF_HUB_CACHE, else in /var/cache/gpuward for root, else in "
-            "~/.cache/gpuward.",
-        ),
-    ] = None,
-    cache_limit: Annotated[
-        str | None,
-        typer.Option("--cache-limit", metavar="SIZE", help="Most that this folder may hold. Default: the disk."),
-    ] = None,
-    offline: Annotated[
-        bool | None, typer.Option("--offline", help="Take models of the hub from this folder only.")
-    ] = None,
-    reserve_host_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--reserve-host-memory",
-            metavar="SIZE",
-            help="Main memory of the host that instances may not use, such as 8GiB.",
-        ),
-    ] = None,
-    reserve_gpu_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--reserve-gpu-memory", metavar="SIZE", help="Memory of each GPU that instances may not use, such as 1GiB."
-        ),
-    ] = None,
-    container_user: Annotated[
-        str | None,
-        typer.Option(
-            "--container-user",
-            metavar="UID[:GID]",
-            help="User as which containers run. Default: as --engine-user says, else the agent's own.",
-        ),
-    ] = None,
-    engine_user: Annotated[
-        str | None,
-        typer.Option(
-            "--engine-user",
-            metavar="USER[:GROUP]",
-            help="Account as which engines run, or a range of uids FIRST-LAST, of which each instance gets one of its "
-            "own. Default: the agent's own.",
-        ),
-    ] = None,
+    advertise: AdvertiseOption = None,
+    proxy_port: ProxyPortOption = None,
+    on_exit: OnExitOption = None,
+    label: LabelsOption = None,
+    cache_dir: CacheDirOption = None,
+    cache_limit: CacheLimitOption = None,
+    offline: OfflineOption = None,
+    reserve_host_memory: ReserveHostMemoryOption = None,
+    reserve_gpu_memory: ReserveGpuMemoryOption = None,
+    container_user: ContainerUserOption = None,
+    engine_user: EngineUserOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-    proxy_tls: Annotated[
-        str | None,
-        typer.Option(
-            "--proxy-tls",
-            metavar="MODE",
-            help="TLS between gateways and this host: on, off, or auto: on unless the controller is on this host too.",
-        ),
-    ] = None,
+    proxy_tls: ProxyTlsOption = None,
     ca: CaOption = None,
 ) -> None:
     """Run an agent on this host. It joins a controller and runs engines."""

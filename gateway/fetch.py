@@ -5,6 +5,7 @@ from typing import Final
 
 from gateway.pass_on import Controller
 from http1.head import Fields, ResponseHead, request_bytes
+from http1.pieces import keep
 from http1.pool import ConnectError
 
 _MOST_BYTES: Final = 64 * 2**20
@@ -30,7 +31,7 @@ class _Collected:
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:  # noqa: ARG002 - they are passed on nowhere
         self.size += len(data)
         if self.size <= _MOST_BYTES:
-            self.pieces.append(data)
+            keep(self.pieces, data)
 
     def response_end(self) -> None:
         self._end("" if self.size <= _MOST_BYTES else "the answer is too large")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from controller.live.change_fanout import ChangeFanout
@@ -18,12 +17,13 @@ from controller.live.key_ring import KeyRing
 from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
 from gateway.ending import Step, each_in_time
-from gateway.errors import GatewayError
 from gateway.exchange.holding import Holding, Models
 from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
+from gateway.failure_log import FailureLog
 from gateway.front import Front
 from gateway.health import HEALTH, METRICS, READY, Health, alone
 from gateway.live_routes import LiveRoutes
+from gateway.loop_lag import LoopLag
 from gateway.meter import Meter
 from gateway.metrics import GatewayMetrics
 from gateway.pass_on import Controller
@@ -41,7 +41,6 @@ from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
 from http1.liveness import notice_gone_hosts
-from http1.log_limit import LogLimit
 from http1.pool import Address, Pool
 from http1.server import Server
 from http1.server_connection import Service
@@ -53,15 +52,11 @@ from schemas.process_metrics import ProcessMetrics
 if TYPE_CHECKING:  # slow to import
     from http1.tls.certificate import ServedCertificate
 
-log = structlog.get_logger(__name__)
-
 _SWEEP_S: Final = 0.1  # how late a deadline of a request may be
-_REMEMBER_LAG_S: Final = 10.0
 _POOL_EVERY: Final = 10  # sweeps
 _REFUSE_AFTER_S: Final = 5.0  # load balancers see `/readyz` first
 _CLOSE_S: Final = 1.0
 _POLL_S: Final = 0.05
-_SERVER_ERROR: Final = 500
 
 
 class Gateway:
@@ -103,12 +98,11 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
         name = name or f"{socket.gethostname()}/{os.getpid()}"
-        self.metrics = GatewayMetrics(CollectorRegistry())
+        self._collections, self._lag = GcWatch(), LoopLag()
+        self._sweeper, self._sweeps = Sweeper("gateway", _SWEEP_S, self._sweep), 0
+        self.metrics = _metrics(self._collections, self._loop_lag_s, certificate)
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
-        self.metrics.loop_lag(self.loop_lag_s)
-        self._collections = GcWatch()
-        self.metrics.registry.register(ProcessMetrics("gateway", lambda: {(): read_figures(self._collections)}))
         self._meter = Meter(database)
         self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
@@ -124,11 +118,10 @@ class Gateway:
             places=self._places,
         )
         self._controller = Controller(controller, secret, Pool(), others=deque(others))
-        self._agents = Pool(prepare=notice_gone_hosts)
-        self._failures = LogLimit()
+        self._agents, failed = Pool(prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
-            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, self._failed
+            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, failed
         )
         self._reporter = Reporter(
             reports,
@@ -152,14 +145,12 @@ class Gateway:
             self._controller,
             self.routes,
             draining=lambda: self._draining,
-            loop_lag_s=self.loop_lag_s,
+            loop_lag_s=self._loop_lag_s,
             registry=self.metrics.registry,
             number=number,
             others=self._ask_others,
             certificate=(lambda: "") if certificate is None else certificate.state,
         )
-        if certificate is not None:
-            self.metrics.certificate(lambda: certificate.expires_s, lambda: certificate.problem)
         self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
         front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
         door = Door(
@@ -168,13 +159,7 @@ class Gateway:
             is_proxy=proxies.__contains__,
             closed=self.metrics.connection_closed,
         )
-        # An exchange has a limit for its whole body, after which it says so.
-        progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
-        context = None if certificate is None else lambda: certificate.context
-        self._server = Server(Service(front.handle, front.malformed, door, progress), context)
-        self._sweeper = Sweeper("gateway", _SWEEP_S, self._sweep)
-        self._sweeps = 0
-        self._lags: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; the worst ones of a while
+        self._server = _server(front, door, client_stall_s, certificate)
 
     @property
     def under_way(self) -> set[Holding]:
@@ -270,7 +255,7 @@ class Gateway:
         self._reporter.poke()
 
     def _sweep(self, now: float) -> None:
-        self._note_lag(now, self._sweeper.late_s)
+        self._lag.note(now, self._sweeper.late_s)
         self._sweeper.each(self.under_way, lambda exchange: exchange.overdue(now))
         self._sweeps += 1
         if self._sweeps % _POOL_EVERY == 0:
@@ -278,30 +263,24 @@ class Gateway:
             self._agents.sweep()
         self.queues.pump_all()
 
-    def _note_lag(self, now: float, lag_s: float) -> None:
-        while self._lags and (self._lags[-1][1] <= lag_s):
-            self._lags.pop()
-        self._lags.append((now, lag_s))
-        while now - self._lags[0][0] > _REMEMBER_LAG_S:
-            self._lags.popleft()
+    def _loop_lag_s(self) -> float:
+        return self._lag.seconds(self._loop.time(), self._sweeper.due)
 
-    def loop_lag_s(self) -> float:
-        """The event loop's worst lag of the last ten seconds, a sweep that is overdue now included."""
-        worst = self._lags[0][1] if self._lags else 0.0
-        return max(0.0, worst, self._loop.time() - self._sweeper.due)
 
-    def _failed(self, error: GatewayError, path: bytes, request_id: str) -> None:
-        """Logs what ended a request: what many meet at once, such as a database that is away, once a minute."""
-        if error.status < _SERVER_ERROR:
-            return
-        one_kind = error.code in ("unavailable", "overloaded")
-        more = self._failures.admit(error.code if one_kind else f"{error.code} {error.message}")
-        if more is not None:
-            log.warning(
-                "request failed",
-                path=path.decode("latin-1"),
-                status=error.status,
-                error=error.message,
-                request_id=request_id,
-                more_before=more,
-            )
+def _metrics(
+    collections: GcWatch, loop_lag_s: Callable[[], float], certificate: "ServedCertificate | None"
+) -> GatewayMetrics:
+    """The metrics of this process, in a registry of its own."""
+    metrics = GatewayMetrics(CollectorRegistry())
+    metrics.loop_lag(loop_lag_s)
+    metrics.registry.register(ProcessMetrics("gateway", lambda: {(): read_figures(collections)}))
+    if certificate is not None:
+        metrics.certificate(lambda: certificate.expires_s, lambda: certificate.problem)
+    return metrics
+
+
+def _server(front: Front, door: Door, client_stall_s: float, certificate: "ServedCertificate | None") -> Server:
+    """Serves what passes the door. An exchange has a limit for its whole body, after which it says so."""
+    progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
+    context = None if certificate is None else lambda: certificate.context
+    return Server(Service(front.handle, front.malformed, door, progress), context)

@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+MOST_DEPTH: Final = 200  # of a body: engines' parsers fail at about a thousand, which would count as their fault
+ESCAPES: Final = (b"\\\\", b'\\"')  # in this order: what is left of quotes begins or ends a string
 _PLACES: Final = (b",", b"[", b"]", b"{", b"}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _OPENS_BITS: Final = (0b110, 0b010)  # of a bracket: which bits say that it opens, and what they are then
@@ -19,6 +21,13 @@ class Cut(NamedTuple):
 
     at: int
     opens: bool
+
+
+def depth_of(text: bytes) -> int:
+    """The most brackets that are open at once in a JSON text."""
+    for escape in ESCAPES:
+        text = text.replace(escape, b"")
+    return note_brackets(bytearray(), text, in_string=False)
 
 
 def last_cut(plain: bytes, most_quotes: int, *, ends_in_string: bool) -> Cut | None:
@@ -42,7 +51,7 @@ def last_cut(plain: bytes, most_quotes: int, *, ends_in_string: bool) -> Cut | N
     return None
 
 
-def note_brackets(opened: bytearray, plain: bytes, *, in_string: bool) -> None:
+def note_brackets(opened: bytearray, plain: bytes, *, in_string: bool) -> int:
     """Opens and closes the brackets of a text. Which one closes which is not looked at.
 
     Args:
@@ -50,13 +59,17 @@ def note_brackets(opened: bytearray, plain: bytes, *, in_string: bool) -> None:
         plain: a text whose quotes all begin or end a string.
         in_string: whether its begin is within a string.
 
+    Returns:
+        The most that were open at once.
+
     Raises:
         ValueError: a bracket closes that was not opened.
     """
     texts = plain.split(b'"')[in_string::2]
     text = (texts[0] if len(texts) == 1 else b"".join(texts)).translate(None, _NO_BRACKETS)
+    before = len(opened)
     if not text:
-        return
+        return before
     brackets = np.frombuffer(text, np.uint8)
     bits, those = _OPENS_BITS
     opens = (brackets & bits) == those
@@ -68,3 +81,4 @@ def note_brackets(opened: bytearray, plain: bytes, *, in_string: bool) -> None:
         del opened[-closed:]
     lowest_behind = np.minimum.accumulate(depths[::-1])[::-1]
     opened += brackets[opens & (depths == lowest_behind)].tobytes()
+    return before + max(0, int(depths.max()))

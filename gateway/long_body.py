@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.json_cuts import Cut, last_cut, note_brackets
+from gateway.json_cuts import ESCAPES, Cut, last_cut, note_brackets
 
 BLOCK_BYTES: Final = 32 * 1024  # parsed within a few milliseconds whatever is in it
 _MOST_KEPT: Final = 4 * BLOCK_BYTES  # of a piece, so that no cut goes through `kept`
@@ -29,7 +29,7 @@ _MOST_DEPTH: Final = 1024  # the parser's own
 _TAIL: Final = 128
 _BLANK: Final = b" \t\r\n"
 # Escapes that would mislead a search get other bytes, which no string may contain.
-_ESCAPED: Final = ((b"\\\\", b"\x01\x02"), (b'\\"', b"\x01\x02"))
+_ESCAPED: Final = tuple((escape, b"\x01\x02") for escape in ESCAPES)
 # Where a string may be cut: not within an escape or a character, nor before the second half of a pair of escapes.
 _CUT: Final = re.compile(rb"\x01|\\(?!u[dD][c-fC-F])|(?<=[^\\\x01\x02]{6})[\x20-\x21\x23-\x5b\x5d-\x7f\xc2-\xf4]")
 _SQUARE, _CURLY = b"[{"
@@ -76,9 +76,13 @@ class LongBody:
     Args:
         pieces: of the body.
         kept: keys at the top level whose values stay in one part where they are not longer than a few blocks.
+
+    Attributes:
+        deepest: the most brackets that were open at once so far.
     """
 
     def __init__(self, pieces: Sequence[bytes], kept: Sequence[str] = ()) -> None:
+        self.deepest = 0
         self._pieces = pieces
         self._size = sum(map(len, pieces))
         self._kept = kept
@@ -161,9 +165,10 @@ class LongBody:
     def _read_to(self, cut: Cut, at: int, block: bytes, plain: bytes, *, in_string: bool) -> Part | None:
         """Reads a block with a cut. `in_string`: it begins within one."""
         try:
-            note_brackets(self._open, plain[: cut.at], in_string=in_string)
+            deepest = note_brackets(self._open, plain[: cut.at], in_string=in_string)
         except ValueError as error:
             raise NotJsonError(str(error)) from error
+        self.deepest = max(self.deepest, deepest)
         if len(self._open) > _MOST_DEPTH:
             raise NotJsonError("depth limit exceeded")
         self._keep(at, block[: cut.at])

@@ -6,12 +6,28 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.engine_controls import CONTROLS
+from gateway.json_cuts import MOST_DEPTH
 from gateway.long_body import LongBody, NotJsonError, Part
-from gateway.request_body import STREAMING, Asked, BadRequestError, check_mark, check_model, check_once, model_spans
+from gateway.request_body import (
+    CHOICES,
+    MOST_TOKENS,
+    STREAMING,
+    TOO_DEEP,
+    Asked,
+    BadRequestError,
+    answer_size,
+    check_controls,
+    check_mark,
+    check_model,
+    check_once,
+    model_spans,
+)
 from gateway.usage.include_usage import lacks_usage, options_span
 
 LONG_BYTES: Final = 512 * 1024  # a shorter one is read at once, within about ten milliseconds whatever is in it
 _OPTIONS: Final = "stream_options"
+_SIZES: Final = (*MOST_TOKENS, CHOICES)
 _MOST_TIMES: Final = 64  # that a repeated `model` is looked for: it is refused anyway
 
 
@@ -41,9 +57,11 @@ class LongRequests:
 def steps_to_asked(pieces: Sequence[bytes]) -> Generator[None, None, Asked]:
     """Steps of about a millisecond, and what `read_asked` returns or raises."""
     check_mark(b"".join(pieces[:3]) if pieces and len(pieces[0]) < 3 else pieces[0] if pieces else b"")  # noqa: PLR2004
-    top = _TopLevel()
+    top, body = _TopLevel(), LongBody(pieces, (_OPTIONS,))
     try:
-        for part in LongBody(pieces, (_OPTIONS,)).parts():
+        for part in body.parts():
+            if body.deepest > MOST_DEPTH:
+                raise BadRequestError(TOO_DEEP)
             if part is not None:
                 top.note(part)
             yield
@@ -62,6 +80,8 @@ class _TopLevel:
         self._span: tuple[int, int] = (0, 0)  # where its first value stands
         self._shortened = False  # some of the model was left out
         self._streaming: dict[str, Any] = {}
+        self._controls: dict[str, Any] = {}  # fields that are for engines' operators
+        self._sizes: dict[str, Any] = {}  # what it says of the length of its answer
         self._options: Part | None = None  # the part that has them, where they were given once and are whole
         self._cut = False  # the options go on
 
@@ -76,6 +96,8 @@ class _TopLevel:
             self._model = content["model"]
             if self._times <= _MOST_TIMES:
                 self._note_model(part, model_spans(part.text))
+        self._controls |= {name: content[name] for name in CONTROLS & content.keys()}
+        self._sizes |= {name: content[name] for name in _SIZES if name in content}
         said = {name: content[name] for name in STREAMING if name in content}
         if _OPTIONS in said:
             whole = said[_OPTIONS] is None or (isinstance(said[_OPTIONS], dict) and not part.cut)
@@ -93,6 +115,7 @@ class _TopLevel:
         """All that it says together."""
         if not self._is_object:
             raise BadRequestError("body: must be a JSON object")
+        check_controls(self._controls)
         model = check_model(self._model)
         check_once(self._times)
         span, options = self._span, self._options_span()
@@ -100,7 +123,8 @@ class _TopLevel:
         if self._shortened:
             model = orjson.loads(body[numbers[0]])
         options_piece = numbers[1] if options is not None else None
-        return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece)
+        sizes = answer_size(self._sizes)
+        return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece, sizes)
 
     def _options_span(self) -> tuple[int, int] | None:
         """Where the options stand, if they are to be written anew; None: they are not, or that is in doubt."""

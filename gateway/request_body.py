@@ -1,4 +1,7 @@
-"""What the gateway reads of a request: the encoding, and the top-level `model`. All other bytes pass unseen."""
+"""What the gateway reads of a request: the encoding, and some of the top level, `model` above all.
+
+All other bytes pass as they came. A body is refused where an engine would read it otherwise, or fail at it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.engine_controls import CONTROLS, control_in
+from gateway.json_cuts import MOST_DEPTH, depth_of
 from gateway.plain_runs import LEFT_OUT, condensed
 
 _UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
@@ -22,8 +27,12 @@ _PLACE: Final = f"model-{token_hex(16)}"
 _PLACED: Final = orjson.dumps(_PLACE)
 _ENDS: Final = 4096
 STREAMING: Final = ("stream", "stream_options")
+MOST_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # the first that is given
+CHOICES: Final = "n"
+_MOST_CHOICES: Final = 128  # that are believed
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOST_PIECES: Final = 64  # that a body stays in
+TOO_DEEP: Final = f"body: is nested more than {MOST_DEPTH} levels deep"
 _MOST_KEYS: Final = 10_000  # named `model` at any depth
 
 
@@ -33,6 +42,16 @@ class BadRequestError(ValueError):
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
         self.param = param
+
+
+class AnswerSize(NamedTuple):
+    """How much of an answer a request asks for. `most`: tokens of each choice; None: it does not say."""
+
+    choices: int = 1
+    most: int | None = None
+
+
+ANY_SIZE: Final = AnswerSize()
 
 
 class Asked(NamedTuple):
@@ -46,6 +65,7 @@ class Asked(NamedTuple):
         piece: the number of the piece with that value.
         long: the body was read in steps; none is to be read again.
         options_piece: of a long body, the piece that is the value of `stream_options` alone; None: it has none.
+        answer: how much of an answer it asks for.
     """
 
     model: str
@@ -55,6 +75,7 @@ class Asked(NamedTuple):
     piece: int = 0
     long: bool = False
     options_piece: int | None = None
+    answer: AnswerSize = ANY_SIZE
 
     @property
     def stream(self) -> bool:
@@ -96,10 +117,11 @@ def read_asked(*pieces: bytes) -> Asked:
     content = _parsed(body)
     if not isinstance(content, dict):
         raise BadRequestError("body: must be a JSON object")
+    _check(body, content)
     model = check_model(content.get("model"))
     spans = model_spans(body)
     check_once(len(spans))
-    return Asked(model, (body,), spans[0], _options(content))
+    return Asked(model, (body,), spans[0], _options(content), answer=answer_size(content))
 
 
 def check_mark(body: bytes) -> None:
@@ -110,6 +132,25 @@ def check_mark(body: bytes) -> None:
     """
     if body.startswith(_BOM):
         raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
+
+
+def check_controls(content: Mapping[str, Any]) -> None:
+    """Refuses fields that are for engines' operators. `content`: of the top level.
+
+    Raises:
+        BadRequestError: it has one.
+    """
+    if not CONTROLS.isdisjoint(content) and (found := control_in(content)) is not None:
+        name, advice = found
+        raise BadRequestError(f"{name}: is not passed on to engines; {advice}", name)
+
+
+def _check(text: bytes, content: Mapping[str, Any]) -> None:
+    """Checks all but the model. `text`: JSON, `content` its values."""
+    check_controls(content)
+    brackets = text.count(b"[") + text.count(b"{")  # of no more than so many there is no deeper one
+    if brackets > MOST_DEPTH and depth_of(text) > MOST_DEPTH:
+        raise BadRequestError(TOO_DEEP)
 
 
 def check_model(model: object) -> str:
@@ -154,20 +195,32 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
     parts += *condensed(piece, 0, start), _PLACED, *condensed(piece, end, len(piece))
     for other in pieces[number + 1 :]:
         parts += condensed(other, 0, len(other))
+    text = b"".join(parts)
     try:
-        content = orjson.loads(b"".join(parts))
+        content = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
         return None
     value = _VALUE.match(piece, end)
     if not isinstance(content, dict) or "model" in content or value is None:
         return None
+    _check(text, content)
     model = content.get(_PLACE)
     if not isinstance(model, str) or not model or LEFT_OUT in model:
         return None
     options = _options(content)
     if options and len(parts) > len(pieces) + 2 and LEFT_OUT.encode() in orjson.dumps(options):
         return None
-    return Asked(model, pieces, value.span(1), options, number)
+    return Asked(model, pieces, value.span(1), options, number, answer=answer_size(content))
+
+
+def answer_size(content: Mapping[str, Any]) -> AnswerSize:
+    """How much of an answer a body asks for. Values that engines refuse count as not given."""
+    most = next((one for name in MOST_TOKENS if type(one := content.get(name)) is int and one > 0), None)
+    choices = content.get(CHOICES, 1)
+    if most is None and choices == 1:
+        return ANY_SIZE
+    known = type(choices) is int and choices > 0
+    return AnswerSize(min(choices, _MOST_CHOICES) if known else 1, most)
 
 
 def _options(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ folded field. This adds bounds, what a message's framing is, and what a server m
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import httptools
 
@@ -14,6 +14,7 @@ from http1.known_heads import Known, KnownHeads
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_FIELDS: Final = 128
+MAX_BESIDE_BYTES: Final = 2**20  # and as many again as the body has: of chunks' heads, extensions and trailers
 _CHUNKED: Final = [b"chunked"]
 
 
@@ -41,6 +42,7 @@ class MessageReader(ABC):
     __slots__ = (
         *(
             "_bare_bytes",
+            "_beside",
             "_fields",
             "_fresh",
             "_in_head",
@@ -55,6 +57,7 @@ class MessageReader(ABC):
         "_unknown",
         "on_body",
     )
+    _most_beside: ClassVar[float] = MAX_BESIDE_BYTES
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
@@ -62,6 +65,7 @@ class MessageReader(ABC):
         self._pieces: list[bytes] = []  # of a body, read since the sink was last called
         self.on_body = self._pieces.append
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
+        self._beside = 0  # bytes of a body's frames, less those of the body
         self._trailers = 0
         self._in_head = True
         self._problem: MessageError | None = None
@@ -97,10 +101,9 @@ class MessageReader(ABC):
             problem = self._cause_of(error)
         self._unknown = b""
         if self._pieces:
-            self._bare_bytes = 0
+            problem = problem or self._count_beside()
         elif self._bare_bytes > MAX_HEAD_BYTES and problem is None:
-            beside = MessageError(400, "malformed", "a body with too much beside its bytes")
-            problem = _head_too_large() if self._in_head else beside
+            problem = _head_too_large() if self._in_head else _mostly_frames()
         self._hand_on(problem)
         return rest
 
@@ -149,6 +152,12 @@ class MessageReader(ABC):
         cause = error.__context__
         return self._problem or (cause if isinstance(cause, Exception) else error)
 
+    def _count_beside(self) -> MessageError | None:
+        """Bytes of a body came: refuses one that is mostly frames, since each of them costs what a long one does."""
+        self._beside += self._bare_bytes - 2 * sum(map(len, self._pieces))
+        self._bare_bytes = 0
+        return _mostly_frames() if self._beside > self._most_beside else None
+
     def _end_head(self) -> dict[bytes, bytes]:
         """Checks the bounds of a complete head; returns the first value of each field."""
         fields = self._fields
@@ -158,7 +167,7 @@ class MessageReader(ABC):
         if self._bare_bytes > MAX_HEAD_BYTES and sum(map(_field_bytes, fields)) > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
         self._in_head = False
-        self._bare_bytes = 0
+        self._bare_bytes = self._beside = 0
         return dict(reversed(fields))
 
     def _taken(self) -> bytes:
@@ -180,6 +189,10 @@ class MessageReader(ABC):
 
 def _field_bytes(field: tuple[bytes, bytes]) -> int:
     return len(field[0]) + len(field[1]) + 4
+
+
+def _mostly_frames() -> MessageError:
+    return MessageError(400, "malformed", "a body with too much beside its bytes; send it in larger chunks")
 
 
 def _head_too_large() -> MessageError:

@@ -32,6 +32,9 @@ class RequestSink(Protocol):
 class RequestReader(MessageReader):
     """Reads a client's requests. A second request must not begin before the first was answered: see `busy`.
 
+    What follows a request in the same bytes is dropped, too, even where that was answered within the call: else the
+    requests of one read would keep the loop, and their answers memory.
+
     Attributes:
         begun: whether a part of a request has come, and the rest has not.
         busy: whether a request is being answered; the owner resets it. What arrives meanwhile is dropped.
@@ -92,15 +95,17 @@ class RequestReader(MessageReader):
         self._sink.request_body(data[:left] if left < 0 else data)
         if left <= 0:
             self.begun, self._fresh = False, True
+            self.pipelined = self.pipelined or left < 0
             self._sink.request_end()
         return self.feed(data[left:]) if left < 0 else b""
 
     def on_message_begin(self) -> None:
         """A request begins."""
         if self._ended:
+            self.pipelined = True  # before the answer, which may come within the call
             self._hand_on(None)
         self.begun, self._fresh = True, False
-        self._ignored = self.busy
+        self._ignored = self.busy or self.pipelined
         if self.busy:
             self.pipelined = True
         self._fields = []

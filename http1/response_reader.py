@@ -1,6 +1,7 @@
 """Reads responses from a byte stream, each when it was asked for: heads and bodies go to a sink, in bounds."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final, Protocol
 
 import httptools
@@ -55,6 +56,7 @@ class ResponseReader(MessageReader):
             "_upgrade",
         ),
     )
+    _most_beside = inf  # an engine may send each letter of an answer as a chunk
 
     def __init__(self, sink: ResponseSink) -> None:
         super().__init__(sink)

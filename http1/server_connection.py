@@ -112,6 +112,8 @@ class ServerConnection(AnsweringConnection):
 
     def request_head(self, head: RequestHead, *, whole: bool) -> None:
         """Hands the request over."""
+        if self._write_paused:  # the client asks again without taking what was answered
+            self.close()
         if self._state not in _BEFORE_A_REQUEST:
             return
         self._enter(ANSWERING if whole else RECEIVING)

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -56,3 +58,26 @@ class ServiceManager:
         while True:
             self.tell(ALIVE)
             await asyncio.sleep(max(_LEAST_INTERVAL_S, self.watchdog_s / 3))
+
+
+async def until_signalled(manager: ServiceManager, run: Callable[[asyncio.Event], Awaitable[int]]) -> int:
+    """Runs a daemon with an event that SIGTERM and SIGINT set, and keeps its watchdog quiet meanwhile.
+
+    Args:
+        manager: is told of the stop.
+        run: the daemon, until the event is set; returns the exit code.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        manager.tell(STOPPING)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    watchdog = asyncio.create_task(manager.keep_alive(), name="watchdog")
+    try:
+        return await run(stop)
+    finally:
+        watchdog.cancel()

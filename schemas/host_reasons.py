@@ -95,6 +95,10 @@ GPUS: Final[Mapping[str, ReasonText]] = {
         f"xid_{code}": ReasonText(f"Its driver reported Xid {code}: {text}.", _RESET)
         for code, text in CONDEMNING.items()
     },
+    "unsteady": ReasonText(
+        "The GPU is back, but was lost again and again. It is used again at the time that the message names.",
+        "Check the host: `dmesg`. If the GPU is well: `gpuward uncordon WORKER --gpu UUID`.",
+    ),
     "memory_shrunk": ReasonText(
         "The GPU reports less memory than is claimed on it.", "Check the GPU; its instances keep running."
     ),

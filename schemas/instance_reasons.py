@@ -75,6 +75,10 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "Check the network between agent and controller.",
     ),
     "gone": ReasonText("The process ended unobserved, for example while its agent was down.", _NONE),
+    "ended_repeatedly": ReasonText(
+        "The agent or its host ended the process several times in a row, so each restart waits longer.",
+        "Read the message for the last end, and the agent's log on the worker. A stable run ends the delays.",
+    ),
     "stopped": ReasonText("A user or a command stopped it.", "Run `gpuward start NAME` to start the deployment again."),
     "start_refused": ReasonText("The agent refused to start the process.", "Read the message of the event."),
     "refused": ReasonText("The agent refused to start the process without giving a code.", "See the log of the agent."),

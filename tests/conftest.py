@@ -1,6 +1,7 @@
 """Fixtures for all tests, and the check that a run leaves no process behind."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ _LONG = ("machine", "system", "docs", "property", "reconcilers", "store", "runti
 # asyncio makes a loop for a caller that asks for the current one before any was set. Plugins do so before the first
 # test and never close it. With the loop set to None, asyncio makes none.
 asyncio.set_event_loop(None)
+# A shell starts what it runs in the background with SIGINT ignored, and the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.gpus.answers import ChildAnswer
+from agent.program_input import give
 
 _MAX_LINE_BYTES: Final = 4 * 2**20
 _REAP_LIMIT_S: Final = 1.0
@@ -39,7 +40,7 @@ class NvmlChild:
             )
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("the child was started with pipes")
-        self._process.stdin.write(question)
+        give(self._process.stdin, question)
         await self._process.stdin.drain()
         line = await self._process.stdout.readline()
         if not line:

@@ -24,7 +24,7 @@ class CacheAnswers:
 
     async def models(self, response: StreamedAnswer) -> None:
         """What the cache holds."""
-        await self._send(response, await self._fetches.revisions())
+        await self._send(response, await self._fetches.room.revisions())
 
     async def prune(self, response: StreamedAnswer, query: str) -> None:
         """Removes revisions: `model=hf:org/name[@revision]` (repeatable) and `unused_for_s=N`."""
@@ -36,10 +36,10 @@ class CacheAnswers:
             await response.send(error_body("bad_request", str(error)))
             return
         models = [one.removeprefix(_SCHEME) for one in asked.get("model", ())]
-        await self._send(response, await self._fetches.prune(models, unused_for_s))
+        await self._send(response, await self._fetches.room.prune(models, unused_for_s))
 
     async def _send(self, response: StreamedAnswer, revisions: Iterable[CachedRevision]) -> None:
-        in_use = await self._fetches.used()
+        in_use = await self._fetches.uses.used()
         response.start(200, [_JSON])
         await response.send(CachedModels(items=models_of(revisions, in_use)).model_dump_json().encode())
 

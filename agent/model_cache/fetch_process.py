@@ -9,6 +9,8 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, Self
 
+from agent.program_input import give
+
 _MAX_LINE_BYTES: Final = 2**16
 _SILENT_LIMIT_S: Final = 60.0
 _REAP_LIMIT_S: Final = 2.0
@@ -88,6 +90,6 @@ class FetchProcess:
     async def _write(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
             raise AssertionError("it was not started")
-        self._process.stdin.write(line.encode() + b"\n")
         with contextlib.suppress(ConnectionError):  # its end is seen by what it says
+            give(self._process.stdin, line.encode() + b"\n")
             await self._process.stdin.drain()

@@ -148,7 +148,7 @@ class EngineProcess:
         self._finish(plan.reason if plan else group.end, group.exit_code, told, cause.log_line)
 
     def _finish(self, reason: str, exit_code: int | None, message: str, log_line: str = "") -> None:
-        self._context.fetches.note_end(name_of(self.key), {fetch.repo for fetch in self._order.fetches})
+        self._context.fetches.uses.note_end(name_of(self.key), {fetch.repo for fetch in self._order.fetches})
         if self._kept.now.port is not None:
             self._context.ports.release(self._kept.now.port)
         self._kept.write(

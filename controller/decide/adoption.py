@@ -14,6 +14,7 @@ from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
 
 P = InstancePhase
+_LEAVING = (P.STOPPING, P.REPLACED)
 _STATE_ORDER = ("starting", "unhealthy", "running")  # a gang is as far as its slowest rank
 
 
@@ -135,7 +136,7 @@ class _Adoption:
             raise _RefusedError("its name is another deployment's")
         if before.id in self._removed:
             raise _RefusedError("another replica runs in its place")
-        if before.phase in FINAL or before.phase in (P.STOPPING, P.REPLACED):
+        if before.phase in FINAL or before.phase in _LEAVING:
             raise _RefusedError(f"it is {before.phase}")
         if before.epoch >= receipt.epoch:
             raise _RefusedError("the ledger has a later start of it")
@@ -145,8 +146,7 @@ class _Adoption:
 
     def _give_way(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
         """The replicas that give way to one more, so that there are not more than wanted."""
-        leaving = (P.STOPPING, P.REPLACED)
-        counted = [i for i in facts.instances if i.phase not in leaving and i.id not in self._removed]
+        counted = [i for i in facts.instances if i.phase not in _LEAVING and i.id not in self._removed]
         surplus = max(len(counted) + self._adopted_of[facts.uid] + 1 - wanted_replicas(facts), 0)
         devices = {claim.device for p in ranks for claim in p.receipt.claims}
         idle = [i for i in counted if i.id not in self._taken and self._is_idle(i, facts)]
@@ -163,10 +163,10 @@ class _Adoption:
         """Whether nothing of it runs, for certain, and nothing is lost if another takes its place."""
         if instance.phase in (P.PENDING, P.ANALYZING):
             return not instance.claims
-        restart = facts.revisions[instance.revision].spec.restart
+        leaves = instance.phase in _LEAVING
+        done_anew = facts.revisions[instance.revision].spec.restart == "always"  # else it may have done its work
         return (
-            instance.phase in LIVE | {P.UNREACHABLE}
-            and restart == "always"  # else it may have done its work
+            (leaves or (instance.phase in LIVE | {P.UNREACHABLE} and done_anew))
             and bool(instance.claims)
             and all(claim.worker_id in self._told for claim in instance.claims)
             and all(process.state == "exited" for process in instance.processes)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar, get_args
 
+from controller.decide.instances.repeated_ends import ENDED_REPEATEDLY
 from controller.domain.attention import (
     AttentionFacts,
     CertificateFacts,
@@ -129,7 +130,8 @@ def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
         return "failed"
     if one.phase == "pending" and at - one.since >= PENDING_AFTER:
         return "pending"
-    if one.failures >= _CRASHES or (one.phase == "backoff" and one.failures):
+    repeated = one.phase == "backoff" and (one.failures or one.reason == ENDED_REPEATEDLY)
+    if one.failures >= _CRASHES or repeated:
         return "crash_loop"
     return None
 
@@ -144,7 +146,7 @@ def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) ->
     titles = {
         "model": f"the model of {deployment} cannot be read",
         "failed": f"{deployment} has failed",
-        "crash_loop": f"{deployment} crashes repeatedly",
+        "crash_loop": f"{deployment} {'is ended' if code == ENDED_REPEATEDLY else 'crashes'} repeatedly",
         "pending": f"{deployment} is pending",
     }
     return _entry(

@@ -8,6 +8,7 @@ run on it there.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from controller.decide.gpu_losses import with_losses
 from controller.domain.devices import (
     MEMORY_SHRUNK,
     MISSING,
@@ -54,6 +55,7 @@ def compare_gpus(
             rows.append(_gpu_row(facts, device))
     gone = [d.row for d in own if d.row.uuid not in seen]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
+    rows = with_losses(rows, by_uuid)
     missing = tuple(row.uuid for row in gone if row.present)
     sick = {d.row.uuid: d.row.health_reason for d in own if d.row.health == "unhealthy"}
     recovered = tuple((row.uuid, sick[row.uuid]) for row in rows if row.health == "ok" and row.uuid in sick)

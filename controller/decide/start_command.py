@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from controller.domain.placement import Layout, Need
-from controller.engines.base import IN_CONTAINER, LOOPBACK, Launch
+from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
 from controller.engines.containers import container_env, container_of, image_key
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
@@ -96,14 +96,32 @@ def start_payload(
         host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,
     )
     own = engine_for(spec).chosen(engine)
-    process = own.process(spec, launch)
+    order = _order(spec, deployment, deployment_uid, gpus, own, launch)
+    beside: dict[str, Any] = {
+        "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
+    }
+    if order.container is not None and (key := image_key(spec, own.name, launch.gpu_count)) is not None:
+        beside["default_image"] = key
+    return {**order.model_dump(mode="json"), **beside}
+
+
+def _order(
+    spec: DeploymentSpec,
+    deployment: str,
+    deployment_uid: str,
+    gpus: Sequence[ClaimedGpu],
+    engine: Engine,
+    launch: Launch,
+) -> StartOrder:
+    """What the agent is told; secrets come when it is dispatched."""
+    process = engine.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
     stop_after, stalled = spec.stop_on_disconnect_after, spec.probe or _PROBE
-    order = StartOrder(
+    return StartOrder(
         deployment=deployment,
         deployment_uid=deployment_uid,
         argv=tuple(process.argv),
-        env={**process.env, **container_env(spec, own.name), **plain},
+        env={**process.env, **container_env(spec, engine.name), **plain},
         claims=tuple(_claims(gpus)),
         needs_port=process.needs_port,
         probe=process.probe,
@@ -119,14 +137,9 @@ def start_payload(
         stalled_requests=stalled.no_answer_requests,
         stalled_after_s=stalled.no_answer_after,
         fetches=process.fetches,
-        container=container_of(spec, own, launch),
+        container=container_of(spec, engine, launch),
         host_memory_mib=None if spec.resources.host_memory == "auto" else spec.resources.host_memory,
     )
-    secrets = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
-    beside: dict[str, Any] = {"env_secrets": secrets}
-    if order.container is not None and (key := image_key(spec, own.name, launch.gpu_count)) is not None:
-        beside["default_image"] = key
-    return {**order.model_dump(mode="json"), **beside}
 
 
 def rendezvous_port(gang: str) -> int:

@@ -1,6 +1,7 @@
 """A worker's devices as stored, and what a report of the worker changes."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Literal
 
 from schemas.xids import FALLEN_OFF
@@ -9,6 +10,7 @@ from schemas.xids import FALLEN_OFF
 MISSING = "missing"
 UNREADABLE = "unreadable"
 MEMORY_SHRUNK = "memory_shrunk"
+UNSTEADY = "unsteady"  # begins the reason of a GPU that is back, but was lost again and again
 # Codes at the begin of a health reason: nothing can run on the GPU any more.
 GONE: Final = (MISSING, "gpu_lost", f"xid_{FALLEN_OFF}")
 _NEVER_READ: Final = "GPU-unreadable-"
@@ -33,11 +35,15 @@ class DeviceRow:
     vendor: str = "nvidia"
     reserved_mib: int = 0  # that the host's operator keeps back from placement
     parent: str | None = None  # the GPU of which it is a MIG slice
+    losses: int = 0  # in a row, each within a day of the one before
+    lost: bool = False  # and not back since
+    unsteady_until: datetime | None = None  # once it is back it is not used before; None: nothing is held against it
+    dismissals: int = 0  # by operators, when that was judged: one more forgives all losses
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A stored device with its owner and its claims' counters."""
+    """A stored device with its owner and its claims' counters, and the database's time at which it was read."""
 
     row: DeviceRow
     worker_id: str
@@ -45,6 +51,8 @@ class KnownDevice:
     claims: int
     exclusive_claims: int
     claimed_cpu_milli: int
+    dismissed: int  # how often an operator has said that it is well
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

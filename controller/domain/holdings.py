@@ -111,8 +111,9 @@ class Holdings:
             return None
         for uuid in now:
             self._on_device[uuid].add(instance)
+        in_order = dict(sorted(now.items()))  # whatever was read first, so that equal ledgers give equal plans
         workers = frozenset(held.worker_id for held in now.values())
-        self._of[instance] = Holding(now, workers, tuple(held.claim for held in now.values()))
+        self._of[instance] = Holding(in_order, workers, tuple(held.claim for held in in_order.values()))
         return self._of[instance]
 
 

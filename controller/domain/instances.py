@@ -78,6 +78,17 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One start of an instance that has ended: when it was ordered, and when its end was first reported.
+
+    Both are stamps of the database. No later report of the agent changes them.
+    """
+
+    began: datetime
+    ended: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class CommandFacts:
     """A command and its state. `sent`: it may have reached the agent."""
 
@@ -133,6 +144,7 @@ class InstanceFacts:
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()
+    runs: tuple[RunFacts, ...] = ()  # its newest ended starts, newest first; read only where the present one has ended
 
     def process(self, rank: int = 0) -> ProcessFacts | None:
         """The current epoch's process of that rank; None until an agent has reported it."""

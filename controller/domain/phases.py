@@ -86,7 +86,7 @@ def _workers(on: str) -> Edge:
 
 _COMMITTED: Final = _placement("the placement pass commits its claims")
 _NO_NEED: Final = _instances("the analysis fails for good; a changed spec tries again")
-_EXIT: Final = _instances("its process ends and is restarted after a delay")
+_EXIT: Final = _instances("its process ends and is restarted, after a delay if that was its fault or repeats")
 _COMPLETED: Final = _instances("its process exits with code 0 and `restart` is `never` or `on_failure`")
 _OUT_OF_RETRIES: Final = _instances(
     "its process fails and `restart` allows no further attempt, or its engine refuses its arguments again"

@@ -127,7 +127,7 @@ class Admission:
             await socket.prepare(request)
             offered = agreement.offered_by(request)
             agreement.check_offer(offered, self._spoken)
-            frames = Frames(socket)
+            frames = Frames(socket, request)
             hello = await handshake.receive_hello(frames, offered, self._spoken)
             received_s = self._clock.monotonic()
             with acting(f"agent:{identity.name}"):

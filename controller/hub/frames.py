@@ -8,6 +8,10 @@ from typing import Final
 
 from aiohttp import WSMessage, WSMsgType, web
 
+from http1.paced_socket import pace
+from http1.rate import Rate
+from schemas.wire import MAX_MESSAGE_BYTES
+
 BURST: Final = 1_000  # frames at once: a host that reports all its processes after a reconnection
 PER_S: Final = 500.0
 UNIT_BYTES: Final = 4096  # of a frame that counts once: with the rate, 2 MiB a second
@@ -19,24 +23,24 @@ class FrameBudget:
     """How many frames a connection may send; long ones count as several. Times are seconds, monotonic."""
 
     def __init__(self, now: float, *, burst: int = BURST, per_s: float = PER_S) -> None:
-        self._burst = burst
-        self._per_s = per_s
-        self._left = float(burst)
-        self._at = now
+        self._rate = Rate(now, burst, per_s)
 
     def take(self, now: float, size: int = 0) -> float:
         """Takes one frame of so many bytes; returns the seconds to wait before the next."""
-        cost = 1.0 + size // UNIT_BYTES
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - cost
-        self._at = now
-        return max(0.0, -self._left / self._per_s)
+        return self._rate.take(now, 1.0 + size // UNIT_BYTES)
 
 
 class Frames:
-    """Reads a socket that does not answer pings by itself. While it waits, flow control holds the agent back."""
+    """Reads a socket that does not answer pings by itself. While it waits, flow control holds the agent back.
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    Args:
+        socket: to read; prepared.
+        request: of the socket, whose bytes get the same budget: it holds for frames that end no message, too.
+    """
+
+    def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self._socket = socket
+        pace(request, burst_bytes=BURST * UNIT_BYTES + MAX_MESSAGE_BYTES, bytes_per_s=PER_S * UNIT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._budget = FrameBudget(self._loop.time())
         self._taken = 0

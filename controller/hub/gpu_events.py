@@ -59,17 +59,23 @@ async def _unknown(connection: Connection, worker_id: str, name: str, error: str
 
 async def _known(connection: Connection, worker_id: str, name: str, plan: DeviceChanges) -> list[NewEvent]:
     """What is wrong with single GPUs, and the event of readings that go on."""
-    sick = await sick_gpus(connection, worker_id) if plan.rows else None
-    if sick:
-        message = _listed(f"{uuid} ({why or 'no reason given'})" for uuid, why in sick)
-        await set_condition(connection, worker_id, GPUS_HEALTHY, reason_code(sick[0][1]) or "gpu_unhealthy", message)
+    well = bool(plan.rows) and not await tell_sick(connection, worker_id)
     if plan.refused:
         message = "in use by another worker: " + _listed(device.row.uuid for device in plan.refused)
         await set_condition(connection, worker_id, OWN, "gpu_held_elsewhere", message)
-    over = [READABLE, *([] if plan.refused else [OWN]), *([GPUS_HEALTHY] if sick == [] else [])]
+    over = [READABLE, *([] if plan.refused else [OWN]), *([GPUS_HEALTHY] if well else [])]
     if READABLE not in await clear_conditions(connection, worker_id, over):
         return []
     return [await _of_all(connection, worker_id, "gpus_readable", f"the GPUs of {name} can be read again", "")]
+
+
+async def tell_sick(connection: Connection, worker_id: str) -> bool:
+    """Names the worker's unhealthy GPUs in its condition; returns whether there are any."""
+    sick = await sick_gpus(connection, worker_id)
+    if sick:
+        message = _listed(f"{uuid} ({why or 'no reason given'})" for uuid, why in sick)
+        await set_condition(connection, worker_id, GPUS_HEALTHY, reason_code(sick[0][1]) or "gpu_unhealthy", message)
+    return bool(sick)
 
 
 async def _of_all(connection: Connection, worker_id: str, reason: str, message: str, code: str) -> NewEvent:
@@ -116,5 +122,10 @@ def inventory_events(
             evidence = {"memory_mib": row.memory_mib, "reported_mib": row.reported_mib}
             yield NewEvent("gpu_unhealthy", message, objects(row.uuid), evidence)
     for uuid, was in plan.recovered:
-        message = f"{uuid} on {name} is well again; it was unhealthy: {was or 'no reason given'}"
-        yield NewEvent("gpu_recovered", message, objects(uuid), {"was": reason_code(was)})
+        yield recovered(uuid, name, was, objects(uuid))
+
+
+def recovered(uuid: str, worker: str, was: str, objects: tuple[str, ...]) -> NewEvent:
+    """The event of a GPU that was unhealthy, for the reason `was`, and is well."""
+    message = f"{uuid} on {worker} is well again; it was unhealthy: {was or 'no reason given'}"
+    return NewEvent("gpu_recovered", message, objects, {"was": reason_code(was)})

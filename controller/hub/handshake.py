@@ -114,6 +114,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
 
     Raises:
         MalformedMessageError: the address of the agent's proxy is invalid.
+        HandshakeRefusedError: it is the first one since a boot or a loss of commits, but not the newest.
         WorkerGoneError: the worker was deleted meanwhile.
     """
     address = proxy_address(hello, peer)
@@ -138,6 +139,9 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             return HandshakeResult(
                 new.session, new.term, new.at, (), frozenset(), {}, new.proxy_secret, held_for_s=held_for_s(new)
             )
+        first = new.tells_first or new.rebooted
+        if first and not new.follows(identity):  # its word on what runs would end what was started meanwhile
+            raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
         reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
         if new.tells_first or new.has_found:
             receipts = opened(hello.receipts, worker, new.receipt_key)
@@ -145,7 +149,14 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
                 receipts = await of_those_found(connection, worker, receipts)
             await keep_found(connection, worker, new.session, hello.processes, receipts)
         written = await processes.write_reports(connection, reports)
-        gone = await processes.end_missing(connection, worker, new.session, hello.processes, hello.report_seq)
+        gone = await processes.end_missing(
+            connection,
+            worker,
+            new.session,
+            hello.processes,
+            None if new.rebooted else hello.report_seq,  # a loss of power may take the number back too
+            names_all=first,
+        )
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known)
         await record_runtimes(connection, worker, hello.inventory)

@@ -16,7 +16,6 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
-from controller.store.workers.devices import settle_devices
 from controller.store.workers.gpu_details import DetailsRow, write_details
 from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
 from schemas.wire import DeviceFacts
@@ -25,7 +24,6 @@ log = structlog.get_logger(__name__)
 
 FLUSH_S: Final = 1.0
 FLUSH_LIMIT_S: Final = 8.0
-SETTLE_S: Final = 10.0
 RETURNED_AFTER_S: Final = 10.0  # silence after which a worker may have been marked unreachable
 UNHEALTHY_AFTER_S: Final = 5.0  # without a successful write
 CUT_AFTER_S: Final = 20.0  # without a successful write; a fence's margin covers it
@@ -118,16 +116,14 @@ class Liveness:
     async def run(self) -> None:
         """Writes until cancelled."""
         started = self._clock.monotonic()
-        next_settle = started
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await self._now.wait()
             self._now.clear()
-            settle = self._clock.monotonic() >= next_settle
             try:
                 async with asyncio.timeout(FLUSH_LIMIT_S):
-                    await self._flush(settle=settle)
+                    await self._flush()
             except DATABASE_ERRORS as error:
                 log.warning("liveness not written", error=str(error) or type(error).__name__)
                 self._healthy_since = None
@@ -136,8 +132,6 @@ class Liveness:
                 await self._clock.sleep(FLUSH_S)
                 continue
             self._wrote()
-            if settle:
-                next_settle = self._clock.monotonic() + SETTLE_S
 
     def _of(self, session: Session) -> _Unwritten:
         return self._unwritten.setdefault(session, _Unwritten(self._last.get(session, self._clock.monotonic())))
@@ -148,11 +142,11 @@ class Liveness:
             self._healthy_since = now
         self._last_write = now
 
-    async def _flush(self, *, settle: bool) -> None:
+    async def _flush(self) -> None:
         """Writes all in one transaction; a failed write stays for the next one."""
         batch, self._unwritten = self._unwritten, {}
         try:
-            current = await self._write(batch, settle=settle)
+            current = await self._write(batch)
         except BaseException:
             for session, older in batch.items():
                 newer = self._unwritten.get(session)
@@ -165,7 +159,7 @@ class Liveness:
             if session not in current:
                 self._superseded(session)
 
-    async def _write(self, batch: dict[Session, _Unwritten], *, settle: bool) -> set[Session]:
+    async def _write(self, batch: dict[Session, _Unwritten]) -> set[Session]:
         now = self._clock.monotonic()
         newest = _newest(batch)
         async with self._database.transaction() as connection:
@@ -181,8 +175,6 @@ class Liveness:
             await write_events(connection, foreign_events(foreign, names))
             touched = {session.worker_id for session in current if newest[session].notify}
             touched |= {use.worker_id for use in foreign}
-            if settle:
-                touched |= await settle_devices(connection)
             await notify(connection, "worker", touched)
         return current
 

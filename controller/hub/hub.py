@@ -26,6 +26,7 @@ from controller.hub.messages import MessageHandler
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
+from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.acting import acting
@@ -90,6 +91,7 @@ class Hub:
         self._dismissals = Dismissals(database, clock, self._sessions)
         self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s)
         self._lost_history = LostHistory(database, clock, lambda: self._open)
+        self._settling = Settling(database, clock)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -184,6 +186,7 @@ class Hub:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
+                group.create_task(self._settling.run(), name="hub-settling")
                 group.create_task(self._reports.run(), name="hub-reports")
                 group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")

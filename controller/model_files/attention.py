@@ -43,7 +43,7 @@ def _by_name(config: ConfigScopes, kinds: Iterable[object]) -> Layers:
     for kind in kinds:
         if kind in ("sliding_attention", "chunked_attention"):
             windowed += 1
-        elif kind in _UNCACHED:
+        elif isinstance(kind, str) and kind in _UNCACHED:
             uncached += 1
         else:  # an unknown kind may keep everything, as sparse attention does
             full += 1

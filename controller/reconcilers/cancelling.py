@@ -1,6 +1,6 @@
 """Cancels analyses whose deployment was deleted or changed: one narrow read, no write.
 
-A deletion that is notified ends its analysis at once (`leading.py`). This finds changed specs, and deletions of which
+A deletion that is notified ends its analysis at once (`term.py`). This finds changed specs, and deletions of which
 no notification arrived, or only before the analysis began.
 
 The instances' step would cancel them too. But it takes hundreds of deployments together, reads all their rows and waits

@@ -1,7 +1,7 @@
-"""The controller's own counters, under the contract's names. Figures that are read from rows are not kept here."""
+"""What the controller counts of its work, under the contract's names. Figures that are read from rows are not here."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -20,7 +20,6 @@ class Metrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
         self._reconcile_seconds = Histogram(
             "gpuward_reconcile_seconds",
             "Time of one reconcile step, per key and outcome.",
@@ -55,7 +54,6 @@ class Metrics:
             registry=registry,
             buckets=_PLACEMENT_BUCKETS,
         )
-
         self._starts = Histogram(
             "gpuward_start_seconds",
             "Time that starts of instances took, by phase, and in all (`total`).",
@@ -69,7 +67,6 @@ class Metrics:
             ["deployment"],
             registry=registry,
         )
-
         self._evaluations = Counter(
             "gpuward_policy_evaluations_total",
             "Verdicts of utilization policies on instances.",
@@ -78,68 +75,6 @@ class Metrics:
         )
         for verdict in ("idle", "busy", "unknown"):
             self._evaluations.labels(verdict)
-
-        self._connections_closed = Counter(
-            "gpuward_connections_closed_total",
-            "Connections closed at a `bound`, overdue with a `head`, an answer (`busy`) or while `idle`, or with an "
-            "incomplete `body` where connections are few; and requests `refused` since too many others are served.",
-            ["reason"],
-            registry=registry,
-        )
-        for reason in ("bound", "head", "busy", "idle", "body", "refused"):
-            self._connections_closed.labels(reason)
-
-        self._bodies_refused = Counter(
-            "gpuward_bodies_refused_total",
-            "Requests refused because bodies in flight, of one `key` or of `all`, hold too many bytes.",
-            ["bound"],
-            registry=registry,
-        )
-        for bound in ("key", "all"):
-            self._bodies_refused.labels(bound)
-        self._loop_lag = Gauge(
-            "gpuward_controller_loop_lag_seconds",
-            "How late the event loop of the controller was at worst in the last ten seconds.",
-            registry=registry,
-        )
-        self._bodies_held = Gauge(
-            "gpuward_bodies_in_flight_bytes", "Bytes that requests' bodies hold now.", registry=registry
-        )
-
-    def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
-        """`expires_s` returns when the certificate of the port ends; `problem`, why its files cannot be used now."""
-        ends = Gauge(
-            "gpuward_certificate_expiry_timestamp_seconds",
-            "When the certificate of the public port ends, in seconds since 1970; absent without TLS.",
-            registry=self._registry,
-        )
-        ends.set_function(expires_s)
-        failed = Gauge(
-            "gpuward_certificate_not_replaced",
-            "1 while the files of the certificate cannot be used, and an earlier one is shown; absent without TLS.",
-            registry=self._registry,
-        )
-        failed.set_function(lambda: float(bool(problem())))
-
-    def authority(self, expires_s: float) -> None:
-        """`expires_s`: when the certificate of the authority ends that agents and clients learn."""
-        Gauge(
-            "gpuward_certificate_authority_expiry_timestamp_seconds",
-            "When the certificate authority ends that agents and clients learn, in seconds since 1970; absent without.",
-            registry=self._registry,
-        ).set(expires_s)
-
-    def body_refused(self, bound: str) -> None:
-        """A request's body did not fit into the bound of its `key` or of `all`."""
-        self._bodies_refused.labels(bound).inc()
-
-    def bodies_held(self, read: Callable[[], float]) -> None:
-        """`read` returns the bytes that bodies hold."""
-        self._bodies_held.set_function(read)
-
-    def loop_lag(self, read: Callable[[], float]) -> None:
-        """`read` returns the event loop's recent lag in seconds."""
-        self._loop_lag.set_function(read)
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
         """One key of `kind` got `outcome` from a step that took `seconds`."""
@@ -183,10 +118,6 @@ class Metrics:
         """A deployment is gone: its series ends."""
         with contextlib.suppress(KeyError):  # none of its instances ever restarted
             self._restarts.remove(deployment)
-
-    def connection_closed(self, reason: str) -> None:
-        """The server closed a connection or refused a request for this reason, one of the label's."""
-        self._connections_closed.labels(reason).inc()
 
     def judged(self, verdict: str) -> None:
         """A utilization policy judged an instance `idle`, `busy` or `unknown`."""

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.runtime.serving_metrics import ServingMetrics
 from controller.store.access.key_expiry import KeyExpiry
 from controller.store.views.fleet_figures import Amount, Capacity, FleetFigures, Idle, Replicas
 from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
@@ -103,9 +104,10 @@ def metrics() -> list[MetricFacts]:
 
 def _counted() -> Iterator[MetricFacts]:
     registry = _Listing()
-    own = Metrics(registry)
-    own.certificate(lambda: 0.0, str)
-    own.authority(0.0)
+    Metrics(registry)
+    serving = ServingMetrics(registry)
+    serving.certificate(lambda: 0.0, str)
+    serving.authority(0.0)
     HubMetrics(registry)
     GatewayMetrics(registry).certificate(lambda: 0.0, str)
     QueueMetrics(registry)

@@ -20,6 +20,7 @@ from gateway.request_body import Asked
 from gateway.unserved import settled_error
 from gateway.usage.include_usage import without_usage_chunk
 from http1.head import RequestHead, ResponseHead, lines_of
+from http1.pieces import keep
 from http1.server_connection import ServerConnection
 
 log = structlog.get_logger(__name__)
@@ -82,7 +83,7 @@ class Answering(Receiving):
         if self._busy is not None:
             self._busy.size += len(data)
             if self._busy.size <= _MOST_HELD_BYTES:
-                self._busy.pieces.append(data)
+                keep(self._busy.pieces, data)
             return
         answer, self._answer = self._answer, None
         if self._endpoint is None:
@@ -157,7 +158,7 @@ class Answering(Receiving):
             if plain:
                 self._events = WholeEvents()
         if self._passage is not None:
-            self._passage.answered(head.status, events, encoding)
+            self._passage.answered(head.status, events, encoding, head.length)
 
     def _begin_answer(self, head: ResponseHead, body: bytes, *, length: int | None) -> None:
         """Sends the head with the beginning of the body."""

@@ -80,11 +80,12 @@ class Exchange(Waiting):
         known = table.model(self._model)
         allows = self._principal.limits.allows if self._principal is not None else None
         if allows is not None and not (allows(asked.model) or allows(self._model)):
-            self.fail(model_not_found(asked.model))  # as for a name that does not exist
+            self._model = ""  # as for a name that does not exist, in metrics too
+            self.fail(model_not_found(asked.model))
             return
         if known is not None:
             if self._passage is not None:
-                self._passage.asks(self._model, size)
+                self._passage.asks(self._model, size, asked)
             if known.limits.routing == "session":
                 self._session = self._head.named.get(_SESSION, b"")
         if asked.model != self._model and table.is_adapter(asked.model):

@@ -17,6 +17,7 @@ from gateway.form_reader import FormReader
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError
 from http1.client_connection import ClientConnection
+from http1.pieces import keep
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
@@ -56,7 +57,7 @@ class FormExchange(Exchange):
             return
         self._size += len(data)
         if not self._continued:
-            self._pieces.append(data)
+            keep(self._pieces, data)
         try:
             self._take(self._size)
         except GatewayError as error:

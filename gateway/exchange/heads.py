@@ -19,8 +19,10 @@ from schemas.wire import (
 )
 
 _OURS: Final = OUR_HEADERS.encode()
-# A client's keys and cookies are between it and the gateway.
-_KEPT_HERE: Final = HOP_BY_HOP | {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
+# A client's keys and cookies are between it and the gateway, and which part of an engine answers is not its choice.
+_KEPT_HERE: Final = HOP_BY_HOP | {
+    *(b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect", b"x-data-parallel-rank"),
+}
 _FORWARDED: Final = PassedOn(_KEPT_HERE, _OURS)
 _READABLE: Final = PassedOn(_KEPT_HERE | {b"accept-encoding"}, _OURS)
 _RETURNED: Final = PassedOn(HOP_BY_HOP | {b"date", b"server", b"set-cookie"}, _OURS)

@@ -230,11 +230,12 @@ class Holding(ABC):
 
     def _over(self, state: State) -> None:
         broken = self._state is ANSWERING and state is CUT and not self._client_gone
-        left = self._state is SENT and self._client_gone
+        left = self._client_gone and self._state in (SENT, ANSWERING)
+        left_after_s = self._loop.time() - self._sent_at if left else None
         self._enter(state)
         passage, self._passage = self._passage, None
         if passage is not None:
-            passage.over(broken=broken or self._failed, left=left)
+            passage.over(broken=broken or self._failed, left_after_s=left_after_s)
         self._measure(passage, broken=broken)
         self._pieces.clear()
         if self._hold is not None:

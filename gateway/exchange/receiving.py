@@ -12,6 +12,7 @@ from gateway.exchange.holding import Models
 from gateway.exchange.states import OVER, RECEIVING
 from http1.bodies import BodiesFullError
 from http1.head import RequestHead
+from http1.pieces import keep
 from http1.server_connection import ServerConnection
 
 MAX_BODY_BYTES: Final = 64 * 2**20
@@ -96,7 +97,7 @@ class Receiving(Admitting):
         """A part of the request's body."""
         if self._state is not RECEIVING:
             return
-        self._pieces.append(data)
+        keep(self._pieces, data)
         self._size += len(data)
         if not self._admitted:
             self._connection.pause_reading()

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.request_body import AnswerSize
+
 _MARK: Final = b'"usage"'
 _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
 _CHOICES: Final = b'"choices"'
@@ -18,6 +20,7 @@ _MOST_HELD: Final = 2**20  # of an event or of the end of an answer
 _MOST_UNPACKED: Final = 64 * 2**20
 _MOST_AT_ONCE: Final = 2**18
 _BYTES_PER_TOKEN: Final = 4
+_TOKENS_PER_S: Final = 30  # of each choice of an answer that is not seen while it is made
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
 _MESSAGES_CACHED: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
@@ -39,6 +42,12 @@ def estimated_prompt(request_bytes: int) -> Tokens:
     return Tokens(max(1, request_bytes // _BYTES_PER_TOKEN), estimated=True)
 
 
+def estimated_completion(engine_s: float, size: AnswerSize) -> int:
+    """Tokens that an engine has made of an answer after so many seconds, of which nothing is known but the time."""
+    made = int(max(0.0, engine_s) * _TOKENS_PER_S)
+    return size.choices * (made if size.most is None else min(made, size.most))
+
+
 class AnswerUsage:
     """Reads one answer.
 
@@ -47,15 +56,24 @@ class AnswerUsage:
         events: whether the answer is a stream of server-sent events.
         encoding: its `Content-Encoding`.
         has_completion: whether this endpoint makes tokens, so that its answer is counted.
+        length: of the answer's body in bytes, as announced: it is made, however little of it is taken.
     """
 
     __slots__ = (
-        *("_blind", "_completions", "_events", "_has_completion", "_held", "_last", "_plain", "_request_bytes"),
-        *("_size", "_told", "_unpack", "_unpacked", "failed"),
+        *("_blind", "_completions", "_events", "_has_completion", "_held", "_last", "_length", "_plain"),
+        *("_request_bytes", "_size", "_told", "_unpack", "_unpacked", "failed"),
     )
 
-    def __init__(self, request_bytes: int, events: bool, encoding: str = "", has_completion: bool = True) -> None:
+    def __init__(
+        self,
+        request_bytes: int,
+        events: bool,
+        encoding: str = "",
+        has_completion: bool = True,
+        length: int | None = None,
+    ) -> None:
         self._request_bytes = request_bytes
+        self._length = length or 0
         self._events = events
         self._has_completion = has_completion
         self._held = b""  # an event that has begun; of a whole answer, its last bytes
@@ -103,7 +121,7 @@ class AnswerUsage:
         if prompt is not None and (completion is not None or not self._has_completion):
             return Tokens(prompt, self._told.get("cached", 0), completion or 0)
         counted = self._events and not self._blind
-        made = self._pieces_of_an_answer() if counted else self._size // _BYTES_PER_TOKEN
+        made = self._pieces_of_an_answer() if counted else max(self._size, self._length) // _BYTES_PER_TOKEN
         made = made if self._has_completion else 0
         return Tokens(
             estimated_prompt(self._request_bytes).prompt if prompt is None else prompt,

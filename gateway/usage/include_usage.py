@@ -29,14 +29,15 @@ def asks_for_usage(path: str, content: Mapping[str, Any]) -> bool:
 
 def lacks_usage(content: Mapping[str, Any]) -> bool:
     """Whether a request for a stream asks for no token counts, and can be made to. `content`: of its body."""
-    if not _is_true(content.get("stream")):
+    if not is_streamed(content):
         return False
     options = content.get("stream_options")
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
 
 
-def _is_true(value: Any) -> bool:
-    """Whether engines take a value for true: their parsers do so for some words and numbers, too."""
+def is_streamed(content: Mapping[str, Any]) -> bool:
+    """Whether engines take a request for one of a stream: their parsers do so for some words and numbers, too."""
+    value = content.get("stream")
     return value is True or (isinstance(value, str | int | float) and str(value).lower() in _TRUE)
 
 
@@ -50,10 +51,7 @@ def with_usage_asked(pieces: tuple[bytes, ...], asked: Asked) -> tuple[bytes, ..
     content = asked.options
     if "stream_options" not in content:
         return with_options_added(pieces)
-    try:
-        options = options_with_usage(content)
-    except (TypeError, RecursionError):  # read, and yet nested too deeply to be written
-        return None
+    options = options_with_usage(content)
     if asked.long:
         number = asked.options_piece
         return None if number is None else (*pieces[:number], options, *pieces[number + 1 :])

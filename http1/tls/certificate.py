@@ -15,6 +15,8 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from http1.tls.bounded import BoundedContext
+
 log = structlog.get_logger(__name__)
 
 POLL_S: Final = 5.0
@@ -49,9 +51,7 @@ def load(certificate: Path, key: Path) -> Loaded:
         CertificateError: a file cannot be read, is not in PEM, or the key is of another certificate.
     """
     first = _first_of(certificate)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context = BoundedContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from http1.tls.bounded import BoundedContext
+
 
 class Pinned(NamedTuple):
     """Host and port of a server that has told the SHA-256 of its certificate."""
@@ -26,8 +28,7 @@ class Verified(NamedTuple):
 @cache
 def any_certificate() -> ssl.SSLContext:
     """For a connection that is not trusted before `is_pinned` holds: nothing may be sent on it until then."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = BoundedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -45,10 +46,9 @@ def trusting(authority: Path | None) -> ssl.SSLContext:
     Raises:
         OSError: the file cannot be read, or holds no certificate.
     """
+    context = BoundedContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority is None:
-        context = ssl.create_default_context()
+        context.load_default_certs()
     else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(cafile=authority)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

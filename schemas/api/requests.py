@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.base import Strict
@@ -19,6 +19,15 @@ MAX_OVERLAP_S = 90 * 86400.0
 MAX_RATE = 1_000_000_000
 MAX_TOKENS_PER_DAY = 10**15
 MAX_PARALLEL = 1_000_000
+
+
+def _of_a_key(seconds: float) -> float:
+    if not 1 <= seconds <= MAX_KEY_TTL_S:
+        raise ValueError("must be between 1s and 3650d")
+    return seconds
+
+
+KeyTtl = Annotated[Seconds, AfterValidator(_of_a_key)]
 ModelGlob = Annotated[
     str,
     Field(
@@ -117,14 +126,7 @@ class KeyLimitsBody(Strict):
         None
     )
     parallel: Annotated[Whole, Field(ge=1, le=MAX_PARALLEL, description="requests at once")] | None = None
-    expires_s: Annotated[Seconds | None, Field(description="time from now until the key expires")] = None
-
-    @field_validator("expires_s")
-    @classmethod
-    def _bounded(cls, value: float | None) -> float | None:
-        if value is not None and not 1 <= value <= MAX_KEY_TTL_S:
-            raise ValueError("must be between 1s and 3650d")
-        return value
+    expires_s: Annotated[KeyTtl | None, Field(description="time from now until the key expires")] = None
 
 
 class KeyBody(KeyLimitsBody):
@@ -150,7 +152,8 @@ class KeyRotationBody(Strict):
 
     overlap_s: Annotated[Seconds, Field(description="time from now until the old key expires")] = 86_400.0
     expires_s: Annotated[
-        Seconds | None, Field(description="time from now until the new key expires; absent: as long as the old one's")
+        KeyTtl | None,
+        Field(description="time from now until the new key expires; absent: as long as the old one's"),
     ] = None
 
     @field_validator("overlap_s")
@@ -158,13 +161,6 @@ class KeyRotationBody(Strict):
     def _short(cls, value: float) -> float:
         if not 0 <= value <= MAX_OVERLAP_S:
             raise ValueError("must be between 0s and 90d")
-        return value
-
-    @field_validator("expires_s")
-    @classmethod
-    def _bounded(cls, value: float | None) -> float | None:
-        if value is not None and not 1 <= value <= MAX_KEY_TTL_S:
-            raise ValueError("must be between 1s and 3650d")
         return value
 
 

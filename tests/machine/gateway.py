@@ -9,6 +9,7 @@ from controller.store.deployments import apply as deployments
 from controller.store.deployments import rollouts
 from controller.store.deployments import stop as switch
 from machine.faults import StruckDatabase
+from schemas.manifest.problems import ManifestError
 
 KEPT_AWAKE_S: Final = 20.0
 _UID: Final = "select uid::text from deployments where name = $1 and deleted_at is null"
@@ -69,7 +70,7 @@ class Gateway:
 
 async def ask(database: StruckDatabase, verb: str, name: str) -> None:
     """What a user asks of a rollout, or of a model that sleeps."""
-    with suppress(RefusedError):
+    with suppress(RefusedError, ManifestError):  # an older revision may not fit the fields that stay
         match verb:
             case "pause":
                 await rollouts.pause(database, name)

@@ -178,6 +178,7 @@ class LedgerMachine(ServingRules):
     def midway(self, name: str, fields: dict[str, Any], part: str, at: int, h: int, n: int, second: str) -> None:
         """In the middle of a step the leader loses its lease, or the work is no longer wanted."""
         self.apply(name, fields)
+        self.do(self.world.check_bounds())  # the next look may be after a stop: what is made until then is wanted now
         if part == "step_placement":
             self.do(self.world.attempt(self._leader().step_instances))
         self.interleave(part, at, second, n, name, h)

@@ -111,6 +111,17 @@ def test_a_connection_that_is_over_writes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("bench")
+def test_an_agent_that_restarts_goes_on_with_what_runs() -> None:
+    with a_story() as story:
+        for turn in range(3):
+            for h in range(3):
+                story.trouble(h=h, what="restart", noticed=bool(turn % 2))
+                story.connect(h=h, n=turn % 2, strike=None)
+            story.process(h=turn, pick=turn, what="end")
+            story.work(rounds=2, lines=GOOD)
+
+
+@pytest.mark.usefixtures("bench")
 def test_answers_and_reports_overtake_each_other() -> None:
     with a_story(first=SHARED, second=SHARED) as story:
         for turn in range(4):

@@ -124,13 +124,13 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def is_idle(world: World, one: InstanceFacts, facts: DeploymentFacts) -> bool:
-    """Nothing of it runs, for certain, and it is not a task."""
+    """Nothing of it runs, for certain, and it leaves anyway or is not a task."""
     if one.phase in (P.PENDING, P.ANALYZING):
         return True
-    if one.phase not in (P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE):
+    if one.phase not in map(P, HOLDING):
         return False
-    ended = all(p.state == "exited" for p in one.processes)
-    return ended and facts.spec.restart == "always" and {c.worker_id for c in one.claims} <= world.told
+    ended = all(p.state == "exited" for p in one.processes) and {c.worker_id for c in one.claims} <= world.told
+    return ended and (one.phase in LEAVING or facts.spec.restart == "always")
 
 
 class After:

@@ -228,6 +228,40 @@ async def test_a_backoff_is_kept(db: Database) -> None:
     await leader_term.aclose()
 
 
+async def test_ends_that_nothing_is_to_blame_for_wait_once_they_repeat(db: Database) -> None:
+    """The first ones restart it at once; what the ledger keeps of its starts tells any leader how many there were."""
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    for ends in range(1, 5):
+        leader_term = await LeaderTerm.begin(db, settings=RestartSettings(base_s=100))  # each end meets another leader
+        await leader_term.settle()
+        begun = await one(leader_term)
+        assert (begun["phase"], begun["epoch"]) == ("starting" if ends > 1 else "scheduled", ends)
+        await report(db, begun["id"], "exited", reason="gone")
+        await leader_term.settle()
+        await leader_term.aclose()
+    waits = await one(leader_term)
+    assert (waits["phase"], waits["epoch"], waits["reason"]) == ("backoff", 4, "ended_repeatedly")
+    (stored,) = await rows(db, "select failures, restarts, not_before - phase_since as delay from instances")
+    assert (stored["failures"], stored["restarts"], round(stored["delay"].total_seconds())) == (0, 4, 100)
+
+
+async def test_a_stable_run_ends_the_delays(db: Database) -> None:
+    leader_term = await LeaderTerm.begin(db, settings=RestartSettings(base_s=100))
+    await add_host(db, "w")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    for ends in range(1, 9):
+        await leader_term.settle()
+        begun = await one(leader_term)
+        if ends in (3, 6):
+            await sql(db, "update commands set created_at = now() - interval '301 s' where epoch = $1", ends)
+        await report(db, begun["id"], "exited", reason="agent_stopped")
+    await leader_term.settle()
+    begun = await one(leader_term)
+    assert (begun["phase"], begun["epoch"]) == ("starting", 9)
+    await leader_term.aclose()
+
+
 async def test_a_spec_that_this_version_cannot_run_blocks_no_other(db: Database, leader_term: LeaderTerm) -> None:
     """A spec that this version cannot run does not keep others from being placed."""
     await add_host(db, "w")

@@ -12,16 +12,32 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
+import uvloop
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError, prepare
+from controller.store.embedded.accounts import Account
 from controller.store.embedded.installation import Installation, installed
+from controller.store.embedded.processes import run_program
 from support.database.postgres import holding, python_for, reachable_folder
+from support.processes.slow_start import start_slowly
 
 AS_ROOT = os.geteuid() == 0
 NOBODY = 65534
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root runs the database under another account")
+
+
+def test_a_program_that_ends_without_reading_is_told_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop closes a pipe to what has ended, and then refuses to write."""
+    start_slowly(monkeypatch)
+    ours = Account("us", os.geteuid(), os.getegid(), ())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for given in (b"", b"something"):
+            assert runner.run(run_program(ours, ["/bin/echo", "done"], stdin=given, timeout_s=10)) == "done"
+        assert runner.run(run_program(ours, ["/bin/cat"], stdin=b"read", timeout_s=10)) == "read"
+        with pytest.raises(EmbeddedPostgresError, match="false failed"):
+            runner.run(run_program(ours, ["/bin/false"], stdin=b"something", timeout_s=10))
 
 
 async def execute(dsn: str, statement: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import uuid
 
 from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, Written, end_missing, lock_sessions, write_reports
@@ -36,6 +37,17 @@ async def test_a_higher_session_wins_whatever_the_sequence(migrated: Database) -
     assert len((await write(migrated, host, process("i00", "unhealthy", seq=3), session=2)).deployments) == 1
     await write(migrated, host, process("i00", "running", seq=51))
     assert await states(migrated) == [("unhealthy", 3, 2)]
+
+
+async def test_the_time_of_an_exit_is_that_of_its_first_report(migrated: Database) -> None:
+    """An agent that repeats an exit, or changes its word, moves no end to a later time."""
+    host, _ = await set_up(migrated)
+    await write(migrated, host, process("i00", "running", seq=1))
+    await write(migrated, host, process("i00", "exited", seq=2, reason="gone"))
+    (first,) = await rows(migrated, "select reported_at from processes")
+    await write(migrated, host, process("i00", "exited", seq=3, reason="exit"))
+    (again,) = await rows(migrated, "select reported_at, reason from processes")
+    assert again == {"reported_at": first["reported_at"], "reason": "exit"}
 
 
 async def test_one_batch_may_report_a_process_twice(migrated: Database) -> None:
@@ -116,6 +128,26 @@ async def test_processes_missing_from_a_hello_end(migrated: Database) -> None:
         assert sorted(instance for _, instance, _, _ in gone) == ["i00", "i02"]
         assert await end_missing(c, host.id, 2, []) != []
         assert await end_missing(c, host.id, 2, []) == []
+
+
+async def test_accepted_starts_that_a_first_hello_leaves_out_have_ended(migrated: Database) -> None:
+    """After a loss of commits, or a boot. What was not sent, what is named and what has no claim stay as they are."""
+    host, names = await set_up(migrated, 4)
+    open_, named, lost, unclaimed = names
+    async with migrated.transaction() as c:
+        await c.executemany(
+            """insert into commands (worker_id, instance_id, epoch, rank, verb, payload, state)
+               values ($1, $2, 1, 0, 'start', '{}', $3)""",
+            [(uuid.UUID(host.id), name, "open" if name == open_ else "accepted") for name in names],
+        )
+        await c.execute("delete from claims where instance_id = $1", unclaimed)
+        hello = [process(named, seq=1)]
+        assert await end_missing(c, host.id, 2, hello) == [], "a report may be on its way"
+        gone = await end_missing(c, host.id, 2, hello, names_all=True)
+        assert [(instance, epoch, rank) for _, instance, epoch, rank in gone] == [(lost, 1, 0)]
+        assert await end_missing(c, host.id, 3, hello, names_all=True) == []
+    assert await states(migrated) == [("exited", 0, 2)]
+    assert (await write(migrated, host, *hello)).strays == []
 
 
 async def test_batches_that_meet_do_not_block_one_another(migrated: Database) -> None:

@@ -1,30 +1,17 @@
 """A backup is taken while all runs, and put back: the worker obeys again, and engines that the backup knows run on."""
 
-import asyncio
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from support.processes.cluster import STOP_S, Cluster
+from support.processes.operated import OperatedCluster
 
 HOST = "gpu-1"
 
 
-class BackedUp(Cluster):
-    """Runs verbs on the controller's host."""
-
-    async def verb(self, *argv: str) -> tuple[int, str]:
-        """Runs one to its end; returns its exit code and what it printed."""
-        name = f"verb-{len(self.processes)}"
-        self.start(name, *argv, "--data-dir", str(self.data_dir))
-        code = await asyncio.to_thread(self.processes[name].wait, 60)
-        return code, self.log(name)
-
-    async def stop_controller(self) -> None:
-        self.signal("controller", signal.SIGTERM)
-        assert await asyncio.to_thread(self.processes.pop("controller").wait, STOP_S) == 0
+class BackedUp(OperatedCluster):
+    """Tells what is there before a backup and after it."""
 
     async def has_epoch(self, deployment: str, epoch: int) -> bool:
         (instance,) = await self.instances(deployment)
@@ -106,8 +93,7 @@ async def test_what_was_started_since_the_backup_runs_on_where_it_is_wanted(clus
     await cluster.post(f"/workers/{HOST}/cordon")
     await cluster.apply("pending", **gpu)
     await cluster.until(lambda: cluster.phase_is("pending", "pending"), "it has no place")
-    code, said = await cluster.verb("backup", str(file))
-    assert code == 0, said
+    await cluster.done("backup", str(file))
 
     # Since then: one is placed, one is restarted under its name, one has a new name, and one is not wanted then.
     before = {name: (await cluster.instances(name))[0]["name"] for name in ("restarted", "begun-anew")}
@@ -125,8 +111,7 @@ async def test_what_was_started_since_the_backup_runs_on_where_it_is_wanted(clus
     assert ran["begun-anew"] != before["begun-anew"]
     pids = {name: cluster.engines()[instance].pid for name, instance in ran.items()}
     await cluster.stop_controller()
-    code, said = await cluster.verb("restore", str(file), "--replace", "--yes")
-    assert code == 0, said
+    await cluster.done("restore", str(file), "--replace", "--yes")
 
     await cluster.start_controller()
     await cluster.until(

@@ -3,7 +3,6 @@ that runs and is wanted is stopped."""
 
 import asyncio
 import shutil
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from support.processes.cluster import STOP_S, Cluster, Json
+from support.processes.cluster import Json
+from support.processes.operated import OperatedCluster
 from support.standins.remembering_host import RememberingHost
 
 HOSTS, GPUS = 25, 8
@@ -22,7 +22,7 @@ SMALL = {"resources": {"gpus": 1, "gpu_memory": "8GiB"}}
 SETTLED_S = 60.0
 
 
-class BackedUp(Cluster):
+class LoadedCluster(OperatedCluster):
     """A controller with many hosts in name only."""
 
     hosts: list[RememberingHost]
@@ -67,14 +67,6 @@ class BackedUp(Cluster):
             finally:
                 stopped.set()
 
-    async def verb(self, *argv: str) -> str:
-        """Runs one on the controller's host, which must succeed; returns what it printed."""
-        name = f"verb-{len(self.processes)}"
-        self.start(name, *argv, "--data-dir", str(self.data_dir))
-        code = await asyncio.to_thread(self.processes[name].wait, 120)
-        assert code == 0, self.log(name)
-        return self.log(name)
-
     def running_of(self) -> Counter[str]:
         """The number of processes on all hosts by uid of their deployment."""
         return Counter(order.deployment_uid for host in self.hosts for order in host.orders.values())
@@ -93,14 +85,14 @@ class BackedUp(Cluster):
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[BackedUp]:
-    made = BackedUp(data_dir, prepared)
+async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[LoadedCluster]:
+    made = LoadedCluster(data_dir, prepared)
     yield made
     await made.aclose()
 
 
 @pytest.mark.cases
-async def test_a_backup_taken_under_load_comes_back_whole(cluster: BackedUp, tmp_path: Path) -> None:
+async def test_a_backup_taken_under_load_comes_back_whole(cluster: LoadedCluster, tmp_path: Path) -> None:
     file = tmp_path / "backup.zip"
     await cluster.start_controller()
     async with cluster.with_hosts():
@@ -110,17 +102,16 @@ async def test_a_backup_taken_under_load_comes_back_whole(cluster: BackedUp, tmp
         await cluster.until(cluster.at_rest, "200 instances run", SETTLED_S)
         assert sum(cluster.running_of().values()) == 200
         async with cluster.changing():
-            await cluster.verb("backup", str(file))
+            await cluster.done("backup", str(file))
         await cluster.until(cluster.at_rest, "what changed has settled", SETTLED_S)
 
-        cluster.signal("controller", signal.SIGTERM)
-        assert await asyncio.to_thread(cluster.processes.pop("controller").wait, STOP_S) == 0
+        await cluster.stop_controller()
         ran, here = cluster.running_of(), cluster.data_dir
         before = {host.name: set(host.orders) for host in cluster.hosts}
         for host in cluster.hosts:
             host.stopped.clear()
         cluster.data_dir = cluster.folder / "another-host"
-        said = await cluster.verb("restore", str(file), "--yes")
+        said = await cluster.done("restore", str(file), "--yes")
         assert "violat" not in said, said
         shutil.copy(here / "client.env", cluster.data_dir / "client.env")
         await cluster.start_controller()

@@ -31,6 +31,16 @@ FOCUS = """() => {
             shown: box.width > 0 && box.height > 0 && (ring || at.getAttribute("role") === "application")};
 }"""
 
+# In one task: only what is queued as microtasks, the drawing of pages, runs between.
+PRESS_ENTER_AND_SLASH = """async (field) => {
+    const press = (at, key) => at.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+    press(field, "Enter");
+    for (let n = 0; n < 100 && document.querySelector("dialog"); n++) await null;
+    press(document.body, "/");
+    for (let n = 0; n < 100 && !document.querySelector("dialog"); n++) await null;
+    if (!document.querySelector("dialog")) throw new Error("the search did not open");
+}"""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chat(cluster_a: Cluster) -> AsyncIterator[Cluster]:
@@ -59,6 +69,22 @@ async def test_the_search_finds_a_free_gpu_and_a_policy(admin: Seat, chat: Clust
             await expect(page.get_by_role("dialog")).to_have_count(0)
     finally:
         await chat.call("DELETE", "/policies/watch-all")
+
+
+@pytest.mark.usefixtures("chat")
+async def test_a_search_that_opens_as_the_last_one_closes_stays(admin: Seat) -> None:
+    """The browser tells of a dialog's close in a later task; keys may be pressed before it does."""
+    page = await admin.live()
+    await page.keyboard.press("/")
+    field = page.get_by_role("combobox", name="Name or UUID")
+    await field.fill("chat")
+    await expect(page.get_by_role("dialog").get_by_role("option").first).to_be_visible()
+    await field.evaluate(PRESS_ENTER_AND_SLASH)
+    await page.wait_for_url("**/ui/deployments/chat")
+    await field.fill("another")
+    await expect(page.get_by_text("Nothing has this in its name.")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(field).to_have_count(0)
 
 
 @pytest.mark.usefixtures("chat")

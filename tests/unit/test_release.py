@@ -2,15 +2,13 @@
 
 import asyncio
 import hashlib
-import importlib.util
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from support.loopback import listening
+from support.release_script import release_script
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = b'{"schemaVersion": 2, "manifests": []}'
@@ -19,16 +17,7 @@ PATH = "/v2/library/python/manifests/3.11-slim-bookworm"
 BASE = "python:3.11-slim-bookworm"
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / "deploy" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-release: Any = _script()
+release = release_script()
 
 
 def registry(*, login: bool = False, said: str | None = DIGEST, body: bytes = MANIFEST) -> web.Application:

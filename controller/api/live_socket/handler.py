@@ -17,6 +17,7 @@ from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
+from http1.paced_socket import pace
 from http1.peer_state import taken_bytes
 from schemas.api.live import LiveMessage, LiveRequest
 from schemas.manifest.problems import FieldProblem
@@ -32,6 +33,8 @@ MAX_OF_KEY: Final = 64  # sockets: a team's dashboards may share a viewer's key
 MAX_SOCKETS: Final = 256
 MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
 _SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
+_BURST_BYTES: Final = 256 * 2**10  # from the client, in whatever frames
+_BYTES_PER_S: Final = 64 * 2**10
 _MAX_SHOWN: Final = 80
 
 
@@ -48,6 +51,7 @@ async def live(request: web.Request) -> web.StreamResponse:
     socket = web.WebSocketResponse(timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False)
     with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
         await socket.prepare(request)
+        pace(request, burst_bytes=_BURST_BYTES, bytes_per_s=_BYTES_PER_S)
         session = _Session(request, socket)
         try:
             await session.run()

@@ -24,7 +24,8 @@ def advance(
     facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
     """Adds what this instance does next."""
-    if instance.phase in LIVE and is_silent(facts, instance) and leave_silent_worker(facts, instance, effects):
+    silent = instance.phase in LIVE and is_silent(facts, instance)
+    if silent and leave_silent_worker(facts, instance, effects, settings):
         return
     match instance.phase:
         case P.SCHEDULED | P.STARTING | P.RUNNING | P.UNHEALTHY:

@@ -3,9 +3,11 @@
 A restart is on the same worker, until every third failure in a row there sends it back to placement.
 """
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -15,8 +17,6 @@ from controller.domain.restart_delays import RestartSettings
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
-# Ends that are not the model's fault: it restarts at once and no failure is counted.
-_BLAMELESS: Final = frozenset({"agent_stopped", "disconnected", "gone"})
 _EXIT_TEXTS: Final = {
     "spawn_failed": "could not be started",
     "start_timeout": "made no progress within its start timeout and was killed",
@@ -52,15 +52,13 @@ def after_exit(
     elif (
         restart == "never"
         or _is_vain(instance, reason)
-        or (restart == "on_failure" and reason not in _BLAMELESS and failures > settings.on_failure_retries)
+        or (restart == "on_failure" and reason not in BLAMELESS and failures > settings.on_failure_retries)
     ):
         effects.change_phase(instance, P.FAILED, reason, text, failures=failures)
         effects.release(instance)
         effects.events.append(NewEvent("failed", text, objects, evidence))
-    elif reason in _BLAMELESS:
-        effects.change_phase(instance, P.BACKOFF, reason, text, restarts=instance.restarts + 1, not_before=facts.now)
-        effects.events.append(NewEvent("ended", text, objects, evidence))
-        effects.requeue(0.0)
+    elif reason in BLAMELESS:
+        _after_blameless_end(facts, instance, NewEvent("ended", text, objects, evidence), effects, settings)
     else:
         delay_s = settings.delay_s(failures)
         effects.change_phase(
@@ -75,6 +73,33 @@ def after_exit(
         delayed = {**evidence, "failures": failures, "wait_s": delay_s}
         effects.events.append(NewEvent("backoff", text, objects, delayed))
         effects.requeue(delay_s)
+
+
+def _after_blameless_end(
+    facts: DeploymentFacts,
+    instance: InstanceFacts,
+    ended: NewEvent,
+    effects: DeploymentEffects,
+    settings: RestartSettings,
+) -> None:
+    """No failure is counted. It restarts at once, unless such ends repeat."""
+    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
+    delay_s = settings.delay_after_blameless_s(ends)
+    reason, message = ended.evidence["reason"], ended.message
+    if delay_s > 0:
+        reason = ENDED_REPEATEDLY
+        message = f"{message}; that was end {ends} in a row without a stable run; restarts in {delay_s:g} s"
+        ended = replace(ended, message=message, evidence={**ended.evidence, "ends": ends, "wait_s": delay_s})
+    effects.change_phase(
+        instance,
+        P.BACKOFF,
+        reason,
+        message,
+        restarts=instance.restarts + 1,
+        not_before=facts.now + timedelta(seconds=delay_s),
+    )
+    effects.events.append(ended)
+    effects.requeue(delay_s)
 
 
 def after_refusal(
@@ -107,8 +132,8 @@ def end_backoff(
     facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
     """Once its delay is over: restarts in place, or is placed again if its worker is unfit or failed it too often."""
-    delay_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
-    if 0 < delay_s <= settings.cap_s:  # a longer one was set before the clock was set back
+    delay_s = delay_left_s(facts, instance, settings)
+    if delay_s > 0:
         effects.requeue(delay_s)
         return
     host = facts.hosts.get(instance.host_of(0) or "")
@@ -120,9 +145,17 @@ def end_backoff(
     effects.restarts.append(Restart(instance.id, instance.phase, instance.epoch))
 
 
-def requeue_for_placement(instance: InstanceFacts, effects: DeploymentEffects, reason: str) -> None:
-    """Releases its claims and makes it pending."""
-    effects.change_phase(instance, P.PENDING, reason, "is placed again")
+def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
+    """Seconds that its delay still lasts; 0: it is over, or was set before the clock was set back."""
+    left_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
+    return left_s if 0 < left_s <= settings.cap_s else 0.0
+
+
+def requeue_for_placement(
+    instance: InstanceFacts, effects: DeploymentEffects, reason: str, not_before: datetime | None = None
+) -> None:
+    """Releases its claims and makes it pending; it is placed from `not_before` on."""
+    effects.change_phase(instance, P.PENDING, reason, "is placed again", not_before=not_before)
     effects.release(instance)
     effects.wake_placement = True
 

@@ -1,6 +1,6 @@
 """What an instance does while its worker is silent, when the worker returns, and when it is lost."""
 
-from controller.decide.instances.crash_loop import after_exit, requeue_for_placement
+from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (
     has_lost_ranks,
     leading_process,
@@ -19,14 +19,19 @@ P = InstancePhase
 _BACK = "its worker is back"
 
 
-def leave_silent_worker(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> bool:
+def leave_silent_worker(
+    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+) -> bool:
     """Makes a live instance on a silent worker unreachable, or pending where nothing of it can run.
 
     Returns:
         False if its end is already known; it is then handled as on any other worker.
     """
     if instance.phase is P.BACKOFF and not any_may_run(facts, instance):
-        requeue_for_placement(instance, effects, "worker_unreachable")
+        # Its delay goes on, or an agent that falls silent after each end would evade it.
+        left = delay_left_s(facts, instance, settings) > 0
+        not_before = instance.not_before if left else None
+        requeue_for_placement(instance, effects, "worker_unreachable", not_before)
         return True
     if has_known_end(facts, instance):
         return False

@@ -19,8 +19,9 @@ from controller.store.core.database import Database
 log = structlog.get_logger(__name__)
 
 # A statement that waits for a table makes all later ones wait behind it. So it gives up soon, and all of the migration
-# is tried again: nothing else is held up for longer at a time.
-LOCK_TIMEOUT: Final = "2s"
+# is tried again: nothing else is held up for longer at a time. Half of PostgreSQL's `deadlock_timeout`: where both wait
+# for each other, the migration gives up before the server ends the other transaction.
+LOCK_TIMEOUT: Final = "500ms"
 PAUSE_S: Final = (0.5, 2.0)
 _BUSY: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 # The leader was of an older version, and knows nothing of the new schema.

@@ -16,9 +16,10 @@ from controller.domain.instances import (
     ProcessFacts,
     RelocationFacts,
     RevisionFacts,
+    RunFacts,
 )
 from controller.domain.need_json import need_error_from_json, need_from_json
-from controller.domain.phases import InstancePhase
+from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
@@ -53,8 +54,19 @@ _CLAIMS: Final = """
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = """
-    select instance_id, epoch, rank, worker_id::text as worker_id, state, reason, exit_code, message
-      from processes where instance_id = any($1)"""
+    select p.instance_id, p.epoch, p.rank, p.worker_id::text as worker_id, p.state, p.reason, p.exit_code, p.message
+      from processes p join instances i on i.id = p.instance_id
+     where p.instance_id = any($1) and (p.state <> 'exited' or p.epoch >= i.epoch)"""
+# More than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
+_RUNS: Final = """
+    select n.id as instance_id, r.*
+      from unnest($1::text[]) as n(id)
+     cross join lateral (
+           select min(c.created_at) as began, max(p.reported_at) as ended
+             from processes p
+             join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (p.instance_id, p.epoch, p.rank, 'start')
+            where p.instance_id = n.id and p.state = 'exited'
+            group by p.epoch order by p.epoch desc limit 32) r"""
 _COMMANDS: Final = """
     select c.id, c.instance_id, c.epoch, c.rank, c.verb, c.worker_id::text as worker_id, c.state,
            c.sent_at is not null as sent, c.code, c.message
@@ -81,9 +93,11 @@ _HOSTS: Final = """
      where id = any($1::uuid[])"""
 
 _RUNNING: Final = InstancePhase.RUNNING.value
+_FOLLOWS: Final = (LIVE - {InstancePhase.BACKOFF}) | {InstancePhase.UNREACHABLE}
 _claim = row_mapper(ClaimFacts)
 _process = row_mapper(ProcessFacts)
 _command = row_mapper(CommandFacts)
+_run = row_mapper(RunFacts)
 _host = row_mapper(HostFacts)
 
 
@@ -108,6 +122,8 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
     processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
     commands = _group(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
+    ended = [i["id"] for i in instances if any(_has_ended(i, p) for p in processes.get(i["id"], ()))]
+    runs = _group(await connection.fetch(_RUNS, ended), "instance_id") if ended else {}
     several = [
         uid for uid, n in Counter(r["deployment_uid"] for r in instances if r["phase"] == _RUNNING).items() if n > 1
     ]
@@ -119,6 +135,7 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
         by_deployment[row["deployment_uid"]].append(
             replace(
                 _instance(row, claims.get(row["id"], ()), processes.get(row["id"], ()), commands.get(row["id"], ())),
+                runs=tuple(map(_run, runs.get(row["id"], ()))),
                 requests=busy[row["id"]]["requests"] if row["id"] in busy else 0,
                 seen_requests=busy[row["id"]]["seen"] if row["id"] in busy else 0,
             )
@@ -130,6 +147,11 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
         )
         for row in deployments
     }
+
+
+def _has_ended(instance: Row, process: Row) -> bool:
+    """Whether the process ended in the instance's present epoch, and the instance has yet to follow it."""
+    return instance["phase"] in _FOLLOWS and process["state"] == "exited" and process["epoch"] == instance["epoch"]
 
 
 def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:

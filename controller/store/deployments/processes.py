@@ -55,7 +55,7 @@ _UPSERT: Final = """
        set state = excluded.state, reason = excluded.reason, exit_code = excluded.exit_code,
            message = excluded.message, pid = excluded.pid, ready = excluded.ready, seq = excluded.seq,
            session = excluded.session, image_digest = coalesce(excluded.image_digest, processes.image_digest),
-           reported_at = excluded.reported_at
+           reported_at = case when processes.state = 'exited' then processes.reported_at else excluded.reported_at end
      where processes.worker_id = excluded.worker_id
        and (excluded.session, excluded.seq) > (processes.session, processes.seq)
        and (processes.state <> 'exited' or excluded.state = 'exited')
@@ -70,6 +70,24 @@ _MISSING: Final = """
        and ($6::bigint is null or p.seq <= $6)
     returning p.instance_id, p.epoch, p.rank,
               (select deployment_uid from instances i where i.id = p.instance_id) as deployment_uid"""
+# Nothing more is to come of these starts. The agent's report was lost, or never sent. What runs, the hello names.
+_NEVER_TOLD: Final = """
+    with held as materialized (
+        select distinct h.instance_id, h.epoch, h.rank from devices d join claims h on h.device = d.uuid
+         where d.worker_id = $1)
+    insert into processes (instance_id, epoch, rank, worker_id, state, reason, message,
+                           session, seq, ready, reported_at)
+    select c.instance_id, c.epoch, c.rank, c.worker_id, 'exited', 'gone', 'the agent no longer has this process',
+           $2, 0, false, clock_timestamp()
+      from held join commands c using (instance_id, epoch, rank)
+     where c.worker_id = $1 and c.verb = 'start' and c.state = 'accepted'
+       and (c.instance_id, c.epoch, c.rank) not in (
+           select * from unnest($3::text[], $4::integer[], $5::integer[]))
+       and not exists (select 1 from processes p
+                        where (p.instance_id, p.epoch, p.rank) = (c.instance_id, c.epoch, c.rank))
+     order by 1, 2, 3
+    returning instance_id, epoch, rank,
+              (select deployment_uid from instances i where i.id = instance_id) as deployment_uid"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +201,13 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
 
 
 async def end_missing(
-    connection: Connection, worker_id: str, session: int, held: Iterable[ProcessReport], report_seq: int | None = None
+    connection: Connection,
+    worker_id: str,
+    session: int,
+    held: Iterable[ProcessReport],
+    report_seq: int | None = None,
+    *,
+    names_all: bool = False,
 ) -> list[tuple[str, str, int, int]]:
     """Marks processes as exited that the worker does not report any more.
 
@@ -194,14 +218,18 @@ async def end_missing(
         held: all processes that it reports.
         report_seq: number of its newest report at the hello. A hello may be written late, after its sender gave up and
             sent another: processes reported since then are not missing from it.
+        names_all: no start can have been accepted since the hello was made: it is one since the ledger lost commits, or
+            the first one since a boot, and no other was written since its sender was identified. So those have ended
+            too whose accepted start is all that the ledger knows of them.
 
     Returns:
         (deployment, instance, epoch, rank) of each.
     """
     keys = [(r.instance, r.epoch, r.rank) for r in held]
-    rows = await connection.fetch(
-        _MISSING, worker_id, session, [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], report_seq
-    )
+    named = [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
+    rows = await connection.fetch(_MISSING, worker_id, session, *named, report_seq)
+    if names_all:
+        rows += await connection.fetch(_NEVER_TOLD, worker_id, session, *named)
     return [(str(row["deployment_uid"]), row["instance_id"], row["epoch"], row["rank"]) for row in rows]
 
 

@@ -26,7 +26,7 @@ async def _spawn(
     account: Account,
     request: dict[str, Any],
     *,
-    stdin: int,
+    stdin: int | IO[bytes],
     stdout: int | IO[bytes],
     stderr: int | IO[bytes],
 ) -> asyncio.subprocess.Process:
@@ -78,11 +78,14 @@ async def first_blocked(account: Account, paths: list[Path], *, timeout_s: float
 
 async def _run(account: Account, request: dict[str, Any], *, what: str, stdin: bytes = b"", timeout_s: float) -> str:
     request |= {"death_signal": signal.SIGKILL.value}
-    pipe = subprocess.PIPE
-    process = await _spawn(account, request, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+    # A file in memory, not a pipe: a program that has ended without reading cannot be written to.
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as given:
+        given.write(stdin)
+        given.seek(0)
+        process = await _spawn(account, request, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         async with asyncio.timeout(timeout_s):
-            output, _ = await process.communicate(stdin)
+            output, _ = await process.communicate()
     except BaseException as error:
         _kill_group(process)
         await process.wait()  # bounded: SIGKILL was sent

@@ -15,7 +15,8 @@ from schemas.api.gpus import GpuView
 GpuVerb = Literal["cordon", "uncordon"]
 # A GPU in MIG mode stands for its slices. Locked in the order of the claims' triggers.
 _LOCK: Final = """
-    select d.uuid, d.worker_id, d.cordoned, d.health_reason, w.name as worker
+    select d.uuid, d.worker_id, d.cordoned, d.health_reason, w.name as worker,
+           d.unsteady_until > clock_timestamp() and d.dismissals = d.dismissed as held_back
       from devices d join workers w on w.id = d.worker_id
      where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
        and (d.uuid = $1 or d.parent = $1 and d.worker_id = (select p.worker_id from devices p where p.uuid = $1))
@@ -26,7 +27,8 @@ _XID: Final = "xid_"
 async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuView:
     """Cordons a GPU and its slices (nothing new is placed there; what runs stays), or ends that.
 
-    The end also dismisses a grave Xid: the agent forgets it. Without a cordon or an Xid it changes nothing.
+    The end also dismisses a grave Xid, which the agent forgets, and forgives losses: an unsteady GPU is well within
+    seconds. Without a cordon, an Xid or losses that count it changes nothing.
 
     Raises:
         NotFoundError: no worker has this GPU.
@@ -36,7 +38,7 @@ async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuVie
         rows = await connection.fetch(_LOCK, uuid)
         if uuid not in {row["uuid"] for row in rows}:
             raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists them")
-        changed = [row for row in rows if row["cordoned"] != cordoned or (not cordoned and _has_xid(row))]
+        changed = [row for row in rows if row["cordoned"] != cordoned or (not cordoned and _is_doubted(row))]
         if changed:
             await connection.execute(
                 "update devices set cordoned = $2, dismissed = dismissed + $3 where uuid = any($1)",
@@ -61,8 +63,9 @@ async def read_dismissed(connection: Connection, workers: Collection[str]) -> di
     return found
 
 
-def _has_xid(row: Any) -> bool:
-    return bool(row["health_reason"].startswith(_XID))
+def _is_doubted(row: Any) -> bool:
+    """Whether something stands against it that an operator may dismiss."""
+    return bool(row["health_reason"].startswith(_XID) or row["held_back"])
 
 
 async def _record(connection: Connection, rows: Collection[Any], reason: str) -> None:
@@ -73,7 +76,7 @@ async def _record(connection: Connection, rows: Collection[Any], reason: str) ->
     for row in rows:
         held = tuple(f"instance:{instance}" for instance in holders.instances.get(row["uuid"], ()))
         message = f"{row['uuid']} on {row['worker']} was {reason.removeprefix('gpu_')} by an operator"
-        evidence = {"dismissed": row["health_reason"]} if reason == "gpu_uncordoned" and _has_xid(row) else {}
+        evidence = {"dismissed": row["health_reason"]} if reason == "gpu_uncordoned" and _is_doubted(row) else {}
         events.append(NewEvent(reason, message, (f"gpu:{row['uuid']}", f"worker:{worker_id}", *held), evidence))
     await write_events(connection, events)
     await notify(connection, "worker", [worker_id])

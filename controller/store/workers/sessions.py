@@ -16,7 +16,7 @@ _BY_CREDENTIAL: Final = """
     select w.id, w.name, w.proxy_secret, w.deleted_at, w.session, l.term, l.receipt_key
       from workers w join lease l on l.id = 1 where credential_hash = $1 or next_credential_hash = $1"""
 _BEFORE: Final = f"""
-    select l.cut_at, l.unsettled, l.receipt_key,
+    select l.cut_at, l.unsettled, l.receipt_key, w.session,
            exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
            w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
@@ -92,6 +92,7 @@ class NewSession:
             been lost with them.
         has_found: processes are recorded already that it told so.
         receipt_key: opens receipts.
+        before: number of the worker's session before this one.
     """
 
     session: int
@@ -106,6 +107,11 @@ class NewSession:
     tells_first: bool = False
     has_found: bool = False
     receipt_key: bytes = b""
+    before: int = 0
+
+    def follows(self, identity: Identity) -> bool:
+        """Whether no other hello was written since the sender was identified: nothing was started on one meanwhile."""
+        return self.before == identity.session
 
 
 async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
@@ -182,6 +188,7 @@ async def begin_session(
         or (before["cut_at"] is not None and (not seen[:-1] or seen[-2].at < before["cut_at"])),
         has_found=before["has_found"],
         receipt_key=before["receipt_key"],
+        before=before["session"],
     )
 
 

@@ -124,6 +124,30 @@ async def test_a_process_missing_from_the_hello_is_gone(hub: HubUnderTest) -> No
     assert sorted(events) == ["processes_gone", "worker_rebooted"]
 
 
+async def test_a_start_that_was_accepted_just_before_a_loss_of_power_has_ended(hub: HubUnderTest) -> None:
+    """Its agent has not told more of it, and its journal was not on the disk yet. Only a boot proves that."""
+    worker = await set_up(hub, "i")
+    await hub.execute(
+        """insert into commands (worker_id, instance_id, epoch, rank, verb, payload, state)
+           values ($1, 'i', 1, 0, 'start', '{}', 'accepted')""",
+        worker,
+    )
+    await (await reconnect(hub)).drop()
+    assert await state(hub) is None
+    await eventually(lambda: hub.value("select not connected from worker_liveness"), "the drop is written")
+    await reconnect(hub, boot_id="another")
+    assert (await state(hub) or ())[:2] == ("exited", "gone")
+
+
+async def test_a_loss_of_power_takes_the_number_of_the_newest_report_back(hub: HubUnderTest) -> None:
+    await set_up(hub, "i")
+    connection = await reconnect(hub, process("i", seq=5), report_seq=5)
+    await connection.drop()
+    await eventually(lambda: hub.value("select not connected from worker_liveness"), "the drop is written")
+    await reconnect(hub, boot_id="another", report_seq=4)
+    assert (await state(hub) or ())[:2] == ("exited", "gone")
+
+
 async def test_nothing_of_an_older_connection_is_written(hub: HubUnderTest) -> None:
     await set_up(hub, "i")
     old = await reconnect(hub, process("i", "starting", seq=1))

@@ -47,6 +47,7 @@ class Sink:
         assert self.reader is not None
         self.seen.append(("end",))
         self.reader.busy = not self.keep_alive
+        self.reader.pipelined = False  # a server would read no further
 
 
 def add_body(seen: Seen, data: bytes) -> None:

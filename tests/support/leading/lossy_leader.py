@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller import leading
+from controller import term as composed
 from controller.domain.restart_delays import RestartSettings
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
@@ -33,14 +33,14 @@ class _Settings(ControllerSettings):
 def shorten_resyncs(patch: pytest.MonkeyPatch) -> None:
     """Shortens every loop's resync from a minute to a moment."""
     for name in ("_INSTANCES", "_CANCELLING", "_ONE_AT_A_TIME"):
-        patch.setattr(leading, name, replace(getattr(leading, name), resync_s=RESYNC_S))
+        patch.setattr(composed, name, replace(getattr(composed, name), resync_s=RESYNC_S))
 
 
 def cut_wakes(patch: pytest.MonkeyPatch) -> None:
     """Stops the loops from waking one another too."""
     for name in ("_wake_deployment", "_recheck_analysis"):
-        patch.setattr(leading._Term, name, lambda _self, _uid: None)
-    patch.setattr(leading._Term, "_wake_placement", lambda _self: None)
+        patch.setattr(composed.Term, name, lambda _self, _uid: None)
+    patch.setattr(composed.Term, "_wake_placement", lambda _self: None)
 
 
 @asynccontextmanager

@@ -137,6 +137,11 @@ class Cluster:
         (found,) = self.gateway_parent().children()
         return found
 
+    def proxy_port(self, agent: str) -> int:
+        """Where that agent's proxy serves; of several starts the last."""
+        log = (self.folder / f"{agent}.log").read_text()
+        return int(log.rpartition("proxy_port=")[2].split()[0])
+
     def signal(self, name: str, number: signal.Signals) -> None:
         self.processes[name].send_signal(number)
 

@@ -95,13 +95,14 @@ class World:
         )
         self.transport = MemoryTransport(self.client)
         self.blocked = False
+        self.owner = Principal("k", "k", "admin")  # of the client's key
         self.ran = 0  # requests of which an engine may have begun to work
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.record.known = True
         exchange = self.request_type(self.models, head, connection, "id", lambda _: None)
         self.exchanges.append(exchange)
-        exchange.begin(Principal("k", "k", "admin"), "")
+        exchange.begin(self.owner, "")
         return exchange
 
     @property

@@ -168,6 +168,15 @@ async def test_a_lost_gpu_loses_its_instance_and_is_told_when_it_is_back(world: 
     await world.told("the GPU is well", lambda: _health_is(world, gpu, ""))
     assert "gpu_recovered" in await world.reasons(f"gpu/{gpu}")
     assert "GpusHealthy" not in await world.conditions()
+
+    world.driver.add(f"fail * 15 {gpu}")
+    await world.told("it is lost once more", lambda: _health_is(world, gpu, "gpu_lost"))
+    world.driver.only()
+    await world.told("it is not used at once", lambda: _health_is(world, gpu, "unsteady"))
+    assert (await world.conditions())["GpusHealthy"] == "unsteady"
+    await world.cluster.post(f"/gpus/{gpu}/uncordon")
+    await world.told("an operator knows better", lambda: _health_is(world, gpu, ""))
+    assert "GpusHealthy" not in await world.conditions()
     await world.cluster.audit()
 
 

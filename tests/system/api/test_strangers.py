@@ -63,7 +63,7 @@ async def test_malformed_requests_are_refused_and_logged_once(cluster: Cluster) 
     assert 1 <= log.count("malformed request") <= 2, "of the gateway, and of the controller"
     assert len(log.splitlines()) < 60
 
-    agent = int((cluster.folder / "gpu-1.log").read_text().partition("proxy_port=")[2].split()[0])
+    agent = cluster.proxy_port("gpu-1")
     for name, (line, more, _) in CASES.items():
         status = await ask(agent, HEAD.format(line=line, more=more.format(key="x")))
         if status not in ("400", "401", "404", "431"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import aiohttp
 import psutil
@@ -118,7 +117,7 @@ async def test_the_agent(cluster: Cluster) -> None:
     await cluster.start_agent("gpu-1")
     await cluster.apply("model", resources={"gpus": 1})
     await cluster.running("model")
-    port = agent_port(cluster.folder)
+    port = cluster.proxy_port("gpu-1")
     floods = {
         "half-heads": Flood(port, COUNT, HALF_HEAD, drip=b"x-y: z\r\n"),
         "unread": Flood(port, COUNT, b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n" * 20, reads=False),
@@ -135,8 +134,3 @@ async def test_the_agent(cluster: Cluster) -> None:
     assert "limit of open files is low" in log
     assert "connections are saturated" in log
     assert "Traceback" not in log
-
-
-def agent_port(folder: Path) -> int:
-    log = (folder / "gpu-1.log").read_text()
-    return int(log.partition("proxy_port=")[2].split()[0])

@@ -1,9 +1,7 @@
 """Two real agents with one identity: neither is believed, and engines of neither are stopped (faults.md 19)."""
 
 import asyncio
-import re
 import shutil
-from pathlib import Path
 
 import psutil
 import pytest
@@ -23,12 +21,6 @@ def clone(cluster: Cluster) -> None:
     cluster.start(CLONED, "agent", *argv)
 
 
-def port_of(folder: Path, process: str) -> str:
-    found = re.findall(r"proxy_port=(\d+)", (folder / f"{process}.log").read_text())
-    assert found, process
-    return str(found[-1])
-
-
 async def test_two_agents_with_one_identity(cluster: Cluster) -> None:
     await cluster.start_controller()
     await cluster.start_agent("gpu-1")
@@ -44,7 +36,7 @@ async def test_two_agents_with_one_identity(cluster: Cluster) -> None:
 
     await cluster.until(quarantined, "the worker is quarantined", 60)
     (event,) = (await cluster.get("/events?reason=worker_quarantined"))["items"]
-    ports = {port_of(cluster.folder, name) for name in ("gpu-1", CLONED)}
+    ports = {cluster.proxy_port(name) for name in ("gpu-1", CLONED)}
     assert len(ports) == 2
     for port in ports:
         assert f"127.0.0.1 (proxy port {port})" in event["message"], event

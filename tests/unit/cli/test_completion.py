@@ -16,7 +16,8 @@ from cli.completion.shells import Typed, answer, typed
 from cli.kinds import KINDS
 from cli.lazy_group import commands_of
 from cli.verb_table import VERBS as TABLE
-from support.standins.api import KEY, ApiDouble, deployment, gpu, instance, policy, serving, worker
+from support.builders.api_objects import deployment, gpu, instance, policy, worker
+from support.standins.api import KEY, ApiDouble, serving
 
 UUID = "GPU-bd020789-0000-0000-0000-000000000000"
 PROGRAM = str(Path(sys.executable).with_name("gpuward"))

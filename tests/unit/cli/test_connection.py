@@ -9,7 +9,8 @@ from aiohttp import web
 
 from cli.connection import default_data_dir, find_connection
 from cli.errors import UsageError
-from support.standins.api import KEY, ApiDouble, deployment, refusal
+from support.builders.api_objects import deployment
+from support.standins.api import KEY, ApiDouble, refusal
 
 
 def stored(folder: Path, url: str = "http://10.0.0.1:1", key: str = "gpw_stored") -> Path:

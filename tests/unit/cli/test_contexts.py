@@ -13,7 +13,8 @@ from cli import contexts as module
 from cli.connection import Connection, find_connection
 from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError
-from support.standins.api import KEY, deployment
+from support.builders.api_objects import deployment
+from support.standins.api import KEY
 
 SECRET = "gpw_secret"
 URL = "http://10.0.0.7:8420"

@@ -8,7 +8,8 @@ import sys
 import pytest
 import yaml
 
-from support.standins.api import KEY, deployment, instance
+from support.builders.api_objects import deployment, instance
+from support.standins.api import KEY
 
 TOLD = "模型 → zu groß \U0001f600"
 

@@ -15,7 +15,8 @@ from cli.follow.board import Board
 from cli.follow.watch import EventReader
 from cli.kinds import DEPLOYMENTS, INSTANCES
 from cli.selectors import parse_selector
-from support.standins.api import KEY, ApiDouble, deployment, instance, refusal, worker
+from support.builders.api_objects import deployment, instance, worker
+from support.standins.api import KEY, ApiDouble, refusal
 from support.standins.terminal import Terminal, until
 
 

@@ -5,7 +5,7 @@ import pytest
 from cli.errors import CliError, NotFoundError
 from cli.kinds import GPUS, INSTANCES
 from cli.names import matching, only_one
-from support.standins.api import deployment, gpu, instance, policy, worker
+from support.builders.api_objects import deployment, gpu, instance, policy, worker
 
 A, B, SLICE = (f"GPU-{one}-0000-0000-0000-000000000000" for one in ("bd020789", "bd02ffff", "cafecafe"))
 OF_GPUS = [gpu(A, "w1", 0), gpu(B, "w1", 1), gpu(SLICE, "w2", 0, parent=A)]

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from support.standins.api import ApiDouble, now_text
+from support.builders.api_objects import now_text
+from support.standins.api import ApiDouble
 
 ITEM = {"deployment": "d", "deployment_uid": "u", "of": 2, "phase": "pending", "priority": 100}
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from support.standins.api import ApiDouble, deployment, instance, now_text, policy
+from support.builders.api_objects import deployment, instance, now_text, policy
+from support.standins.api import ApiDouble
 
 RULE = "min_gpu_utilization: 50\ntime_window: 1m\n"
 MANIFESTS = f"""

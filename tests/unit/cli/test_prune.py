@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from support.standins.api import deployment, policy, refusal
+from support.builders.api_objects import deployment, policy
+from support.standins.api import refusal
 
 KEPT = "kind: Deployment\nname: a\nengine: simulated\nlabels: {app: x}\n"
 PRUNE = ("apply", "-f", "-", "--prune", "-l", "app=x")

@@ -7,7 +7,8 @@ import sys
 import pytest
 import yaml
 
-from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, worker
+from support.builders.api_objects import deployment, gpu, instance, now_text, worker
+from support.standins.api import ApiDouble
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"

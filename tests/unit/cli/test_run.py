@@ -10,7 +10,8 @@ import pytest
 from cli.chat import part_of
 from cli.errors import CliError
 from cli.verbs.run import name_of
-from support.standins.api import KEY, ApiDouble, deployment, now_text
+from support.builders.api_objects import deployment, now_text
+from support.standins.api import KEY, ApiDouble
 from support.standins.chat_terminal import ChatTerminal
 
 MODEL = "hf:Qwen/Qwen3-0.6B"

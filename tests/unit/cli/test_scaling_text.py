@@ -7,7 +7,7 @@ from cli.api import parse
 from cli.describe_object import describe
 from cli.scaling_text import notes, scale_cell
 from schemas.api.deployments import DeploymentView
-from support.standins.api import deployment
+from support.builders.api_objects import deployment
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 EVIDENCE = {

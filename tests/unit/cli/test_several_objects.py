@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from support.standins.api import deployment, instance, policy, refusal, worker
+from support.builders.api_objects import deployment, instance, policy, worker
+from support.standins.api import refusal
 
 
 @pytest.fixture

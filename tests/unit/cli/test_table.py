@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.table import TEXTS, Table, cells, table_lines
-from support.standins.api import KEY, deployment, instance
+from support.builders.api_objects import deployment, instance
+from support.standins.api import KEY
 
 WHY = "0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch; capacity is reserved for train-9x2"
 INSTANCES = Table(

@@ -18,7 +18,8 @@ from cli.up.kill_engines import kill_engines
 from cli.up.next_steps import UpInfo, first_commands, program_called
 from cli.up.progress import Progress
 from cli.up.startup import AgentStart, Daemons, Options, check_port, up
-from support.standins.api import KEY, ApiDouble, deployment, serving, worker
+from support.builders.api_objects import deployment, worker
+from support.standins.api import KEY, ApiDouble, serving
 
 
 class FakeDaemons:

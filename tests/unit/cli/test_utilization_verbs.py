@@ -10,7 +10,7 @@ import yaml
 from cli.idle_report import LEAVING, cost_table
 from cli.table import Table, table_lines
 from schemas.api.history import IdleReport
-from support.standins.api import deployment, gpu, instance, now_text, worker
+from support.builders.api_objects import deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU_B = "GPU-bbbbbbbb-0000-0000-0000-000000000000"

@@ -28,7 +28,8 @@ from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import PolicySpec, UtilizationPolicy
-from support.standins.api import KEY, ApiDouble, deployment, gpu, instance, worker
+from support.builders.api_objects import deployment, gpu, instance, worker
+from support.standins.api import KEY, ApiDouble
 
 VIEWS: dict[str, type[BaseModel]] = {
     view.__name__: view

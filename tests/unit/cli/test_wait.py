@@ -11,7 +11,8 @@ from cli.errors import TimedOutError
 from cli.loop_transport import connect
 from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
-from support.standins.api import KEY, ApiDouble, deployment, instance, serving
+from support.builders.api_objects import deployment, instance
+from support.standins.api import KEY, ApiDouble, serving
 
 
 def view(phase: str, **changes):

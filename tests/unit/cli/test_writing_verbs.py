@@ -3,7 +3,8 @@ import json
 import pytest
 
 from schemas.version import __version__
-from support.standins.api import ApiDouble, deployment, gpu, instance, now_text, refusal, worker
+from support.builders.api_objects import deployment, gpu, instance, now_text, worker
+from support.standins.api import ApiDouble, refusal
 
 MANIFEST = "kind: Deployment\nname: hello\nengine: simulated\nresources: {gpus: 1, gpu_memory: 8GiB}\n"
 SPEC = {"engine": "simulated", "resources": {"gpus": 1, "gpu_memory": "8192MiB"}}

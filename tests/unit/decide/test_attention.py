@@ -105,6 +105,10 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({"instances": [instance("d-1", "starting", failures=2)]}, ("error", "crash_loop", "", 1, "deployment/d")),
     ({"instances": [instance("d-1", "running", failures=1)]}, None),
     ({"instances": [instance("d-1", "backoff", reason="agent_stopped")]}, None),
+    (
+        {"instances": [instance("d-1", "backoff", reason="ended_repeatedly")]},
+        ("error", "crash_loop", "ended_repeatedly", 1, "deployment/d"),
+    ),
     ({"instances": [instance("d-1", "pending", 59)]}, None),
     (
         {"instances": [instance("d-1", "pending", 60, reason="need_gt_free", message="0/3 fit")]},

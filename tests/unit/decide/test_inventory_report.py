@@ -8,6 +8,7 @@ import pytest
 from controller.decide.inventory_report import compare_inventory
 from controller.domain.devices import DeviceChanges, DeviceRow, KnownDevice
 from schemas.wire import DeviceFacts, HostFacts, Inventory
+from support.builders.facts import NOW
 
 HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)
 HOST_ROW = DeviceRow("host-w", "host", 0, "", None, 1000, 1000, 8000, "ok", "", mig_mode=False, present=True)
@@ -28,6 +29,8 @@ def known(row: DeviceRow = ROW, *, owner: str = "w", holds: bool = True, **count
         claims=counters.get("claims", 0),
         exclusive_claims=counters.get("exclusive", 0),
         claimed_cpu_milli=counters.get("cpu", 0),
+        dismissed=0,
+        read_at=NOW,
     )
 
 

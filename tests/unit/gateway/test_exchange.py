@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from controller.live.key_ring import Principal
 from controller.live.key_use import Counts
 from gateway.exchange.states import State
-from support.standins.exchange_world import BODY, END, World, play, settle
+from schemas.key_limits import KeyLimits, LimitKind
+from support.standins.exchange_world import BODY, END, HEAD, OK, World, play, settle
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +126,69 @@ async def test_a_client_that_leaves_before_its_answer_has_used_its_prompt(order:
     await play_in(world, *order)
     world.transport.lose()
     assert [counts.prompt_tokens for counts in used] == [prompt]
+
+
+CHOICE = b'18\r\ndata: {"choices":[{}]}\n\n\r\n'
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n{"
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "completion"),
+    [
+        (b"", b"", 300),  # ten seconds
+        (b', "max_tokens": 7, "n": 2', b"", 14),
+        (b', "max_completion_tokens": 40, "max_tokens": 7', b"", 40),
+        (b', "n": 3', b"", 900),
+        (b', "n": 1000000000, "max_tokens": 1', b"", 128),  # an engine refuses more
+        (b', "n": -3, "max_tokens": -1', b"", 300),
+        (b', "n": true, "max_tokens": 1e999', b"", None),  # not JSON
+        (b', "n": "2", "max_tokens": 2.5', b"", 300),
+        (b', "stream": true', b"", 0),  # its first token would have passed
+        (b', "stream": "true"', b"", 0),
+        (b', "stream": true', OK + 2 * CHOICE, 2),
+        (b"", WHOLE, 1000),  # all of it is made
+        (b', "max_tokens": 7', WHOLE, 1000),
+        (b"", WHOLE.replace(b"4000", b"40"), 300),
+        (b"", WHOLE.replace(b"200 OK", b"400 OK"), 0),  # as all that engines refuse
+    ],
+)
+async def test_a_client_that_leaves_pays_for_what_was_made(said: bytes, answer: bytes, completion: int | None) -> None:
+    world = World()
+    used: list[Counts] = []
+    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.request_body = BODY[:-1] + said + b"}"
+    world.request_head = HEAD.replace(b": %d\r" % len(BODY), b": %d\r" % len(world.request_body))
+    await play_in(world, "request")
+    if completion is None:
+        assert world.engine is None
+        world.transport.lose()
+        return
+    world.exchanges[0]._sent_at -= 10.01
+    if answer:
+        world.answer(answer)
+    world.transport.lose()
+    (counts,) = used
+    assert counts.completion_tokens == pytest.approx(completion, abs=5 if completion == 300 else 0)
+    assert counts.estimated == (b"400 OK" not in answer)
+
+
+async def test_a_client_that_leaves_is_charged_against_its_limits() -> None:
+    world = World()
+    limits = KeyLimits(tpm=1000)
+    use = world.models.meter._limits.use_of("k", limits)
+    share = use.shares[LimitKind.TOKENS]
+    share.held = 1000.0
+    world.owner = Principal("k", "k", "admin", limits)
+    await play_in(world, "request")
+    world.exchanges[0]._sent_at -= 10.01
+    world.transport.lose()
+    assert share.held <= 1000 - 300
+
+
+async def test_a_model_that_a_key_may_not_ask_for_counts_nothing() -> None:
+    world = World()
+    world.owner = Principal("k", "k", "inference", KeyLimits(models=("other*",)))
+    await play_in(world, "request")
+    assert b" 404 " in world.transport.written
+    assert [deployment for deployment, *_ in world.models.metrics._series] == [""]
+    world.transport.lose()

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway import long_body, long_request
+from gateway.json_cuts import MOST_DEPTH
 from gateway.long_body import LongBody, NotJsonError
 from gateway.long_request import steps_to_asked
-from gateway.request_body import Asked, BadRequestError, read_asked
+from gateway.request_body import Asked, BadRequestError, answer_size, read_asked
 from gateway.usage.include_usage import options_span, with_usage_asked
 
 BLOCKS = st.sampled_from((16, 33, 64, 150, 300))
@@ -161,7 +162,7 @@ def bodies() -> st.SearchStrategy[str]:
     said = st.one_of(
         st.just('"stream": true'), st.just('"stream": [1, 2]'), options.map(lambda text: f'"stream_options": {text}')
     )
-    other = st.tuples(st.sampled_from([*KEYS, '"messages"', '"y"']), values()).map(": ".join)
+    other = st.tuples(st.sampled_from([*KEYS, '"messages"', '"max_tokens"', '"n"']), values()).map(": ".join)
     return st.lists(st.one_of(mine, mine, said, other, other), max_size=8).map(lambda each: "{" + ", ".join(each) + "}")
 
 
@@ -177,6 +178,7 @@ def test_the_verdict_and_the_place_of_the_model_are_as_for_a_parser_at_once(body
     asked = read_long(text, block, piece)
     assert asked.model == said[0]
     assert same(dict(asked.options), said[1])
+    assert asked.answer == answer_size(orjson.loads(text)) == read_asked(text).answer
     assert b"".join(asked.with_model(None)) == text
     before = orjson.loads(text)
     assert orjson.loads(b"".join(asked.with_model("other"))) == {**before, "model": "other"}
@@ -240,13 +242,57 @@ def test_a_model_in_short_blocks_is_read_whole() -> None:
             assert orjson.loads(b"".join(changed))["stream_options"]["k"] == "k" * 10_400
 
 
-@pytest.mark.parametrize("depth", [100, 260, 900])
-def test_options_too_deep_to_write_are_left_as_they_came(depth: int) -> None:
-    deep = b"[" * depth + b"]" * depth
-    body = b'{"model":"m","stream":true,"stream_options":{"a":%s}}' % deep
-    asked = read_asked(body)
-    changed = with_usage_asked(asked.body, asked)
-    assert (changed is None) == (depth > 250)
+@pytest.mark.parametrize("read", [read_asked, read_long])
+@pytest.mark.parametrize(
+    ("opens", "closes", "levels"), [(b"[", b"]", 1), (b'[{"a": ', b"}]", 2), (b'["[{\\"[", ', b"]", 1)]
+)
+@pytest.mark.parametrize("wanted", [100, 198, 200, 260, 1300, 100_000])
+def test_a_body_is_refused_that_is_deeper_than_engines_parsers_go(
+    read: Any, opens: bytes, closes: bytes, levels: int, wanted: int
+) -> None:
+    """Their failure would count as theirs, and end a rollout."""
+    times = wanted // levels
+    deep = opens * times + b"1" + closes * times
+    body = b'{"model": "m", "flat": [%b{}], "x": {"a": %b}}' % (b"{}, " * 300, deep)
+    if wanted + 2 <= MOST_DEPTH:
+        assert read(body).model == "m"
+    else:
+        with pytest.raises(BadRequestError, match=r"nested more than 200 levels|depth limit"):
+            read(body)
+
+
+@pytest.mark.parametrize("read", [read_asked, read_long])
+@pytest.mark.parametrize("before", ["", '"x": [1, 2], '])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rid", '"mine"', "X-Request-Id"),
+        ("request_id", '"mine"', "X-Request-Id"),
+        ("r\\u0069d", '["a", "b"]', "X-Request-Id"),
+        ("lora_path", '"other"', "by their names"),
+        ("lora", '[{"id": 0, "scale": 1}]', "by their names"),
+        ("background", "true", "keep the connection open"),
+        ("background", "1", "keep the connection open"),
+        ("session_params", "{}", "whole conversation"),
+        ("kv_transfer_params", '{"remote_host": "h"}', "chooses where"),
+        ("data_parallel_rank", "0", "chooses where"),
+        ("background", "false", ""),
+        ("rid", "null", ""),
+        ("id_slot", "-1", ""),
+        ("id_slot", "0", "chooses where"),
+        ("lora", "[]", ""),
+        ("Rid", '"mine"', ""),
+        ("metadata", '{"rid": "x", "background": true}', ""),
+    ],
+)
+def test_what_is_for_engines_operators_is_refused(read: Any, before: str, name: str, value: str, said: str) -> None:
+    body = f'{{{before}"{name}": {value}, "model": "m", "messages": ["rid"]}}'.encode()
+    if not said:
+        assert read(body).model == "m"
+        return
+    with pytest.raises(BadRequestError, match=said) as refused:
+        read(body)
+    assert refused.value.param == orjson.loads(f'"{name}"')
 
 
 @pytest.mark.parametrize(

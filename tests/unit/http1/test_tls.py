@@ -21,9 +21,11 @@ from http1.pool import ConnectError, Pool
 from http1.server import Server
 from http1.server_connection import ServerConnection, Service
 from http1.site import BoundedSite, Bounds
+from http1.tls.bounded import MOST_HANDSHAKE_BYTES, MOST_KEY_UPDATES
 from http1.tls.certificate import CertificateError, ServedCertificate
 from http1.tls.issue import Issued, issue_server, make_authority, make_self_signed
 from http1.tls.pinned import Pinned, Verified, trusting
+from support.network.key_updates import ask_for_keys
 
 LIMITS = Limits(64, 32, 16)
 NOW = datetime.now(UTC)
@@ -208,6 +210,35 @@ async def test_old_versions_of_tls_are_refused(certificate: ServedCertificate, a
 
 
 # Certificates that change
+
+
+async def test_a_few_requests_for_new_keys_are_obeyed_and_many_end_the_connection(
+    certificate: ServedCertificate,
+) -> None:
+    async with Served(certificate).run() as served:
+        asked = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        sent, answer = await asyncio.to_thread(ask_for_keys, served.server.port, 20, asked)
+        assert (sent, answer.startswith(b"HTTP/1.1 200 ")) == (20, True)
+        for times in (MOST_KEY_UPDATES + 1, 100_000):
+            sent, answer = await asyncio.to_thread(ask_for_keys, served.server.port, times, asked)
+            assert answer == b""
+        assert sent < 100_000, "the flood was cut off"
+
+
+async def test_a_handshake_without_end_is_refused(certificate: ServedCertificate) -> None:
+    async with Served(certificate).run() as served:
+        begun = b"\x16\x03\x01\x40\x00\x01\x01\xff\xff\x03\x03" + bytes(0x4000 - 6)
+        assert await raw(served.server.port, begun + (b"\x16\x03\x01\x40\x00" + bytes(0x4000)) * 5) == b""
+        assert served.closed == ["handshake"]
+
+
+async def test_a_client_sends_much_with_the_end_of_its_handshake(
+    certificate: ServedCertificate, authority: ssl.SSLContext
+) -> None:
+    async with Served(certificate).run() as served, aiohttp.ClientSession() as session:
+        url = f"https://127.0.0.1:{served.server.port}/"
+        async with session.post(url, data=bytes(3 * MOST_HANDSHAKE_BYTES), ssl=authority) as answer:
+            assert answer.status == 413
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path, authority: ssl.SSLContext) -> None:

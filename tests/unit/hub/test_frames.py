@@ -11,6 +11,7 @@ from controller.hub.frames import BURST, PER_S, FrameBudget, Frames
 
 PING = WSMessage(WSMsgType.PING, b"x", None)
 TEXT = WSMessage(WSMsgType.TEXT, "{}", None)
+NO_REQUEST: Any = SimpleNamespace(protocol=None)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ async def test_others_have_their_turn_while_pings_arrive() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    assert await Frames(socket).next() is TEXT
+    assert await Frames(socket, NO_REQUEST).next() is TEXT
     task.cancel()
     assert turns >= BURST / 20
     assert socket.answered == BURST
@@ -76,10 +77,10 @@ async def test_a_flood_is_read_no_faster_than_the_budget_allows() -> None:
     socket: Any = Flooded(10**9)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
-            await Frames(socket).next()
+            await Frames(socket, NO_REQUEST).next()
     assert socket.answered <= BURST + PER_S * 1.5
 
 
 async def test_a_socket_that_closes_is_not_answered() -> None:
     socket: Any = SimpleNamespace(receive=Flooded(1).receive, closed=True)
-    assert await Frames(socket).next() is TEXT
+    assert await Frames(socket, NO_REQUEST).next() is TEXT

@@ -236,6 +236,7 @@ def test_quantisations(stated: dict[str, Any], expected: tuple[str, int | None])
             {"num_hidden_layers": 3, "layer_types": ["deepseek_sparse_attention", "linear_attention", "something_new"]},
             {"full_layers": 2, "uncached_layers": 1},
         ),
+        ({"num_hidden_layers": 3, "layer_types": [["conv"], {}, "conv"]}, {"full_layers": 2, "uncached_layers": 1}),
         ({"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"]}, {"uncached_layers": 2}),
         ({"model_type": "bamba", "num_hidden_layers": 32, "attn_layer_indices": [9, 18, 27]}, {"full_layers": 3}),
         (

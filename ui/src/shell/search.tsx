@@ -1,5 +1,5 @@
 import { signal, useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { useResource } from "../api/load";
 import type { Page, Policy } from "../api/types";
@@ -48,7 +48,7 @@ function SearchDialog() {
   const text = useSignal("");
   const chosen = useSignal(0);
   const field = useRef<HTMLInputElement>(null);
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []);
   const map = useResource<{ gpus: { uuid: string[] } }>("map").loaded.value;
   const policies = useResource<Page<Policy>>("policies?limit=1000").loaded.value;
   const found = find(text.value, {

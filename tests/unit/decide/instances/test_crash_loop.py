@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from controller.domain.instances import RunFacts
 from controller.domain.quoted_lines import quote
 from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
@@ -53,6 +54,20 @@ def test_the_delay_doubles_up_to_five_minutes(failures, wait_s) -> None:
     effects = effects_of(instance("a", "running", failures=failures, processes=(process("exited", "exit", 1),)))
     assert effects.phase_changes[0].not_before == NOW + timedelta(seconds=wait_s)
     assert effects.requeue_after_s == wait_s
+
+
+def test_ends_that_repeat_through_no_fault_of_the_instance_say_so() -> None:
+    runs = tuple(RunFacts(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(1, 6))
+    ended = replace(process("exited", "agent_stopped", 0), message="as told")
+    effects = effects_of(instance("a", "running", processes=(ended,), runs=runs), spec=spec(restart="on_failure"))
+    (change,) = effects.phase_changes
+    assert (change.to, change.reason, change.failures, change.restarts) == ("backoff", "ended_repeatedly", None, 1)
+    assert change.message.startswith("was stopped with its agent: as told; ")
+    assert change.message.endswith("end 5 in a row without a stable run; restarts in 20 s")
+    (event,) = effects.events
+    assert (event.reason, event.evidence["ends"], event.evidence["wait_s"]) == ("ended", 5, 20)
+    assert effects.status is not None
+    assert (effects.status.phase, effects.status.reason) == ("degraded", "ended_repeatedly")
 
 
 def test_on_failure_fails_after_its_retries() -> None:

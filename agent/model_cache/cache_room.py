@@ -1,0 +1,109 @@
+"""Makes room in the cache: removes revisions that no process uses, the longest unused first."""
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import structlog
+
+from agent.decide.eviction import CachedRevision, Use, choose_evictions, held_bytes, unused
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import CacheUses
+from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.file_lock import LockedError, waited_lock
+from schemas.units import format_bytes
+
+_MIB: Final = 2**20
+_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files meanwhile
+
+log = structlog.get_logger()
+
+
+class CacheRoom:
+    """What the cache holds, and what leaves it.
+
+    Args:
+        folder: the cache.
+        limit_mib: of the whole cache; None: the disk is the limit.
+        uses: what may not leave.
+    """
+
+    def __init__(self, folder: CacheFolder, limit_mib: int | None, uses: CacheUses) -> None:
+        self._folder = folder
+        self._limit_bytes = None if limit_mib is None else limit_mib * _MIB
+        self._uses = uses
+        self._removing = asyncio.Lock()
+
+    async def revisions(self) -> list[CachedRevision]:
+        """What the cache holds."""
+        return await asyncio.to_thread(self._folder.revisions)
+
+    async def prune(self, models: Collection[str], unused_for_s: float) -> list[CachedRevision]:
+        """Removes revisions that no process uses; returns them.
+
+        Args:
+            models: these, as `org/name` or `org/name@revision`; empty: all.
+            unused_for_s: only those that no process has used for so long.
+        """
+        before_s = time.time() - unused_for_s if unused_for_s else 0.0
+        async with self._removing:
+            found = [one for one in await self.revisions() if not models or _named(one) & set(models)]
+            return await self._remove(unused(found, await self._uses.used(), before_s))
+
+    async def make(self, repo: str, needed: int) -> None:
+        """Removes what no process uses, until so many bytes of a model fit.
+
+        Raises:
+            FetchError: it does not fit.
+        """
+        async with self._removing:
+            try:
+                async with waited_lock(self._folder.room_lock, _ROOM_LIMIT_S):
+                    self._uses.wanted[repo] = needed
+                    await self._uses.save()  # before another agent looks
+                    await self._remove_until_it_fits(repo, needed)
+            except LockedError as error:
+                raise FetchError(f"hf:{repo} waits for room in {self._folder.path}: {error}") from error
+
+    async def _remove_until_it_fits(self, repo: str, needed: int) -> None:
+        kept: set[Use] = set()  # that another agent has begun to use or to fetch meanwhile
+        while True:
+            others, wanted = await self._uses.others()
+            revisions = await self.revisions()
+            free = await asyncio.to_thread(self._folder.free_bytes)
+            chosen = choose_evictions(
+                revisions,
+                others | self._uses.own() | kept,
+                needed_bytes=sum(self._uses.wanted.values()) + wanted,
+                free_bytes=free,
+                limit_bytes=self._limit_bytes,
+            )
+            if chosen is None:
+                bound = "" if self._limit_bytes is None else f", --cache-limit is {format_bytes(self._limit_bytes)}"
+                held = held_bytes(revisions)
+                raise FetchError(
+                    f"hf:{repo} needs {format_bytes(needed)} more in {self._folder.path}, which does not fit beside"
+                    f" what is used: {format_bytes(free)} are free, the cache holds {format_bytes(held)}{bound}; free"
+                    " space, or set --cache-dir"
+                )
+            stayed = {(one.repo, one.commit) for one in chosen} - {
+                (one.repo, one.commit) for one in await self._remove(chosen)
+            }
+            if not stayed:
+                return
+            kept |= stayed
+
+    async def _remove(self, revisions: Sequence[CachedRevision]) -> list[CachedRevision]:
+        """Returns those that were removed: not those that an agent uses or fetches by now."""
+        await self._uses.save()
+        removed = []
+        for one in revisions:
+            if await asyncio.to_thread(self._folder.remove, one, self._uses.marked):
+                removed.append(one)
+                log.info("cached model removed", model=one.repo, commit=one.commit, bytes=one.size_bytes)
+        return removed
+
+
+def _named(one: CachedRevision) -> set[str]:
+    return {one.repo, f"{one.repo}@{one.commit}", *(f"{one.repo}@{name}" for name in one.names)}

@@ -1,0 +1,245 @@
+"""The parts of one agent by concern. Each opener puts the end of what it opens on the stack."""
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import structlog
+
+from agent.clock import boot_clock
+from agent.containers.container_user import container_user
+from agent.containers.docker_engine import DockerEngine
+from agent.containers.known_runtimes import KnownRuntimes
+from agent.containers.runtime import ContainerRuntime
+from agent.controller_heartbeat import ControllerHeartbeat
+from agent.engine_signs import EngineSigns
+from agent.errors import DataFolderError
+from agent.gpus.child_reader import ChildReader
+from agent.gpus.reader import GpuReader
+from agent.gpus.simulated import SimulatedReader, load_host
+from agent.gpus.verdicts import Verdicts
+from agent.host import read_boot_id, real_host, simulated_host
+from agent.in_flight import InFlightRequests
+from agent.inventory import InventoryWatch
+from agent.journal import Journal
+from agent.link.send_queue import SendQueue
+from agent.model_cache.answers import CacheAnswers
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetches import Fetches
+from agent.model_cache.use_marks import UseMarks, agent_id
+from agent.process_records import repositories_of
+from agent.processes.cgroups import Cgroups, delegated_folder
+from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.folders import InstanceFolders
+from agent.processes.ports import PortAllocator
+from agent.processes.probe import Prober
+from agent.processes.process_context import ProcessContext
+from agent.proxy import Proxy
+from agent.proxy_certificate import proxy_certificate
+from agent.sampling.request_counts import RequestCounter
+from agent.settings import AgentSettings, host_label
+from http1.client import BoundedConnector
+from http1.tls.certificate import ServedCertificate
+from schemas.process_figures import GcWatch
+from schemas.wire import HostFacts
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class HostParts:
+    """What the agent keeps in its data folder, and what it knows of its host and its GPUs.
+
+    Attributes:
+        collections: what its garbage collector did.
+        name: of the worker.
+        accounts: as which engines run.
+        heartbeat: of the controller, which outlives a restart of the agent.
+    """
+
+    collections: GcWatch
+    journal: Journal
+    name: str
+    boot_id: str
+    folders: InstanceFolders
+    accounts: EngineAccounts
+    inventory: InventoryWatch
+    heartbeat: ControllerHeartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """What requests to engines pass, and what counts them.
+
+    Attributes:
+        in_flight: requests at the proxy now.
+        certificate: that the proxy shows; None: it speaks no TLS.
+        counter: counts at the proxy and in engines.
+        prober: asks engines whether they are ready.
+    """
+
+    in_flight: InFlightRequests
+    certificate: ServedCertificate | None
+    proxy: Proxy
+    counter: RequestCounter
+    prober: Prober
+
+
+async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -> HostParts:
+    """Opens the journal and the GPUs, and reads what the host has.
+
+    Raises:
+        AgentError: the data folder, the GPUs or the settings cannot be used.
+    """
+    collections = GcWatch()
+    stack.callback(collections.close)
+    journal = Journal(settings.data_dir)
+    stack.callback(journal.close)
+    name, host, reader = _worker(settings, journal)
+    await reader.open()
+    stack.push_async_callback(reader.aclose)
+    boot_id, folders = read_boot_id(), InstanceFolders(settings.data_dir)
+    accounts = EngineAccounts(settings.engine_account(), journal, folders)
+    stack.callback(accounts.close)
+    _warn_of_accounts(accounts, settings)
+    address = settings.docker_address()
+    inventory = InventoryWatch(
+        reader,
+        host,
+        reserve_gpu_mib=settings.reserve_gpu_memory,
+        runtimes=None if address is None else KnownRuntimes(address, boot_clock).read,
+    )
+    await inventory.read_gpus()
+    heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
+    return HostParts(collections, journal, name, boot_id, folders, accounts, inventory, heartbeat)
+
+
+async def open_fetches(settings: AgentSettings, host: HostParts, stack: contextlib.AsyncExitStack) -> Fetches:
+    """Opens the cache of models."""
+    cache = CacheFolder(settings.cache_dir)
+    fetches = Fetches(
+        cache,
+        limit_mib=settings.cache_limit,
+        offline=settings.offline,
+        in_use=lambda: repositories_of(host.journal.live()),
+        marks=UseMarks(cache.marks, agent_id(settings.data_dir), host.boot_id),
+    )
+    await fetches.uses.open()
+    stack.push_async_callback(fetches.aclose)
+    return fetches
+
+
+def open_containers(settings: AgentSettings, host: HostParts, stack: contextlib.AsyncExitStack) -> ContainerRuntime:
+    """Containers on this host's Docker engine, which is asked when one is needed."""
+    address = settings.docker_address()
+    docker = None if address is None else DockerEngine(address)
+    if docker is not None:
+        stack.push_async_callback(docker.aclose)
+    user = None if settings.container_user is None else container_user(settings.container_user)
+    return ContainerRuntime(
+        docker, host.journal, host.folders, settings.cache_dir, user, host.accounts, host.inventory.index_of
+    )
+
+
+async def open_requests(
+    settings: AgentSettings, host: HostParts, fetches: Fetches, stack: contextlib.AsyncExitStack
+) -> RequestParts:
+    """Binds the proxy's port.
+
+    Raises:
+        AgentError: the port is in use, or the certificate cannot be used.
+    """
+    in_flight, certificate = InFlightRequests(), proxy_certificate(settings, host.name)
+    probes = await stack.enter_async_context(_probe_session())
+    proxy = Proxy(
+        *(host.journal, host.folders, in_flight, host.heartbeat, CacheAnswers(fetches)),
+        host=settings.proxy_host,
+        port=settings.proxy_port,
+        certificate=certificate,
+    )
+    await stack.enter_async_context(proxy)
+    counter = RequestCounter(host.journal.live, in_flight, probes, boot_clock)
+    return RequestParts(in_flight, certificate, proxy, counter, Prober(probes))
+
+
+def process_context(
+    settings: AgentSettings,
+    host: HostParts,
+    requests: RequestParts,
+    fetches: Fetches,
+    containers: ContainerRuntime,
+    send_queue: SendQueue,
+) -> ProcessContext:
+    """What processes of engines share; their reports go into the queue."""
+    return ProcessContext(
+        journal=host.journal,
+        folders=host.folders,
+        ports=PortAllocator(),
+        prober=requests.prober,
+        in_flight=requests.in_flight,
+        clock=boot_clock,
+        boot_id=host.boot_id,
+        cgroups=Cgroups(_cgroup_folder(settings)),
+        accounts=host.accounts,
+        allotting=asyncio.Lock(),
+        gpu_index=host.inventory.index_of,
+        gpus_listing=host.inventory.listing if settings.simulate is None else lambda _key: (),
+        signs=EngineSigns(
+            waits=requests.proxy.waits,
+            forget=requests.proxy.forget_waits,
+            tokens_still=requests.counter.tokens_still,
+            tokens_moved=requests.counter.tokens_moved,
+            probing=requests.counter.probing,
+            gpu_idle=host.inventory.idle_for,
+        ),
+        report=lambda record: send_queue.add_report(record.report()),
+        fetches=fetches,
+        containers=containers,
+    )
+
+
+def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
+    """The worker's name, its host and what reads its GPUs: real ones, or simulated ones."""
+    known = journal.facts.worker
+    if known is not None and settings.name is not None and settings.name != known:
+        raise DataFolderError(
+            f"{settings.data_dir}: belongs to worker {known!r}; use --name {known} or another --data-dir"
+        )
+    name = settings.name or known
+    if settings.simulate is None:
+        host = real_host(settings.labels, settings.reserve_host_memory or 0)
+        name = name or host_label()
+        verdicts = Verdicts(journal, read_boot_id())
+        return name, host, ChildReader(host=name, host_memory_mib=host.memory_mib, verdicts=verdicts)
+    worker = load_host(settings.simulate, name)
+    host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
+    return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
+
+
+def _cgroup_folder(settings: AgentSettings) -> Path | None:
+    """Where engines' control groups are made; None: nowhere."""
+    return delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()
+
+
+def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:
+    """Says at the start what does not isolate engines, or will stop them."""
+    account = accounts.any
+    if account is None:
+        log.warning("engines run as the agent and can read its data folder; see --engine-user", uid=os.geteuid())
+        return
+    for folder in (settings.data_dir.parent, settings.cache_dir):
+        if (stopped := account.stopped_at(folder)) is not None:
+            log.warning("engines may not enter a folder that they need", folder=str(stopped), uid=account.uid)
+
+
+def _probe_session() -> aiohttp.ClientSession:
+    """For probes and scrapes, apart from proxied requests: each opens a connection of its own."""
+    return aiohttp.ClientSession(
+        connector=BoundedConnector(limit=0, force_close=True),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )

@@ -1,0 +1,132 @@
+"""What a controller serves its API with: bounds on connections and bodies, their metrics, and where it listens."""
+
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from controller.gateway_process import bind
+from controller.health import LoopLag
+from controller.runtime.clock import Clock
+from controller.runtime.serving_metrics import ServingMetrics
+from controller.serving_tls import ServingTls
+from controller.settings import ControllerSettings
+from http1.bodies import Bodies
+from http1.connections import limits_for
+from http1.files import connection_bound, raise_file_limit
+from http1.forwarded import TrustedProxies
+from http1.server_log import ServerLog
+from http1.site import BoundedSite, Bounds
+from schemas.process_figures import GcWatch, read_figures
+from schemas.process_metrics import ProcessMetrics
+
+HTTP_CLOSE_S: Final = 2.0
+_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
+
+
+class CannotListenError(Exception):
+    """The address is taken or not of this host; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The parts of one controller's server, before it listens.
+
+    Attributes:
+        registry: of all metrics of this process.
+        connections: bounds them.
+        bodies: bounds the bytes of bodies in flight.
+        proxies: whose `X-Forwarded-*` counts.
+        lag: of the event loop.
+        collections: of garbage; close it at the end.
+        tls: the certificate of the public port; None: it speaks no TLS.
+        authority_ends: when the authority that agents learn ends, as it was at the start; None: there is none.
+    """
+
+    registry: CollectorRegistry
+    connections: Bounds
+    bodies: Bodies
+    proxies: TrustedProxies
+    lag: LoopLag
+    collections: GcWatch
+    tls: ServingTls | None
+    authority_ends: datetime | None
+
+
+def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: Clock) -> Serving:
+    """The parts as the settings say, each with its metrics.
+
+    Raises:
+        ServingTlsError: the authority's file cannot be used.
+    """
+    registry = CollectorRegistry()
+    metrics = ServingMetrics(registry)
+    authority_ends = None if tls is None else tls.authority_ends()
+    if tls is not None:
+        metrics.certificate(lambda: tls.certificate.expires_s, lambda: tls.certificate.problem)
+    if authority_ends is not None:
+        metrics.authority(authority_ends.timestamp())
+    proxies = TrustedProxies(settings.trusted_proxy)
+    connections = Bounds(
+        limits_for(connection_bound(raise_file_limit())),
+        name="controller",
+        is_proxy=lambda address: not address or address in proxies,  # the gateway's have none
+        closed=metrics.connection_closed,
+    )
+    bodies = Bodies(
+        settings.bodies_in_flight * 2**20, settings.bodies_in_flight_per_key * 2**20, refused=metrics.body_refused
+    )
+    metrics.bodies_held(lambda: bodies.held)
+    lag = LoopLag(clock)
+    metrics.loop_lag(lag.seconds)
+    collections = GcWatch()
+    registry.register(
+        ProcessMetrics("controller", lambda: {(): read_figures(collections, settings.data_dir)}, disk=True)
+    )
+    return Serving(registry, connections, bodies, proxies, lag, collections, tls, authority_ends)
+
+
+def runner_of(app: web.Application) -> web.AppRunner:
+    """Serves the API's application on the sites that are given to it."""
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=HTTP_CLOSE_S,
+        keepalive_timeout=_KEEPALIVE_S,
+        logger=ServerLog("controller"),
+        auto_decompress=False,
+    )
+
+
+async def listen(
+    settings: ControllerSettings, serving: Serving, runner: web.AppRunner
+) -> tuple[str, list[socket.socket] | None]:
+    """Takes the public port: for a gateway to serve on, or with the API itself where no gateway is wanted.
+
+    Returns:
+        The base URL for clients of this host, and the gateway's sockets; None: the API is served already.
+
+    Raises:
+        CannotListenError: the port cannot be had.
+    """
+    tls, listening = serving.tls, None
+    try:
+        if settings.gateway:
+            listening = await bind(settings.host, settings.port, settings.gateway_processes)
+            address = listening[0].getsockname()
+        else:
+            context = None if tls is None else lambda: tls.certificate.context
+            site = BoundedSite(runner, serving.connections, settings.host, settings.port, context)
+            await site.start()
+            address = next(one for one in runner.addresses if isinstance(one, tuple))
+    except OSError as error:
+        where, why = f"{settings.host}:{settings.port}", error.strerror or error
+        raise CannotListenError(f"cannot listen on {where}: {why}; choose another port with --port") from error
+    host, port = address[:2]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}" if tls is None else tls.url(shown, port)
+    return url, listening
