@@ -40,6 +40,12 @@ PRESS_ENTER_AND_SLASH = """async (field) => {
     for (let n = 0; n < 100 && !document.querySelector("dialog"); n++) await null;
     if (!document.querySelector("dialog")) throw new Error("the search did not open");
 }"""
+# What Esc does, and then the next key before any other task of the page.
+PRESS_ESCAPE_AND_QUESTION_MARK = """async (field) => {
+    field.closest("dialog").requestClose();
+    for (let n = 0; n < 100; n++) await null;
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "?", bubbles: true, cancelable: true}));
+}"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -85,6 +91,16 @@ async def test_a_search_that_opens_as_the_last_one_closes_stays(admin: Seat) -> 
     await expect(page.get_by_text("Nothing has this in its name.")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(field).to_have_count(0)
+
+
+async def test_a_key_right_after_a_dialog_closed_acts(admin: Seat) -> None:
+    """The field of a closed dialog keeps the focus until the page is drawn again, unless it leaves the page."""
+    page = await admin.live()
+    await page.keyboard.press("/")
+    await page.get_by_role("combobox", name="Name or UUID").evaluate(PRESS_ESCAPE_AND_QUESTION_MARK)
+    await expect(page.get_by_role("dialog", name="Shortcuts")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 @pytest.mark.usefixtures("chat")

@@ -24,8 +24,12 @@ export function Dialog({ title, onClose, children }: DialogProps) {
   const closed = (): void => {
     if (dialog.current) onClose();
   };
+  // Esc: this comes at once. Until the close is told, a hidden field would have the focus, and take the next key.
+  const cancelled = (event: Event): void => {
+    if (event.target === dialog.current) onClose();
+  };
   return (
-    <dialog ref={dialog} aria-labelledby="dialog-title" onClose={closed}>
+    <dialog ref={dialog} aria-labelledby="dialog-title" onCancel={cancelled} onClose={closed}>
       <h2 id="dialog-title">{title}</h2>
       {children}
     </dialog>
