@@ -6,7 +6,8 @@ other instances nothing runs only where their workers' agents have told what run
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from controller.decide.instances.scale import wanted_replicas
 from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
@@ -42,6 +43,26 @@ class _RefusedError(Exception):
     """Why a start is not adopted."""
 
 
+@dataclass(slots=True)
+class _Replicas:
+    """The replicas of one deployment.
+
+    Attributes:
+        number: of all that count.
+        bare: those of which nothing runs and that hold no claims, in the order of their ids.
+        holding: likewise those that hold claims.
+    """
+
+    number: int
+    bare: dict[str, None]
+    holding: dict[str, None]
+
+    def settle(self, instance: str) -> None:
+        """It gives way to no other from now on."""
+        self.bare.pop(instance, None)
+        self.holding.pop(instance, None)
+
+
 class _Adoption:
     """One decision, with what it has given away so far."""
 
@@ -57,9 +78,9 @@ class _Adoption:
         self._owners = owners
         self._told = told
         self._instances = {i.id: (i, facts) for facts in deployments.values() for i in facts.instances}
+        self._replicas = {uid: self._replicas_of(facts) for uid, facts in deployments.items()}
         self._removed: set[str] = set()
         self._taken: set[str] = set()  # instances that are adopted
-        self._adopted_of: defaultdict[str, int] = defaultdict(int)
         self._freed = False  # claims went since
 
     def plan(self, found: Iterable[FoundProcess]) -> AdoptionPlan:
@@ -99,7 +120,8 @@ class _Adoption:
         before = self._before(ranks, facts)
         own = set() if before is None else {before.id}
         removed = self._make_room(ranks, own or self._give_way(facts, ranks)) - own
-        self._removed |= removed
+        for instance in removed:
+            self._remove(instance)
         self._freed = self._freed or bool(removed) or before is not None
         self._take(ranks, before)
         phase = PHASE_OF_STATE[min((p.state for p in ranks), key=_STATE_ORDER.index)]
@@ -131,7 +153,7 @@ class _Adoption:
         owner = self._owners.get(receipt.instance)
         if owner is None:
             return None
-        before = next((i for i in facts.instances if i.id == receipt.instance), None)
+        before = facts.by_id.get(receipt.instance)
         if before is None:
             raise _RefusedError("its name is another deployment's")
         if before.id in self._removed:
@@ -144,20 +166,23 @@ class _Adoption:
             raise _RefusedError("another start of it runs")
         return before
 
+    def _replicas_of(self, facts: DeploymentFacts) -> _Replicas:
+        counted = [i for i in sorted(facts.instances, key=lambda i: i.id) if i.phase not in _LEAVING]
+        idle = [i for i in counted if self._is_idle(i, facts)]
+        bare, holding = ([i.id for i in idle if bool(i.claims) is claims] for claims in (False, True))
+        return _Replicas(len(counted), dict.fromkeys(bare), dict.fromkeys(holding))
+
     def _give_way(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
         """The replicas that give way to one more, so that there are not more than wanted."""
-        counted = [i for i in facts.instances if i.phase not in _LEAVING and i.id not in self._removed]
-        surplus = max(len(counted) + self._adopted_of[facts.uid] + 1 - wanted_replicas(facts), 0)
-        devices = {claim.device for p in ranks for claim in p.receipt.claims}
-        idle = [i for i in counted if i.id not in self._taken and self._is_idle(i, facts)]
-        if surplus > len(idle):
+        replicas = self._replicas[facts.uid]
+        surplus = max(replicas.number + 1 - wanted_replicas(facts), 0)
+        if surplus > len(replicas.bare) + len(replicas.holding):
             raise _RefusedError("no further replica is wanted")
-
-        def order(instance: InstanceFacts) -> tuple[bool, bool, str]:
-            """Those without claims, then those whose claims are in the way."""
-            return bool(instance.claims), not any(c.device in devices for c in instance.claims), instance.id
-
-        return {i.id for i in sorted(idle, key=order)[:surplus]}
+        rooms = [self._devices.get(claim.device) for p in ranks for claim in p.receipt.claims]
+        on_its_devices = {held.instance for room in rooms if room is not None for held in room.claims}
+        in_the_way = sorted(on_its_devices & replicas.holding.keys())
+        others = (id_ for id_ in replicas.holding if id_ not in on_its_devices)
+        return set(islice(chain(replicas.bare, in_the_way, others), surplus))
 
     def _is_idle(self, instance: InstanceFacts, facts: DeploymentFacts) -> bool:
         """Whether nothing of it runs, for certain, and nothing is lost if another takes its place."""
@@ -180,31 +205,45 @@ class _Adoption:
                 room = self._devices.get(claim.device)
                 if room is None or room.worker_id != process.receipt.worker_id:
                     raise _RefusedError(f"its device {claim.device} is not on its worker any more")
-                while not room.has(claim, frozenset(gone | self._removed)):
+                while not room.has(claim, frozenset(gone)):
                     gone.add(self._in_the_way(claim.device, room, gone))
         return gone
 
     def _in_the_way(self, device: str, room: DeviceRoom, gone: Collection[str]) -> str:
         for held in sorted(room.claims, key=lambda c: c.instance):
             known = self._instances.get(held.instance)
-            if known is None or held.instance in gone or held.instance in self._removed | self._taken:
+            if known is None or held.instance in gone or held.instance in self._taken:
                 continue
             if self._is_idle(*known):
                 return held.instance
         raise _RefusedError(f"its device {device} cannot be used or is held by others")
 
+    def _remove(self, instance: str) -> None:
+        """Notes that it is gone, with its claims."""
+        self._removed.add(instance)
+        known, facts = self._instances[instance]
+        self._drop_claims(known)
+        self._replicas[facts.uid].settle(instance)
+        self._replicas[facts.uid].number -= known.phase not in _LEAVING
+
     def _take(self, ranks: Sequence[FoundProcess], before: InstanceFacts | None) -> None:
         """Notes its claims in place of its earlier ones."""
         receipt = ranks[0].receipt
-        if before is None:
-            self._adopted_of[receipt.deployment_uid] += 1
         self._taken.add(receipt.instance)
-        for earlier in () if before is None else before.claims:
-            if (room := self._devices.get(earlier.device)) is not None:
-                kept = tuple(c for c in room.claims if c.instance != receipt.instance)
-                self._devices[earlier.device] = replace(room, claims=kept)
+        replicas = self._replicas[receipt.deployment_uid]
+        replicas.settle(receipt.instance)
+        if before is None:
+            replicas.number += 1
+        else:
+            self._drop_claims(before)
         for process in ranks:
             for claim in process.receipt.claims:
                 room = self._devices[claim.device]
                 mine = HeldClaim(receipt.instance, claim.memory_mib, claim.cpu_milli, claim.exclusive)
                 self._devices[claim.device] = replace(room, claims=(*room.claims, mine))
+
+    def _drop_claims(self, instance: InstanceFacts) -> None:
+        for device in {claim.device for claim in instance.claims} & self._devices.keys():
+            room = self._devices[device]
+            kept = tuple(c for c in room.claims if c.instance != instance.id)
+            self._devices[device] = replace(room, claims=kept)

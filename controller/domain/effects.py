@@ -82,13 +82,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Withdraws a command that was never sent. The step is void if it was sent meanwhile."""
-
-    command_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class Remove:
     """Deletes the instance's row, after its claims."""
 
@@ -132,6 +125,8 @@ class DeploymentEffects:
     """Everything that one step does. The decision's sub-steps fill it; every phase change passes the edge table here.
 
     Attributes:
+        withdrawals: ids of commands that were never sent, as an ordered set, since several sub-steps may want the same.
+            The step is void if one was sent meanwhile.
         status: the deployment's new status; None: unchanged.
         finish: the deleted deployment's row goes.
         events: their objects without the deployment, which the writer adds.
@@ -148,7 +143,7 @@ class DeploymentEffects:
     restarts: list[Restart] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    withdrawals: list[Withdraw] = field(default_factory=list)
+    withdrawals: dict[int, None] = field(default_factory=dict)
     removals: list[Remove] = field(default_factory=list)
     store_need: StoreNeed | None = None
     status: DeploymentStatus | None = None
@@ -219,8 +214,8 @@ class DeploymentEffects:
     def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
         """Withdraws the rank's start command if no agent can have seen it; returns whether that is so."""
         command_id = instance.unsent_start(rank)
-        if command_id is not None and Withdraw(command_id) not in self.withdrawals:
-            self.withdrawals.append(Withdraw(command_id))
+        if command_id is not None:
+            self.withdrawals[command_id] = None
         return command_id is not None
 
     def remove(self, instance: InstanceFacts) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
@@ -181,7 +182,7 @@ class RelocationFacts:
     replacement: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it keeps what was looked up
 class DeploymentFacts:
     """A deployment with its newest revision, the revisions that instances still run, its instances and their hosts."""
 
@@ -206,3 +207,13 @@ class DeploymentFacts:
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     relocations: tuple[RelocationFacts, ...] = ()
     rollout: RolloutFacts | None = None  # None: nothing is stored about one
+
+    @cached_property
+    def by_id(self) -> Mapping[str, InstanceFacts]:
+        """Its instances by id."""
+        return {i.id: i for i in self.instances}
+
+    @cached_property
+    def substitutes(self) -> Mapping[str, InstanceFacts]:
+        """Its instances that replace another, by the id of that one."""
+        return {i.replaces: i for i in self.instances if i.replaces is not None}

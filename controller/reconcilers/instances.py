@@ -153,10 +153,9 @@ class InstancesReconciler:
 
 def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
     """The start command of each restart in place, by instance."""
-    by_id = {i.id: i for i in facts.instances}
     payloads: dict[str, dict[str, Any]] = {}
     for restart in effects.restarts:
-        instance = by_id[restart.instance]
+        instance = facts.by_id[restart.instance]
         gpus = [c for c in instance.claims if c.kind == "gpu"]
         revision = facts.revisions[instance.revision]
         payloads[instance.id] = start_payload(

@@ -1,5 +1,6 @@
 """Sorts a deployment's instances into buckets, once per step. The sub-steps read the buckets, not the phases."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.decide.instances.gang import is_finished
@@ -50,6 +51,7 @@ def classify(facts: DeploymentFacts) -> Buckets:
     """Sorts all instances of the deployment."""
     relocations = judge_relocations(facts)
     uncounted = {relocation.waits_for for relocation in relocations}
+    relocated = {id_: why for relocation in relocations for id_, why in relocation.evicts.items()}
     stopping: list[InstanceFacts] = []
     replaced: list[InstanceFacts] = []
     evicted: list[Eviction] = []
@@ -61,7 +63,7 @@ def classify(facts: DeploymentFacts) -> Buckets:
             stopping.append(instance)
         elif instance.phase is P.REPLACED:
             replaced.append(instance)
-        elif (eviction := eviction_reason(facts, instance, relocations)) is not None:
+        elif (eviction := eviction_reason(facts, instance, relocated)) is not None:
             evicted.append(Eviction(instance, *eviction))
         elif instance.id in uncounted:
             replacements.append(instance)
@@ -87,7 +89,7 @@ def classify(facts: DeploymentFacts) -> Buckets:
 
 
 def eviction_reason(
-    facts: DeploymentFacts, instance: InstanceFacts, relocations: tuple[Relocation, ...]
+    facts: DeploymentFacts, instance: InstanceFacts, relocated: Mapping[str, tuple[str, str]]
 ) -> tuple[str, str] | None:
     """Why it must leave its worker although it is wanted: reason and message; None: it stays."""
     if not is_finished(facts, instance):
@@ -97,7 +99,7 @@ def eviction_reason(
             return "preempted", f"preempted by {instance.preempted_for}, which has a higher priority"
         if (lost := leaves_lost_gpu(facts, instance)) is not None:
             return GPU_LOST, lost
-    return next((why for r in relocations if (why := r.evicts(instance.id)) is not None), None)
+    return relocated.get(instance.id)
 
 
 def may_be_substituted(facts: DeploymentFacts, instance: InstanceFacts) -> bool:

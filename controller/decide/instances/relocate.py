@@ -45,13 +45,15 @@ class Relocation:
         """The replacement that is not counted as a replica yet."""
         return self.facts.replacement if self.state is RelocationState.UNDER_WAY else None
 
-    def evicts(self, instance: str) -> tuple[str, str] | None:
-        """Why it ends this instance: the old one once its replacement runs, or a replacement that failed."""
-        if self.state is RelocationState.DONE and self.facts.instance == instance:
-            return "relocated", f"{self.facts.replacement} runs in its place; its capacity here is freed"
-        if self.state is RelocationState.ABANDONED and self.facts.replacement == instance:
-            return "relocation_abandoned", self.why
-        return None
+    @property
+    def evicts(self) -> dict[str, tuple[str, str]]:
+        """The instance that it ends, and why: the old one once its replacement runs, or a replacement that failed."""
+        if self.state is RelocationState.DONE:
+            why = f"{self.facts.replacement} runs in its place; its capacity here is freed"
+            return {self.facts.instance: ("relocated", why)}
+        if self.state is RelocationState.ABANDONED:
+            return {self.facts.replacement: ("relocation_abandoned", self.why)}
+        return {}
 
 
 def judge_relocations(facts: DeploymentFacts) -> tuple[Relocation, ...]:
@@ -61,6 +63,7 @@ def judge_relocations(facts: DeploymentFacts) -> tuple[Relocation, ...]:
 
 def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effects: DeploymentEffects) -> None:
     """Begins and ends relocations. The instances that they end are stopped by the eviction step."""
+    changed = {change.instance for change in effects.phase_changes}
     for relocation in relocations:
         one = relocation.facts
         objects = tuple(f"instance:{id_}" for id_ in (one.instance, one.replacement) if id_)
@@ -70,8 +73,7 @@ def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effect
             effects.events.append(NewEvent("relocating", message, objects, {"to": one.to}))
         elif relocation.state is RelocationState.UNDER_WAY:
             # The step after a phase change of the replacement may end the relocation, and nothing else wakes it.
-            changes = any(change.instance == one.replacement for change in effects.phase_changes)
-            effects.requeue(0.0 if changes else (_PLACED_WITHIN / 2).total_seconds())
+            effects.requeue(0.0 if one.replacement in changed else (_PLACED_WITHIN / 2).total_seconds())
         else:
             done = relocation.state is RelocationState.DONE
             message = f"{one.instance} was relocated: {one.replacement} runs" if done else relocation.why
@@ -81,8 +83,8 @@ def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effect
 
 
 def _judge(facts: DeploymentFacts, relocation: RelocationFacts) -> Relocation:
-    old = next((i for i in facts.instances if i.id == relocation.instance), None)
-    replacement = next((i for i in facts.instances if i.id == relocation.replacement), None)
+    old = facts.by_id.get(relocation.instance)
+    replacement = facts.by_id.get(relocation.replacement)
     if old is None or old.phase not in _RELOCATABLE or old.epoch != relocation.epoch:
         why = f"{relocation.instance} no longer runs as it did when its relocation was planned"
         return Relocation(relocation, RelocationState.OVERTAKEN, why)

@@ -91,7 +91,7 @@ def end_replaced(facts: DeploymentFacts, instance: InstanceFacts, effects: Deplo
 
 
 def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    substitute = next((i for i in facts.instances if i.replaces == instance.id), None)
+    substitute = facts.substitutes.get(instance.id)
     if substitute is not None and substitute.claims:
         effects.change_phase(instance, P.REPLACED, "replaced", f"{substitute.id} runs in its place")
         return

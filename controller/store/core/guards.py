@@ -29,4 +29,5 @@ async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> Se
 
 def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
     """The worker of a restart in place."""
-    return next((i.host_of(0) for i in facts.instances if i.id == restart.instance), None)
+    instance = facts.by_id.get(restart.instance)
+    return None if instance is None else instance.host_of(0)

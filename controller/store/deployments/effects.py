@@ -113,7 +113,7 @@ async def _write_deployments(connection: Any, steps: Sequence[DeploymentStep]) -
 
 
 async def _withdraw(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    ids = [w.command_id for s in steps for w in s.effects.withdrawals]
+    ids = [id_ for s in steps for id_ in s.effects.withdrawals]
     if ids:
         await expect_rows(
             connection,
