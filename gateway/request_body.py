@@ -23,7 +23,7 @@ _KEY: Final = re.compile(
     rb'"(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"(?=[ \t\r\n]*:)'
 )
 _VALUE: Final = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL)
-_PLACE: Final = f"model-{token_hex(16)}"
+_PLACE: Final = f"model-{token_hex(16)}"  # no client can know it
 _PLACED: Final = orjson.dumps(_PLACE)
 _ENDS: Final = 4096
 STREAMING: Final = ("stream", "stream_options")
@@ -253,12 +253,9 @@ def at_top(body: bytes, keys: list[tuple[int, int]]) -> list[tuple[int, int]]:
         body: a valid JSON object.
         keys: where they stand, quotes included.
     """
-    prefix = b"key-"
-    while prefix in body:
-        prefix += b"-"
     parts, at = [], 0
     for number, (start, end) in enumerate(keys):
-        parts += [body[at:start], b'"%b%d"' % (prefix, number)]
+        parts += [body[at:start], orjson.dumps(f"{_PLACE}-{number}")]
         at = end
     top = _parsed(b"".join((*parts, body[at:])))
-    return [span for number, span in enumerate(keys) if f"{prefix.decode()}{number}" in top]
+    return [span for number, span in enumerate(keys) if f"{_PLACE}-{number}" in top]

@@ -19,6 +19,7 @@ _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.
 _MIB: Final = 2**20
 _STEP: Final = 1024
 _MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
+_MAX_DURATION_CHARS: Final = 64  # the parts of a longer text are looked for anew from each digit
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
 
@@ -63,7 +64,7 @@ def parse_duration_s(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)
     if isinstance(value, str):
-        text = value.strip().lower()
+        text = value.strip().lower() if len(value) <= _MAX_DURATION_CHARS else ""
         if _DURATION_PART.sub("", text) or not text:
             seconds = _plain_number(text, wrong)
         else:

@@ -1,6 +1,7 @@
 """Reads request bodies: bounded in size, validated field by field."""
 
 import io
+from itertools import islice
 from typing import Final, TypeVar
 
 from aiohttp import web
@@ -8,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from controller.api.context import BODY
 from controller.api.errors import ApiError
-from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, most_specific
+from schemas.manifest.problems import MOST_PROBLEMS, FieldProblem, ManifestError, from_validation, most_specific
 from schemas.manifest.strict_yaml import read_json
 from schemas.manifest.unknown_keys import unknown_keys
 
@@ -77,7 +78,9 @@ async def read_model(
     value = {} if optional and not body.strip() else read_json(body)
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", _NOT_AN_OBJECT)])
-    problems = list(unknown_keys(model, value))
+    problems = list(islice(unknown_keys(model, value), MOST_PROBLEMS + 1))
+    if len(problems) > MOST_PROBLEMS:
+        raise ManifestError(problems)
     try:
         parsed = model.model_validate(value)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Parses manifests into specs. Every refusal names the field and the fix. Shared by the command line and the API."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -8,7 +9,15 @@ from pydantic import BaseModel, ValidationError
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.marks import problems_of_marks
 from schemas.manifest.policy import PolicyManifest, PolicySpec
-from schemas.manifest.problems import FieldProblem, ManifestError, from_validation, join_path, most_specific, nearest
+from schemas.manifest.problems import (
+    MOST_PROBLEMS,
+    FieldProblem,
+    ManifestError,
+    from_validation,
+    join_path,
+    most_specific,
+    nearest,
+)
 from schemas.manifest.strict_yaml import read_documents
 from schemas.manifest.unknown_keys import unknown_keys
 
@@ -60,6 +69,8 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
     problems: list[FieldProblem] = []
     first_of: dict[tuple[str, str], int] = {}
     for index, value in enumerate(objects):
+        if len(problems) > MOST_PROBLEMS:
+            break
         base = join_path("", index) if len(objects) > 1 else ""
         try:
             manifest = _parse_manifest(value, base)
@@ -130,7 +141,9 @@ def _parse_manifest(value: object, base: str) -> Manifest:
 
 
 def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
-    problems = list(unknown_keys(model, value, base))
+    problems = list(islice(unknown_keys(model, value, base), MOST_PROBLEMS + 1))
+    if len(problems) > MOST_PROBLEMS:
+        raise ManifestError(problems)
     parsed = None
     try:
         parsed = model.model_validate(value)

@@ -1,6 +1,7 @@
 """What is wrong with a manifest: the path of the field, the problem, and the fix."""
 
 import difflib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,6 +28,8 @@ _WORDS: Final[Mapping[str, str]] = {  # Pydantic names the types of Python
 }
 _SECRETIVE: Final = "env"  # its values may be secrets, so messages never repeat them
 _SHOWN_CHARS: Final = 80
+# Problems that one answer names: advice on each takes half a millisecond, and a body may have a hundred thousand.
+MOST_PROBLEMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,12 @@ class FieldProblem:
 
 
 class ManifestError(ValueError):
-    """A manifest is not valid. `problems` names every invalid field."""
+    """A manifest is not valid. `problems` names every invalid field, up to `MOST_PROBLEMS` of them."""
 
     def __init__(self, problems: Sequence[FieldProblem]) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
-        self.problems = tuple(problems)
+        more = FieldProblem("", f"has more problems than these {MOST_PROBLEMS}; mend them first")
+        self.problems = tuple(problems) if len(problems) <= MOST_PROBLEMS else (*problems[:MOST_PROBLEMS], more)
+        super().__init__("; ".join(str(problem) for problem in self.problems))
 
 
 def join_path(base: str, step: str | int) -> str:
@@ -85,15 +89,21 @@ def from_validation(error: ValidationError, data: object, base: str = "") -> lis
         messages = found.setdefault(path, [])
         if message not in messages:
             messages.append(message)
+        if len(found) > MOST_PROBLEMS:
+            break
     return [FieldProblem(path, _alternatives(messages)) for path, messages in found.items()]
 
 
 def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
     """Drops the problem of a field if there is a problem of a field inside it."""
-    paths = [problem.path for problem in problems]
+    paths = sorted(problem.path for problem in problems)
+
+    def begins_another(start: str) -> bool:
+        at = bisect_left(paths, start)
+        return at < len(paths) and paths[at].startswith(start)
 
     def is_outer(path: str) -> bool:
-        return bool(path) and any(other.startswith((f"{path}.", f"{path}[")) for other in paths)
+        return bool(path) and (begins_another(f"{path}.") or begins_another(f"{path}["))
 
     return [problem for problem in problems if not is_outer(problem.path)]
 

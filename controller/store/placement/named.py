@@ -36,4 +36,4 @@ async def named_devices(connection: Reader, workers: Collection[str], gpus: Coll
     for row in found:
         for name in {row["uuid"], row["at"]}.intersection(gpus):
             meant[name] = (*meant.get(name, ()), (row["uuid"], row["vendor"]))
-    return NamedDevices([row["name"] for row in known], meant)
+    return NamedDevices(frozenset(row["name"] for row in known), meant)

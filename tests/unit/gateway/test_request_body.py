@@ -192,3 +192,11 @@ def test_utf_8_is_read(content_type: str) -> None:
 def test_other_charsets_are_refused(content_type: str) -> None:
     with pytest.raises(BadRequestError, match="charset must be utf-8"):
         check_charset(content_type)
+
+
+@pytest.mark.parametrize("dashes", [1_000, 400_000])
+def test_no_text_of_a_client_makes_the_search_of_top_level_keys_long(dashes: int) -> None:
+    body = b'{"a":{"model":"x"},"b":"key-%b","model":"one"}' % (b"-" * dashes)
+    began = time.process_time()
+    assert read_asked(body).model == "one"
+    assert time.process_time() - began < 2.0
