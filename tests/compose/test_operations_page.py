@@ -88,10 +88,10 @@ def test_a_replica_that_crashes_comes_back_as_the_same_worker(compose: Compose) 
     before = workers(compose)
     name = compose.shell("docker compose exec -T --index 1 agent sh -c 'cat /var/lib/gpuward/agents/*/replica'").split()
     assert len(set(name)) == 3
-    # Its pid is found by its argument: `init` is 1.
+    # Its pid is found by its argument: `init` is 1. Detached: what kills it ends with the container.
     kill = 'import os, signal; [os.kill(int(p), signal.SIGKILL) for p in os.listdir("/proc") if p.isdigit()'
     kill += ' and p != str(os.getpid()) and b"\\0agent\\0" in open(f"/proc/{p}/cmdline", "rb").read()]'
-    compose.shell(f"docker compose exec -T --index 1 agent python -c '{kill}'")
+    compose.shell(f"docker compose exec --detach --index 1 agent python -c '{kill}'")
     until(lambda: any(one["RestartCount"] == 1 for one in compose.containers()), "it is restarted")
     until(lambda: ready(compose, set(before)), "all are ready again")
     assert {key: uid for key, (uid, _) in workers(compose).items()} == {key: uid for key, (uid, _) in before.items()}
