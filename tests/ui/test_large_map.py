@@ -36,15 +36,19 @@ async def fill(database: Database) -> None:
         await add_host(database, f"w{n:04}", gpus=GPUS, gib=80)
 
 
-async def drawings(page: Page) -> list[dict[str, Any]]:
-    """All drawings of the map: when each was done, how long it took, and how many cells it had. Polled: see the CSP."""
+async def drawings(page: Page, more_than: int = 0) -> list[dict[str, Any]]:
+    """All drawings of the map, once there are more than so many. Polled: see the CSP.
+
+    Each says when it was done, how long it took, how many cells it had, and whether the layout was a new one.
+    """
     async with asyncio.timeout(30):
         while True:
             found: list[dict[str, Any]] = await page.evaluate(
                 "performance.getEntriesByName('map-draw').map(one =>"
-                " ({done: one.startTime + one.duration, took: one.duration, cells: one.detail.cells}))"
+                " ({done: one.startTime + one.duration, took: one.duration,"
+                " cells: one.detail.cells, isLaidOut: one.detail.isLaidOut}))"
             )
-            if found:
+            if len(found) > more_than:
                 return found
             await asyncio.sleep(0.05)
 
@@ -72,3 +76,37 @@ async def test_the_map_comes_and_is_drawn_quickly(browser: Browser, large: Serve
         assert min(shown) <= SHOWN_WITHIN_MS, shown
         assert await page.evaluate("document.querySelectorAll('*').length") <= MOST_NODES
         print(f"shown after {sorted(shown)} ms, full draw {sorted(full)} ms")  # noqa: T201 - figures for the reader
+
+
+async def test_a_live_change_draws_its_cells_alone(browser: Browser, large: ServedApi) -> None:
+    """Pointing draws nothing, a cordon its worker's cells, another theme all. The layout stays through all of it."""
+    async with seat(browser, large.url, large.keys["admin"]) as taken:
+        page = await taken.live()
+        first = await settled(page)
+        await page.route("**/api/v1/map", lambda _: None)  # no answer: another read of the map is not what draws here
+        box = await page.locator(".pixels canvas").bounding_box()
+        assert box is not None
+        for step in range(1, 9):
+            await page.mouse.move(box["x"] + 2, box["y"] + step * box["height"] / 10)
+        assert await settled(page) == first
+
+        status, answer = await large.call("POST", "/api/v1/workers/w0007/cordon")
+        assert status == 200, answer
+        large.changes.publish("worker", answer["uid"])
+        cordoned = await settled(page, len(first))
+        assert [(one["cells"], one["isLaidOut"]) for one in cordoned[len(first) :]] == [(GPUS, False)]
+
+        await page.emulate_media(color_scheme="dark")
+        dark = await settled(page, len(cordoned))
+        assert [(one["cells"], one["isLaidOut"]) for one in dark[len(cordoned) :]] == [(WORKERS * GPUS, False)]
+
+
+async def settled(page: Page, more_than: int = 0) -> list[dict[str, Any]]:
+    """All drawings, once there are more than so many and none has come for a second."""
+    found = await drawings(page, more_than)
+    async with asyncio.timeout(30):
+        while True:
+            await asyncio.sleep(1)
+            before, found = found, await drawings(page)
+            if before == found:
+                return found

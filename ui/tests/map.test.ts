@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Instance, Worker } from "../src/api/types";
-import { DARK, draw, LIGHT } from "../src/map/draw";
-import { groups, hit, layOut, otherWorker } from "../src/map/layout";
+import { changes, DARK, draw, LIGHT } from "../src/map/draw";
+import { around, groups, hit, keptLayout, layOut, otherWorker } from "../src/map/layout";
 import { describe, isBlocked, type MapAnswer, type MapGpu, mapGpus, ordered, ownerOf, STATES } from "../src/map/model";
 
 function gpu(worker: string, index: number, more: Partial<MapGpu> = {}): MapGpu {
@@ -66,6 +66,26 @@ test("cells are as large as the height allows", () => {
   );
 });
 
+test("a map is laid out anew for other sizes alone", () => {
+  const keeping = keptLayout();
+  const gpus = cluster(8, 8, 4);
+  const first = keeping(groups(gpus), 700, 420);
+  assert.deepEqual(first, layOut([8, 8, 4], 700, 420));
+  const lost = gpus.map((one) => ({ ...one, state: "lost" as const, utilization: null }));
+  assert.equal(keeping(groups(lost), 700, 420), first, "other states, the same layout");
+  for (const [sizes, width, maxHeight] of [
+    [[8, 4, 8], 700, 420],
+    [[8, 8], 700, 420],
+    [[8, 8, 4], 300, 420],
+    [[8, 8, 4], 700, 20],
+  ] as const) {
+    keeping(groups(gpus), 700, 420);
+    const other = keeping(sizes, width, maxHeight);
+    assert.deepEqual(other, layOut(sizes, width, maxHeight));
+    assert.equal(keeping(sizes, width, maxHeight), other);
+  }
+});
+
 test("a point is in the cell that is drawn there", () => {
   const layout = layOut([4, 8], 700, 420);
   layout.cells.forEach((cell, index) => assert.equal(hit(layout, cell.x + 1, cell.y + 1), index));
@@ -103,9 +123,27 @@ test("what is drawn again alone is what a full draw draws", () => {
   const layout = layOut(groups(before), 300, 200);
   const [part, full] = [0, 1].map(() => new Uint32Array(layout.width * layout.height)) as [Uint32Array, Uint32Array];
   draw(part, layout, before, "memory", LIGHT);
-  draw(part, layout, after, "memory", LIGHT, [0, 3, 6]);
+  const changed = changes(before, after);
+  assert.deepEqual(changed, [0, 3, 6]);
+  draw(part, layout, after, "memory", LIGHT, changed);
   draw(full, layout, after, "memory", LIGHT);
   assert.deepEqual(part, full);
+});
+
+test("a GPU has changed where it looks different, whichever GPU it is", () => {
+  const [one] = cluster(1) as [MapGpu];
+  for (const more of [{ utilization: 1 }, { claimedMib: 1 }, { totalMib: 1 }, { state: "lost" }] as const)
+    assert.deepEqual(changes([one, one], [one, { ...one, ...more }]), [1]);
+  assert.deepEqual(changes([one], [{ ...one, uuid: "other", message: "new" }]), []);
+  assert.deepEqual(changes([], [one, one]), [0, 1]);
+});
+
+test("the area around cells has all of them and ends at their edges", () => {
+  const layout = layOut([4, 8], 700, 420);
+  assert.deepEqual(around(layout, [1]), { x: 25, y: 0, width: 24, height: 24 });
+  assert.deepEqual(around(layout, [1, 3]), { x: 25, y: 0, width: 74, height: 24 });
+  const { x, y, width, height } = around(layout, layout.cells.keys());
+  assert.deepEqual([x, y, width, height], [0, 0, 99 + 19 + 99, layout.height]);
 });
 
 const ANSWER: MapAnswer = {
@@ -157,7 +195,7 @@ test("problems lead, the worst first, and a worker's GPUs stay together", () => 
     ordered(gpus, "problems").map((one) => `${one.worker}${one.index}`),
     ["c0", "b0", "b1", "a0"],
   );
-  assert.deepEqual(ordered(gpus, "worker"), gpus);
+  assert.equal(ordered(gpus, "worker"), gpus);
   assert.deepEqual(
     STATES.filter((state) => !isBlocked(state)),
     ["no_sample", "held", "free"],

@@ -67,6 +67,21 @@ const PATTERNS: Partial<Record<GpuState, (x: number, y: number, size: number) =>
   no_sample: (x, y) => x % 3 === 1 && y % 3 === 1,
 };
 
+/** The numbers of the GPUs that look different now. */
+export function changes(before: readonly MapGpu[], now: readonly MapGpu[]): number[] {
+  return [...now.keys()].filter((index) => !looksSame(before[index], now[index]));
+}
+
+/** Whether two GPUs have all in common that `drawCell` reads. */
+function looksSame(one: MapGpu | undefined, other: MapGpu | undefined): boolean {
+  return (
+    one?.utilization === other?.utilization &&
+    one?.claimedMib === other?.claimedMib &&
+    one?.totalMib === other?.totalMib &&
+    one?.state === other?.state
+  );
+}
+
 /** Draws the given cells, all by default. The buffer holds `layout.width` × `layout.height` pixels. */
 export function draw(
   buffer: Uint32Array,

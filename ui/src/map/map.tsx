@@ -1,18 +1,17 @@
-import { useComputed, useSignal } from "@preact/signals";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useSignal } from "@preact/signals";
+import { useMemo } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { plural } from "../format/numbers";
 import { Empty } from "../parts/panel";
-import { isDark } from "../shell/theme";
 import { Cells } from "./cells";
-import { DARK, draw, LIGHT, type Shade } from "./draw";
-import { groups, hit, type Layout, layOut, otherWorker } from "./layout";
+import type { Shade } from "./draw";
+import { otherWorker } from "./layout";
 import { describe, type MapGpu, ordered } from "./model";
+import { Pixels } from "./pixels";
 import { MapTable } from "./table";
 
 /** Up to so many GPUs are shown as cells with text; more are pixels. */
 const MOST_WITH_TEXT = 64;
-const MAX_HEIGHT = 420;
 
 interface MapProps {
   gpus: readonly MapGpu[];
@@ -29,7 +28,7 @@ export function GpuMap({ gpus: given, marked }: MapProps) {
   const pointed = useSignal<number | null>(null);
   const announced = useSignal("");
   const { route } = useLocation();
-  const gpus = ordered(given, order.value);
+  const gpus = useMemo(() => ordered(given, order.value), [given, order.value]);
   const current = Math.min(focused.value, Math.max(0, gpus.length - 1));
   const shown = gpus[pointed.value ?? current];
 
@@ -143,118 +142,6 @@ function nextOf(event: KeyboardEvent, gpus: readonly MapGpu[], from: number): nu
   if (event.key === "Home") return 0;
   if (event.key === "End") return gpus.length - 1;
   return null;
-}
-
-interface PixelsProps {
-  gpus: readonly MapGpu[];
-  shade: Shade;
-  focused: number;
-  marked?: ReadonlySet<string> | undefined;
-  onPoint: (index: number | null) => void;
-  onOpen: (index: number) => void;
-}
-
-/** Thousands of GPUs on one pixel buffer. Only what has changed is drawn again. */
-function Pixels({ gpus, shade, focused, marked, onPoint, onOpen }: PixelsProps) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const drawn = useRef<{ layout: Layout; key: string; image: ImageData; gpus: readonly MapGpu[] } | null>(null);
-  const width = useSignal(0);
-  const layout = useComputed(() => width.value).value ? layOut(groups(gpus), width.value, MAX_HEIGHT) : null;
-
-  useLayoutEffect(() => {
-    const parent = canvas.current?.parentElement;
-    if (!parent) return;
-    const observer = new ResizeObserver(() => (width.value = Math.floor(parent.clientWidth)));
-    observer.observe(parent);
-    width.value = Math.floor(parent.clientWidth);
-    return () => observer.disconnect();
-  }, []);
-
-  useLayoutEffect(() => {
-    const context = canvas.current?.getContext("2d");
-    if (!layout || !context || !canvas.current) return;
-    const begun = performance.now();
-    const key = `${layout.width} ${layout.height} ${gpus.length} ${shade} ${isDark.value}`;
-    const before = drawn.current;
-    const again = before?.key === key && sameGpus(before.gpus, gpus);
-    const image = again ? before.image : context.createImageData(layout.width, Math.max(1, layout.height));
-    if (!again) {
-      canvas.current.width = image.width;
-      canvas.current.height = image.height;
-    }
-    const changed = again ? changes(before.gpus, gpus) : undefined;
-    draw(new Uint32Array(image.data.buffer), layout, gpus, shade, isDark.value ? DARK : LIGHT, changed);
-    context.putImageData(image, 0, 0);
-    drawn.current = { layout, key, image, gpus };
-    performance.measure("map-draw", { start: begun, detail: { cells: changed?.length ?? gpus.length } });
-  });
-
-  const at = (event: MouseEvent): number =>
-    layout && canvas.current
-      ? hit(layout, event.offsetX * (layout.width / canvas.current.clientWidth), event.offsetY)
-      : -1;
-  const ring = layout?.cells[focused];
-  return (
-    <div class="pixels">
-      <canvas
-        ref={canvas}
-        onMouseMove={(event) => {
-          const index = at(event);
-          onPoint(index < 0 ? null : index);
-        }}
-        onMouseLeave={() => onPoint(null)}
-        onClick={(event) => {
-          const index = at(event);
-          if (index >= 0) onOpen(index);
-        }}
-      />
-      {ring && (
-        <i
-          class="ring"
-          style={{
-            left: `${ring.x - 2}px`,
-            top: `${ring.y - 2}px`,
-            width: `${ring.size + 4}px`,
-            height: `${ring.size + 4}px`,
-          }}
-        />
-      )}
-      {layout &&
-        marked &&
-        gpus.map((gpu, index) => {
-          const cell = marked.has(gpu.uuid) ? layout.cells[index] : undefined;
-          return (
-            cell && (
-              <i
-                key={gpu.uuid}
-                class="mark"
-                style={{
-                  left: `${cell.x - 2}px`,
-                  top: `${cell.y - 2}px`,
-                  width: `${cell.size + 4}px`,
-                  height: `${cell.size + 4}px`,
-                }}
-              />
-            )
-          );
-        })}
-    </div>
-  );
-}
-
-function sameGpus(before: readonly MapGpu[], now: readonly MapGpu[]): boolean {
-  return before.length === now.length && before.every((gpu, index) => gpu.uuid === now[index]?.uuid);
-}
-
-/** The numbers of the GPUs that look different now. */
-function changes(before: readonly MapGpu[], now: readonly MapGpu[]): number[] {
-  const found: number[] = [];
-  now.forEach((gpu, index) => {
-    const old = before[index];
-    if (!old || old.utilization !== gpu.utilization || old.claimedMib !== gpu.claimedMib || old.state !== gpu.state)
-      found.push(index);
-  });
-  return found;
 }
 
 function Legend() {

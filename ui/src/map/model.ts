@@ -183,8 +183,8 @@ function at<T>(column: readonly T[], index: number): T {
 }
 
 /** The order of the map: as given, or the workers with the gravest state first. */
-export function ordered(gpus: readonly MapGpu[], order: "worker" | "problems"): MapGpu[] {
-  if (order === "worker") return [...gpus];
+export function ordered(gpus: readonly MapGpu[], order: "worker" | "problems"): readonly MapGpu[] {
+  if (order === "worker") return gpus;
   const worst = new Map<string, number>();
   for (const gpu of gpus) {
     worst.set(gpu.worker, Math.min(worst.get(gpu.worker) ?? STATES.length, STATES.indexOf(gpu.state)));
