@@ -29,6 +29,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "slot_id": _PLACE,
 }
 CONTROLS: Final = frozenset(_ADVICE)
+_OF_IMAGES: Final = "background"  # an edit of an image has one, which says nothing of how an engine works
 _ANY: Final[tuple[Any, ...]] = (None, -1, "", [])  # what clients write for "none" and "any"
 
 
@@ -38,3 +39,8 @@ def control_in(content: Mapping[str, Any]) -> tuple[str, str] | None:
         if name in CONTROLS and value is not False and value not in _ANY:
             return name, _ADVICE[name]
     return None
+
+
+def advice_on_part(name: str) -> str:
+    """What to do instead of a form's part with such a name, whatever is in it; empty: it may pass."""
+    return _ADVICE.get(name, "") if name != _OF_IMAGES else ""

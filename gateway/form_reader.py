@@ -1,122 +1,203 @@
-"""What the gateway reads of a form (multipart/form-data): the field `model`. Pure; all other bytes pass unseen."""
+"""What the gateway reads of a form (multipart/form-data): its model, and that all parts are in the grammar. Pure."""
 
-import re
+from enum import Enum, auto
 from typing import Final
 
+from gateway.form_grammar import FORM, MODEL, Part, boundary_of, media_type, part_of
 from gateway.request_body import BadRequestError
 
-_FORM: Final = b"multipart/form-data"
-_BOUNDARY: Final = re.compile(rb';\s*boundary=(?:"([^"]{1,200})"|([^\s;",]{1,200}))', re.IGNORECASE)
-_DISPOSITION: Final = re.compile(rb"(?:^|\r\n)content-disposition[ \t]*:([^\r]*)", re.IGNORECASE)
-_NAME: Final = re.compile(rb';[ \t]*name[ \t]*=[ \t]*(?:"([^"]*)"|([^\s;"]+))', re.IGNORECASE)
-_FILE: Final = re.compile(rb";[ \t]*filename\*?[ \t]*=", re.IGNORECASE)
+_LINE_END: Final = b"\r\n"
+_HEAD_END: Final = b"\r\n\r\n"
+_CLOSED: Final = b"--"
+_AFTER_END: Final = b"\r\n\r\n"  # some clients send one line end, some two, some none
 _MOST_HEAD_BYTES: Final = 16 * 1024  # of a part
 _MOST_NAME_BYTES: Final = 1024  # of the model
 _MOST_PARTS: Final = 1000
 
 
+class _Place(Enum):
+    """What stands at the begin of the bytes that are not decided upon."""
+
+    START = auto()  # the first delimiter, without anything before it
+    DELIMITED = auto()  # what follows a delimiter
+    HEAD = auto()  # of a part, with the line end before it
+    CONTENT = auto()
+    ENDED = auto()  # what follows the form
+
+
 def is_form(content_type: bytes) -> bool:
     """Whether a body of this type is a form with parts."""
-    return content_type.lower().startswith(_FORM)
+    return media_type(content_type) == FORM
+
+
+def model_part(name: str) -> bytes:
+    """The part that names a model, from the line behind its delimiter to the next one's line end."""
+    return b'Content-Disposition: form-data; name="model"\r\n\r\n' + name.encode()
 
 
 class FormReader:
-    """Finds the model in a form that is fed piece by piece, and refuses a second one.
+    """Finds the model in a form that is fed piece by piece. Each byte costs the same, whatever the pieces.
 
     Args:
         content_type: of the request.
 
     Attributes:
         model: the field's value; None: it did not come yet.
-        span: where the value stands in the body.
+        span: where its part stands in the body, from its head to the end of its value: see `model_part`.
+        ended: whether the closing delimiter has come.
 
     Raises:
         BadRequestError: the type states no boundary.
     """
 
-    __slots__ = ("_at", "_delimiter", "_in_head", "_of_model", "_parts", "_rest", "_value", "ended", "model", "span")
+    __slots__ = (
+        *("_content_bytes", "_dashes", "_head_at", "_part", "_parts", "_passed", "_place", "_rest", "_searched"),
+        *("_value", "ended", "model", "span"),
+    )
 
     def __init__(self, content_type: bytes) -> None:
-        found = _BOUNDARY.search(content_type)
-        if found is None:
-            raise BadRequestError("Content-Type: multipart/form-data needs a boundary")
+        self._dashes = b"--" + boundary_of(content_type)
         self.model: str | None = None
         self.span = (0, 0)
         self.ended = False
-        self._delimiter = b"\r\n--" + (found[1] or found[2])
-        self._rest = b"\r\n"  # the first delimiter may have no line before it
-        self._at = -2  # of what is left, in the body
-        self._in_head = self._of_model = False
-        self._value = b""
+        self._place = _Place.START
+        self._rest = bytearray()  # what is not decided upon
+        self._passed = 0  # bytes of the body before that
+        self._searched = 0  # bytes of it in which no end of a head begins
         self._parts = 0
+        self._part = Part("", None)
+        self._head_at = 0  # where that began in the body
+        self._content_bytes = 0  # of its content, so far
+        self._value = b""  # that, of the model
 
     def feed(self, data: bytes) -> None:
         """Reads the next piece.
 
         Raises:
-            BadRequestError: it is not a valid form, or names a second model.
+            BadRequestError: it is not a valid form, or has no model or a second one.
         """
         self._rest += data
-        while not self.ended and (self._head() if self._in_head else self._content()):
+        while self._read():
             pass
 
+    def end(self) -> None:
+        """The body is complete.
+
+        Raises:
+            BadRequestError: the form is not.
+        """
+        if not self.ended:
+            raise _missing() if self.model is None else BadRequestError("body: the form breaks off; send all of it")
+
+    def _read(self) -> bool:
+        """Reads one step on. Whether there may be another."""
+        match self._place:
+            case _Place.START:
+                return self._start()
+            case _Place.DELIMITED:
+                return self._delimited()
+            case _Place.HEAD:
+                return self._head()
+            case _Place.CONTENT:
+                return self._content()
+            case _Place.ENDED:
+                if not _AFTER_END.startswith(self._rest):
+                    raise BadRequestError("body: goes on after the end of the form; leave out what follows it")
+                return False
+
+    def _start(self) -> bool:
+        size = len(self._dashes)
+        if not self._dashes.startswith(self._rest[:size]):
+            raise BadRequestError("body: the form must begin with the boundary of its Content-Type; write --BOUNDARY")
+        if len(self._rest) < size:
+            return False
+        self._pass(size)
+        self._place = _Place.DELIMITED
+        return True
+
+    def _delimited(self) -> bool:
+        follows = bytes(self._rest[:2])
+        if follows in (b"", _CLOSED[:1], _LINE_END[:1]):
+            return False
+        if follows == _CLOSED:
+            if self.model is None:
+                raise _missing()
+            self._pass(len(_CLOSED))
+            self._place, self.ended = _Place.ENDED, True
+        elif follows == _LINE_END:
+            self._place, self._searched = _Place.HEAD, 0
+        else:
+            raise BadRequestError("body: after the boundary of a form must follow a line end (CRLF) or --")
+        return True
+
     def _head(self) -> bool:
-        """Reads what follows a delimiter: the end, or the head of a part."""
-        rest = self._rest
-        if rest.startswith(b"--"):
-            self.ended, self._rest = True, b""
-            return False
-        end = rest.find(b"\r\n\r\n")
+        rest, end = self._rest, self._rest.find(_HEAD_END, self._searched)
+        if (len(rest) if end < 0 else end) > _MOST_HEAD_BYTES:
+            raise BadRequestError(f"body: a part of the form has a head of more than {_MOST_HEAD_BYTES} bytes")
         if end < 0:
-            if len(rest) > _MOST_HEAD_BYTES:
-                raise BadRequestError(f"body: a part of the form has a head of more than {_MOST_HEAD_BYTES} bytes")
+            self._searched = max(len(rest) - len(_HEAD_END) + 1, 0)
             return False
+        self._begin_part(bytes(rest[len(_LINE_END) : end]))
+        self._head_at = self._passed + len(_LINE_END)
+        self._pass(end + len(_HEAD_END))
+        self._place = _Place.CONTENT
+        return True
+
+    def _begin_part(self, head: bytes) -> None:
         self._parts += 1
         if self._parts > _MOST_PARTS:
             raise BadRequestError(f"body: the form has more than {_MOST_PARTS} parts")
-        self._of_model = _names_model(rest[:end])
-        if self._of_model and self.model is not None:
-            raise BadRequestError("model: must be given once, got it twice", "model")
-        self._skip(end + 4)
-        self._in_head = False
-        return True
+        if self._dashes in head:
+            raise _boundary_inside()
+        self._part, self._content_bytes = part_of(head), 0
+        if self._part.name == MODEL and self.model is not None:
+            raise BadRequestError("model: must be given once, got it twice", MODEL)
 
     def _content(self) -> bool:
         """Reads to the next delimiter, of which a part may not have come yet."""
-        rest, end = self._rest, self._rest.find(self._delimiter)
-        found = end >= 0
-        size = end if found else max(len(rest) - len(self._delimiter) + 1, 0)
-        if self._of_model:
-            self._value += rest[:size]
+        at = self._rest.find(self._dashes)
+        if at < 0:
+            self._pass_content(max(len(self._rest) - len(self._dashes) - 1, 0))
+            return False
+        size = at - len(_LINE_END)
+        if size < 0 or self._rest[size:at] != _LINE_END:
+            raise _boundary_inside()
+        self._pass_content(size)
+        if self._part.length not in (None, self._content_bytes):
+            raise BadRequestError("body: Content-Length of a part is not the length of its content; leave it out")
+        if self._part.name == MODEL:
+            self._end_model()
+        self._pass(len(_LINE_END) + len(self._dashes))
+        self._place = _Place.DELIMITED
+        return True
+
+    def _pass_content(self, size: int) -> None:
+        self._content_bytes += size
+        if self._part.name == MODEL:
+            self._value += self._rest[:size]
             if len(self._value) > _MOST_NAME_BYTES:
-                raise BadRequestError(f"model: must have at most {_MOST_NAME_BYTES} bytes", "model")
-        self._skip(size)
-        if found:
-            if self._of_model:
-                self._model_ends()
-            self._skip(len(self._delimiter))
-            self._in_head = True
-        return found
+                raise BadRequestError(f"model: must have at most {_MOST_NAME_BYTES} bytes", MODEL)
+        self._pass(size)
 
-    def _skip(self, size: int) -> None:
-        self._rest = self._rest[size:]
-        self._at += size
+    def _pass(self, size: int) -> None:
+        del self._rest[:size]
+        self._passed += size
 
-    def _model_ends(self) -> None:
-        value, self._value, self._of_model = self._value, b"", False
+    def _end_model(self) -> None:
         try:
-            self.model = value.decode()
+            self.model = self._value.decode()
         except UnicodeDecodeError as error:
-            raise BadRequestError("model: must be UTF-8", "model") from error
+            raise BadRequestError("model: must be UTF-8", MODEL) from error
         if not self.model:
-            raise BadRequestError("model: is required; write the name of a deployment", "model")
-        self.span = (self._at - len(value), self._at)
+            raise _missing()
+        if not self.model.isprintable():
+            raise BadRequestError("model: must be one line of plain text; leave out line breaks", MODEL)
+        self.span = (self._head_at, self._passed)
 
 
-def _names_model(head: bytes) -> bool:
-    """Whether a part is the field `model`, and no file."""
-    disposition = _DISPOSITION.search(head)
-    if disposition is None or _FILE.search(disposition[1]):
-        return False
-    name = _NAME.search(disposition[1])
-    return name is not None and (name[1] or name[2]) == b"model"
+def _missing() -> BadRequestError:
+    return BadRequestError("model: is required; write the name of a deployment into a field of the form", MODEL)
+
+
+def _boundary_inside() -> BadRequestError:
+    return BadRequestError("body: the form's boundary stands inside a part; choose one that no part contains")

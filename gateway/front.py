@@ -17,6 +17,7 @@ from gateway.exchange.exchange import Exchange
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.holding import Models
 from gateway.exchange.listing import Listing
+from gateway.form_grammar import FORM, media_type
 from gateway.form_reader import is_form
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.request_body import BadRequestError, check_charset
@@ -25,7 +26,7 @@ from gateway.unserved import model_not_found
 from http1.connections import Refusal
 from http1.forwarded import TrustedProxies
 from http1.handler import DROPPED, Handler
-from http1.head import Fields, RequestHead
+from http1.head import Fields, RequestHead, values
 from http1.malformed_log import MalformedLog
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
@@ -44,6 +45,8 @@ _NO_SUCH_PATH: Final = (
 )
 _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
+_FORM_TYPES: Final = frozenset((FORM, b"application/json"))
+_GIVEN_ONCE: Final = (b"content-type", b"content-encoding")
 _CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
 _CREDENTIALS: Final = object()
 Look = Callable[[Principal, ServerConnection, str], None]
@@ -206,12 +209,23 @@ def _check(head: RequestHead, path: bytes) -> None:
         names = allowed.decode()
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"
         raise GatewayError(405, "method_not_allowed", message, headers={"Allow": names})
+    _check_type(head, path)
+
+
+def _check_type(head: RequestHead, path: bytes) -> None:
+    """Refuses a body that an engine might read otherwise than the gateway does."""
+    for name in _GIVEN_ONCE:
+        if len(head.named) < len(head.fields) and len(values(head.fields, name)) > 1:
+            raise GatewayError(400, "invalid", f"{name.decode().title()}: must be given once; leave out the others")
     encoding = head.named.get(b"content-encoding", b"").lower()
     if encoding and encoding != b"identity":
         text = encoding.decode("latin-1")
         message = f"Content-Encoding: {text} is not supported here; send the body uncompressed"
         raise GatewayError(415, "unsupported_encoding", message)
     kind = head.named.get(b"content-type", b"")
+    if path in _FORMS and media_type(kind) not in _FORM_TYPES:
+        message = "Content-Type: must be multipart/form-data here, or application/json; set it to what the body is"
+        raise GatewayError(415, "unsupported_type", message)
     if kind.find(b";") < 0:
         return
     try:

@@ -92,14 +92,14 @@ class Asked(NamedTuple):
 
 
 def check_charset(content_type: str) -> None:
-    """Checks that the body's stated charset is one that can be read.
+    """Checks that each charset that is stated for the body is one that can be read.
 
     Raises:
         BadRequestError: it is not UTF-8 or a part of it.
     """
-    found = _CHARSET.search(content_type)
-    if found is not None and found[1].lower() not in _UTF8:
-        raise BadRequestError(f"Content-Type: charset must be utf-8, got {found[1]}")
+    for charset in _CHARSET.findall(content_type):
+        if charset.lower() not in _UTF8:
+            raise BadRequestError(f"Content-Type: charset must be utf-8, got {charset}")
 
 
 def read_asked(*pieces: bytes) -> Asked:

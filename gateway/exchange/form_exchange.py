@@ -13,7 +13,7 @@ from gateway.exchange.exchange import Exchange
 from gateway.exchange.heads import forwarded, id_for_engine
 from gateway.exchange.receiving import MAX_BODY_BYTES
 from gateway.exchange.states import OVER, UPLOAD_LIMIT_S, State
-from gateway.form_reader import FormReader
+from gateway.form_reader import FormReader, model_part
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError
 from http1.client_connection import ClientConnection
@@ -21,17 +21,20 @@ from http1.pieces import keep
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
+_WINDOW_S: Final = 15.0  # in which so much of a form must come while it holds a place at an engine, or its end
+_LEAST_BYTES: Final = 4096
 
 
 class FormExchange(Exchange):
     """One request with a form. Of its body at most `MOST_HELD_BYTES`, and one read more, are held."""
 
-    __slots__ = ("_continued", "_form")
+    __slots__ = ("_continued", "_due_bytes", "_form")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._form: FormReader | None = None
         self._continued = False  # the replica's agent takes the body: from now on no other one may have it
+        self._due_bytes = 0  # how much of the body must have come at the deadline
 
     # The client's side
 
@@ -67,6 +70,8 @@ class FormExchange(Exchange):
         if self.state in OVER:
             return
         if self._continued:
+            if self._size >= self._due_bytes:
+                self._open_window()
             if self._upstream is not None:
                 self._upstream.send(data)
         elif self._size > MOST_HELD_BYTES:
@@ -75,21 +80,15 @@ class FormExchange(Exchange):
     def end(self) -> None:
         """The request is complete."""
         self._complete = True
-        if self._state is State.RECEIVING and self._admitted:
-            self._model_is_missing()
-        elif self._continued and self._upstream is not None:
+        if self._admitted and self._state not in OVER:
+            self._read(b"")
+        if self._continued and self._upstream is not None:
             self._upstream.end()
             self._await_answer()
 
     def _route(self) -> None:
         """It was complete before its key was known."""
         self._read(b"".join(self._pieces))
-        if self._state is State.RECEIVING:
-            self._model_is_missing()
-
-    def _model_is_missing(self) -> None:
-        message = "model: is required; write the name of a deployment into a field of the form"
-        self.fail(GatewayError(400, "invalid", message, param="model"))
 
     def _read(self, data: bytes) -> None:
         """Looks for the model, and for a second one behind it, which an engine may take for the first."""
@@ -98,6 +97,8 @@ class FormExchange(Exchange):
             return
         try:
             form.feed(data)
+            if self._complete:
+                form.end()
         except BadRequestError as error:
             self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
             return
@@ -106,8 +107,6 @@ class FormExchange(Exchange):
         if form.model is not None:
             self._asked = Asked(form.model, (), form.span)
             self._ask_for(self._asked, 0)  # the size of a file says nothing of tokens
-        elif form.ended:
-            self._model_is_missing()
         elif self._size > MOST_HELD_BYTES:
             message = f"model: is not in the first {MOST_HELD_BYTES} bytes of the form; write it before the file"
             self.fail(GatewayError(400, "model_too_late", message, param="model"))
@@ -122,14 +121,15 @@ class FormExchange(Exchange):
         asked = self._of_asked()
         length = self._head.length
         if length is not None:
-            length += len(self._name_for(endpoint)) - (asked.span[1] - asked.span[0])
+            length += len(self._model_for(endpoint)) - (asked.span[1] - asked.span[0])
         engines_id = id_for_engine(self._head, self.request_id)
         head = forwarded(self._head, endpoint, engines_id, length, readable=False, expect=True)
         upstream.begin(head, self, chunked=length is None, continued=self._continue)
 
-    def _name_for(self, endpoint: Endpoint) -> bytes:
+    def _model_for(self, endpoint: Endpoint) -> bytes:
+        """The part of the model, written anew: what the client's part says but for the name, no engine sees."""
         asked = self._of_asked()
-        return (self._engines_name(endpoint, asked.model) or asked.model).encode()
+        return model_part(self._engines_name(endpoint, asked.model) or asked.model)
 
     def _continue(self) -> None:
         """The agent takes the body."""
@@ -142,22 +142,34 @@ class FormExchange(Exchange):
         held, (start, end) = b"".join(self._pieces), asked.span
         self._pieces.clear()
         self._release()
-        upstream.send(b"".join((held[:start], self._name_for(endpoint), held[end:])))
+        upstream.send(b"".join((held[:start], self._model_for(endpoint), held[end:])))
         if self._complete:
             upstream.end()
             self._await_answer()
         else:
-            self.deadline = self.arrived + UPLOAD_LIMIT_S
+            self._open_window()
             self._connection.resume_reading()
+
+    def _open_window(self, seconds: float = _WINDOW_S, least: int = _LEAST_BYTES) -> None:
+        """From now on the client has so long for so much more of the body, within the limit for all of it."""
+        if self._state is State.SENT and self._busy is None:
+            self._due_bytes = self._size + least
+            self.deadline = min(self._loop.time() + seconds, self.arrived + UPLOAD_LIMIT_S)
 
     def _await_answer(self) -> None:
         if self._state is State.SENT and self._endpoint is not None:
             self.deadline = self._loop.time() + self._endpoint.limits.first_token_timeout
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the agent takes more of the body."""
-        if self._continued and not self._complete:
-            (self._connection.resume_reading if ready else self._connection.pause_reading)()
+        """Whether the agent takes more of the body. While it does not, the client is not slow."""
+        if not self._continued or self._complete:
+            return
+        if ready:
+            self._open_window()
+            self._connection.resume_reading()
+        else:
+            self._open_window(UPLOAD_LIMIT_S, MAX_BODY_BYTES)
+            self._connection.pause_reading()
 
     def _next_replica(self) -> None:
         """As for every request, but where its body has begun to pass on, no other replica gets it."""
@@ -179,3 +191,10 @@ class FormExchange(Exchange):
                 self._body_late()
                 return
         super().overdue(now)
+
+    def _body_late(self) -> None:
+        if self._complete or self.deadline >= self.arrived + UPLOAD_LIMIT_S:
+            super()._body_late()
+            return
+        message = f"body: fewer than {_LEAST_BYTES} bytes came within {_WINDOW_S:g} s; send the form without pauses"
+        self.fail(GatewayError(408, "body_timed_out", message))

@@ -3,13 +3,16 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.states import State
-from support.standins.exchange_world import World, play
+from support.standins.exchange_world import END, EVENT, OK, World, play, settle
 
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
 FILE = b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 4000 + b"\r\n--X--\r\n"
@@ -80,7 +83,8 @@ WHOLE = ("ok", "event", "end")
         (("request", "engine lost"), [False], b'"code":"engine_died"'),
         (("head", "model", "continue", "late"), [False], b'"code":"body_timed_out"'),
         (("head", "late"), [], b'"code":"body_timed_out"'),
-        (("head", "file"), [], b'"param":"model"'),
+        (("head", "file"), [], b"must begin with the boundary"),
+        (("head", "model", "continue", "model"), [False], b"inside a part"),
         (("no connections", "request"), [], b'"code":"model_not_running"'),
     ],
 )
@@ -91,3 +95,113 @@ async def test_a_form_goes_to_another_replica_only_while_it_is_held(
     assert isinstance(world, Forms)
     assert said in world.transport.written
     assert world.passed() == passed
+
+
+LONG_FILE = FILE[:-9] + b"x" * 60_000 + FILE[-9:]
+WINDOW_S = 15
+
+
+class SlowForms(Forms):
+    """A form of 64 kB, with seconds that the test counts."""
+
+    request_head = HEAD.replace(b"Length: %d" % len(MODEL + FILE), b"Length: %d" % len(MODEL + LONG_FILE))
+
+    def __init__(self) -> None:
+        super().__init__()
+        loop: Any = SimpleNamespace(time=lambda: self.now)
+        self.models = replace(self.models, loop=loop)
+        self.left = LONG_FILE
+
+    async def begin(self) -> None:
+        """It is at an engine, which takes the body."""
+        self.transport.receive(self.request_head + MODEL)
+        await settle()
+        self.answer(CONTINUE)
+        self.check()
+        assert self.at_replicas() == 1
+
+    def send(self, size: int) -> None:
+        self.transport.receive(self.left[:size])
+        self.left = self.left[size:]
+
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now += 1
+            for exchange in list(self.models.under_way):
+                exchange.overdue(self.now)
+
+    def at_replicas(self) -> int:
+        return sum(self.table.in_flight(name) for name in "ab")
+
+
+@pytest.mark.parametrize(("size", "pause_s"), [(0, 1), (1, 1), (1, 14), (400, 2)])
+async def test_a_form_that_trickles_loses_its_place_at_the_engine(size: int, pause_s: int) -> None:
+    world = SlowForms()
+    await world.begin()
+    for _ in range(-(-WINDOW_S // pause_s)):
+        assert world.at_replicas() == 1
+        world.send(size)
+        world.wait(pause_s)
+    assert b'"code":"body_timed_out"' in world.transport.written
+    assert b"fewer than 4096 bytes came within 15 s" in world.transport.written
+    assert world.at_replicas() == 0
+    assert [made.closing for made in world.pool.made] == [True], "the engine's connection ends with it"
+    world.check()
+
+
+async def test_a_form_on_a_slow_line_passes() -> None:
+    world = SlowForms()
+    await world.begin()
+    while world.left:
+        world.send(4096)
+        world.wait(WINDOW_S - 1)
+    for answer in (OK, EVENT, END):
+        world.answer(answer)
+    assert b"200 OK" in world.transport.written
+    assert bytes(world.pool.made[0].written).endswith(MODEL + LONG_FILE)
+    assert world.now > 10 * WINDOW_S
+    world.check()
+
+
+async def test_a_client_is_not_slow_while_the_engine_takes_nothing() -> None:
+    world = SlowForms()
+    await world.begin()
+    (engine,) = world.pool.made
+    engine.block()
+    world.wait(4 * WINDOW_S)
+    engine.unblock()
+    world.wait(WINDOW_S - 1)
+    assert world.at_replicas() == 1
+    world.wait(1)
+    assert b"fewer than 4096 bytes came" in world.transport.written
+
+
+@pytest.mark.parametrize("continued", [True, False])
+async def test_a_form_that_breaks_off_ends_at_the_engine_too(continued: bool) -> None:
+    world = SlowForms()
+    world.transport.receive(world.request_head + MODEL)
+    await settle()
+    if continued:
+        world.answer(CONTINUE)
+    world.transport.receive(LONG_FILE[:-9] + b"\r\n--Y--\r\n")
+    assert b"the form breaks off" in world.transport.written
+    assert [made.closing for made in world.pool.made] == [True]
+    world.check()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name="model"',
+        b"Content-Disposition: form-data; name=model\r\nContent-Length: 1",
+    ],
+)
+async def test_the_part_of_the_model_is_written_anew(head: bytes) -> None:
+    class Headed(Forms):
+        request_body = MODEL.replace(b'Content-Disposition: form-data; name="model"', head) + FILE
+        request_head = HEAD.replace(b"%d" % len(MODEL + FILE), b"%d" % len(request_body))
+
+    world = await play(("request", "continue", *WHOLE), Headed)
+    (engine,) = world.pool.made
+    assert bytes(engine.written).endswith(b"\r\n\r\n" + MODEL + FILE)
+    assert b"content-length: %d\r\n" % len(MODEL + FILE) in engine.written

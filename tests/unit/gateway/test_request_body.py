@@ -188,7 +188,14 @@ def test_utf_8_is_read(content_type: str) -> None:
     check_charset(content_type)
 
 
-@pytest.mark.parametrize("content_type", ["application/json; charset=latin-1", 'application/json;charset="utf-16"'])
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json; charset=latin-1",
+        'application/json;charset="utf-16"',
+        "application/json; charset=utf-8; charset=utf-16",
+    ],
+)
 def test_other_charsets_are_refused(content_type: str) -> None:
     with pytest.raises(BadRequestError, match="charset must be utf-8"):
         check_charset(content_type)
