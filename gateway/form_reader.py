@@ -16,7 +16,7 @@ _MOST_PARTS: Final = 1000
 
 
 class _Place(Enum):
-    """What stands at the begin of the bytes that are not decided upon."""
+    """What the bytes that are not decided upon begin with."""
 
     START = auto()  # the first delimiter, without anything before it
     DELIMITED = auto()  # what follows a delimiter
@@ -66,9 +66,9 @@ class FormReader:
         self._searched = 0  # bytes of it in which no end of a head begins
         self._parts = 0
         self._part = Part("", None)
-        self._head_at = 0  # where that began in the body
-        self._content_bytes = 0  # of its content, so far
-        self._value = b""  # that, of the model
+        self._head_at = 0  # where the part's head began in the body
+        self._content_bytes = 0  # of the part, so far
+        self._value = b""  # the model's content, so far
 
     def feed(self, data: bytes) -> None:
         """Reads the next piece.
@@ -102,7 +102,7 @@ class FormReader:
                 return self._content()
             case _Place.ENDED:
                 if not _AFTER_END.startswith(self._rest):
-                    raise BadRequestError("body: goes on after the end of the form; leave out what follows it")
+                    raise BadRequestError("body: has bytes after the end of the form; leave them out")
                 return False
 
     def _start(self) -> bool:
