@@ -29,13 +29,17 @@ _ADVICE: Final[Mapping[str, str]] = {
     "slot_id": _PLACE,
 }
 CONTROLS: Final = frozenset(_ADVICE)
-_OF_IMAGES: Final = "background"  # an edit of an image has one, which says nothing of how an engine works
+# Images have a background of another kind, which says nothing of how an engine works.
+_OF_IMAGES: Final = "background"
+_IMAGES_HAVE: Final = ("auto", "opaque", "transparent")
 _ANY: Final[tuple[Any, ...]] = (None, -1, "", [])  # what clients write for "none" and "any"
 
 
 def control_in(content: Mapping[str, Any]) -> tuple[str, str] | None:
     """The first such field that says something, and what to do instead; None: there is none."""
     for name, value in content.items():
+        if name == _OF_IMAGES and value in _IMAGES_HAVE:
+            continue
         if name in CONTROLS and value is not False and value not in _ANY:
             return name, _ADVICE[name]
     return None

@@ -277,6 +277,8 @@ def test_a_body_is_refused_that_is_deeper_than_engines_parsers_go(
         ("kv_transfer_params", '{"remote_host": "h"}', "chooses where"),
         ("data_parallel_rank", "0", "chooses where"),
         ("background", "false", ""),
+        ("background", '"true"', "keep the connection open"),
+        ("background", '"transparent"', ""),
         ("rid", "null", ""),
         ("id_slot", "-1", ""),
         ("id_slot", "0", "chooses where"),
