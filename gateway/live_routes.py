@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from controller.live.change_fanout import ChangeFanout
-from controller.live.endpoints import DATABASE_ERRORS, Database, read_endpoints
+from controller.live.endpoints import DATABASE_ERRORS, Database, EndpointReader
 from gateway.errors import unavailable
 from gateway.pick_instance import RoutingTable
 
@@ -33,6 +33,7 @@ class LiveRoutes:
     def __init__(self, database: Database, changes: ChangeFanout, updated: Callable[[], None] = lambda: None) -> None:
         self.table = RoutingTable()
         self._database = database
+        self._endpoints = EndpointReader()
         self._updated = updated
         self._reading = asyncio.Lock()
         self._reads = 0
@@ -86,7 +87,7 @@ class LiveRoutes:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
         async with self._database.snapshot() as connection:
-            serving, endpoints = await read_endpoints(connection)
+            serving, endpoints = await self._endpoints.read(connection)
         self.table.update(serving.models, endpoints, serving.stopped)
         self._known = True
         self._hangs_until = float("-inf")

@@ -1,24 +1,33 @@
-"""The endpoints of models: every running instance that has a port."""
+"""The endpoints of models: every running instance that has a port. Read again and again, and parsed only once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database, Reader
 from controller.store.deployments.serving import (
     Model,
     RevisionKey,
     RolloutRoute,
+    RunningInstance,
     Serving,
     Stopped,
     Trouble,
     read_serving,
+    read_specs,
 )
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.serving import ServingLimits
 
-__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "Model", "RolloutRoute", "Stopped", "Trouble", "read_endpoints"]
+__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "EndpointReader", "Model", "RolloutRoute", "Stopped", "Trouble"]
+
+
+_READ_AT_ONCE: Final = 100  # specs; parsing them holds the loop
+_Run = tuple[RevisionKey, str]  # with the engine that placement chose
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +46,56 @@ class Endpoint:
     certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
 
 
-async def read_endpoints(connection: Reader) -> tuple[Serving, list[Endpoint]]:
-    """The live deployments, and the endpoints of their running instances."""
-    serving = await read_serving(connection)
-    processes = _processes(serving)
-    return serving, [
-        Endpoint(
-            model=one.deployment,
-            instance=one.instance,
-            address=one.address,
-            secret=one.secret,
-            certificate=one.certificate,
-            limits=one.limits,
-            request_model=process.request_model,
-            max_in_flight=_max_in_flight(one.limits, process),
-            revision=str(one.revision[1]),
-            adapters=process.adapters,
+class EndpointReader:
+    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten."""
+
+    def __init__(self) -> None:
+        self._limits: Mapping[str, ServingLimits] = {}
+        self._processes: Mapping[_Run, EngineProcess | None] = {}
+
+    async def read(self, connection: Reader) -> tuple[Serving, list[Endpoint]]:
+        """The live deployments, and the endpoints of their running instances."""
+        serving = await read_serving(connection, self._limits)
+        self._limits = serving.limits
+        self._processes = await self._read_processes(
+            connection, {(one.revision, one.engine) for one in serving.instances}
         )
-        for one in serving.instances
-        if (process := processes.get((one.revision, one.engine))) is not None and process.needs_port
-    ]
+        found = ((one, self._processes[one.revision, one.engine]) for one in serving.instances)
+        return serving, [
+            _endpoint(one, process) for one, process in found if process is not None and process.needs_port
+        ]
+
+    async def _read_processes(self, connection: Reader, runs: Collection[_Run]) -> dict[_Run, EngineProcess | None]:
+        """What each revision runs by the engine that placement chose; None: this version cannot tell."""
+        turn = TimeSlice()
+        found = {run: self._processes[run] for run in runs if run in self._processes}
+        new = [run for run in runs if run not in found]
+        for part in (new[start : start + _READ_AT_ONCE] for start in range(0, len(new), _READ_AT_ONCE)):
+            specs = await read_specs(connection, {revision for revision, _ in part})
+            for run in part:
+                found[run] = _process(specs.get(run[0]), run[1])
+                await turn.yield_if_over()
+        return found
 
 
-def _max_in_flight(limits: ServingLimits, process: EngineProcess) -> int:
-    return process.serves_at_once if limits.max_in_flight == "auto" else limits.max_in_flight
+def _process(spec: DeploymentSpec | None, engine: str) -> EngineProcess | None:
+    try:
+        return None if spec is None else engine_for(spec).chosen(engine).process(spec, Launch())
+    except ValueError:  # written by another version, as before a downgrade; the others are served all the same
+        return None
 
 
-def _processes(serving: Serving) -> dict[tuple[RevisionKey, str], EngineProcess]:
-    """What each revision runs by the engine that placement chose."""
-    found: dict[tuple[RevisionKey, str], EngineProcess] = {}
-    for revision, engine in {(one.revision, one.engine) for one in serving.instances}:
-        spec = serving.specs.get(revision)
-        if spec is None:
-            continue
-        try:
-            found[revision, engine] = engine_for(spec).chosen(engine).process(spec, Launch())
-        except ValueError:  # written by another version, as before a downgrade; the others are served all the same
-            continue
-    return found
+def _endpoint(one: RunningInstance, process: EngineProcess) -> Endpoint:
+    limits = one.limits
+    return Endpoint(
+        model=one.deployment,
+        instance=one.instance,
+        address=one.address,
+        secret=one.secret,
+        certificate=one.certificate,
+        limits=limits,
+        request_model=process.request_model,
+        max_in_flight=process.serves_at_once if limits.max_in_flight == "auto" else limits.max_in_flight,
+        revision=str(one.revision.generation),
+        adapters=process.adapters,
+    )

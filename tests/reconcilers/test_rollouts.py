@@ -7,7 +7,7 @@ import pytest
 
 from controller.api.resources.metrics import figures_text
 from controller.live.demand import DemandReports, RevisionCount
-from controller.live.endpoints import RolloutRoute, read_endpoints
+from controller.live.endpoints import EndpointReader, RolloutRoute
 from controller.runtime.outcome import StaleError
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
@@ -142,7 +142,7 @@ async def test_counts_of_all_gateways_abort_a_rollout(db: Database, site: Site) 
     assert (record["state"], record["weight"]) == ("aborted", 0)
     assert "2 of 16 requests to revision 2 failed, more than 5 %" in record["message"]
     async with db.snapshot() as c:
-        serving, _ = await read_endpoints(c)
+        serving, _ = await EndpointReader().read(c)
     assert serving.models["chat"].rollout == RolloutRoute("2", attempt, 0)
     await site.play(8)
     assert await site.running() == [(1, "running")] * 2

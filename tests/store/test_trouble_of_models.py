@@ -53,7 +53,7 @@ async def test_g31_what_keeps_a_model_from_running(
 ) -> None:
     await set_up(migrated, *instances)
     async with migrated.snapshot() as c:
-        trouble = (await read_serving(c)).models["m"].trouble
+        trouble = (await read_serving(c, {})).models["m"].trouble
     assert (trouble.code if trouble is not None else None) == code
     if trouble is not None:
         assert trouble.why == "why"

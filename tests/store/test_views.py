@@ -9,7 +9,7 @@ import pytest
 
 from controller.domain.events import NewEvent
 from controller.leader.inventory_cache import InventoryCache
-from controller.live.endpoints import read_endpoints
+from controller.live.endpoints import EndpointReader
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
@@ -192,12 +192,12 @@ async def test_only_running_instances_of_live_deployments_serve(migrated: Databa
     await execute(migrated, "update instances set phase = 'unhealthy' where id = 'd-1'")
     await add_deployment(migrated, "idle")
     async with migrated.snapshot() as c:
-        serving, endpoints = await read_endpoints(c)
+        serving, endpoints = await EndpointReader().read(c)
     assert (serving.names, serving.stopped) == ({"d", "idle"}, {})
     assert [(one.model, one.instance, one.request_model) for one in endpoints] == [("d", "d-0", None)]
     await execute(migrated, "update deployments set deleted_at = now() where name = 'd'")
     async with migrated.snapshot() as c:
-        serving, endpoints = await read_endpoints(c)
+        serving, endpoints = await EndpointReader().read(c)
     assert (serving.names, endpoints) == ({"idle"}, [])
 
 
@@ -207,7 +207,7 @@ async def test_an_endpoint_has_its_servers_model_name(migrated: Database) -> Non
     spec = '{"engine": "transformers", "model": "path:/models/tiny"}'
     await execute(migrated, "update revisions set spec = $1::text::jsonb", spec)
     async with migrated.snapshot() as c:
-        _, (endpoint,) = await read_endpoints(c)
+        _, (endpoint,) = await EndpointReader().read(c)
     assert endpoint.request_model == "/models/tiny"
 
 

@@ -24,7 +24,7 @@ from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
 from controller.store.deployments.rollouts import read_rollouts
-from controller.store.deployments.specs import spec_from_json
+from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,
@@ -103,7 +103,9 @@ _host = row_mapper(HostFacts)
 
 async def list_uids(connection: Reader) -> list[str]:
     """The uids of all deployments, including deleted ones that are not finished."""
-    return [str(row["uid"]) for row in await connection.fetch("select uid from deployments order by created_at")]
+    rows = await connection.fetch("select uid from deployments order by created_at")
+    keep_specs_of(len(rows))
+    return [str(row["uid"]) for row in rows]
 
 
 async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:

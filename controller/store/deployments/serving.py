@@ -1,20 +1,34 @@
 """Running instances with their workers' proxies, as the gateway needs them, in one read."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import ReplicaRule
 from controller.store.core.database import Reader
-from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.scaling import bounds_of
 from schemas.manifest.serving import ServingLimits
 
-RevisionKey = tuple[Any, int]  # deployment's uid, generation
+
+class RevisionKey(NamedTuple):
+    """One revision, whose spec never changes.
+
+    Attributes:
+        deployment: its uid.
+        generation: its number.
+        created_at: tells it from one of the same number that the ledger has lost.
+    """
+
+    deployment: Any
+    generation: int
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +121,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """All live deployments by name, the running instances, their specs, and which are stopped.
+    """All live deployments by name, the running instances, and which are stopped.
 
-    A spec that this version cannot read, as after a downgrade, is missing.
+    Attributes:
+        limits: those of the deployments, by the text from which they were parsed.
     """
 
     models: Mapping[str, Model]
     instances: list[RunningInstance]
-    specs: Mapping[RevisionKey, DeploymentSpec]
     stopped: Mapping[str, Stopped]
+    limits: Mapping[str, ServingLimits]
 
     @property
     def names(self) -> frozenset[str]:
@@ -125,7 +140,7 @@ class Serving:
 
 # A user's stop goes before a policy's: it is the one that lasts.
 _DEPLOYMENTS: Final = """
-    select d.uid, d.name, d.spec->'replicas' as replicas, d.spec->'serving' as limits,
+    select d.uid, d.name, d.spec->'replicas' as replicas, coalesce(d.spec->>'serving', '{}') as limits,
            (d.spec->'scaling'->>'dry_run')::boolean as dry_run, d.spec->'command' as command, d.load_s,
            limited.source, o.revision as rollout_revision, o.attempt, o.weight,
            (select coalesce(jsonb_agg(jsonb_build_object(
@@ -156,22 +171,29 @@ _STARTING: Final = ("scheduled", "starting", "unhealthy")
 _FAILED_STARTS: Final = 3
 
 
-async def read_serving(connection: Reader) -> Serving:
-    """Reads them. The connection must be in one REPEATABLE READ transaction."""
+async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -> Serving:
+    """Reads them.
+
+    Args:
+        connection: must be in one REPEATABLE READ transaction.
+        known: limits that an earlier read has parsed.
+    """
     rows = await connection.fetch(_DEPLOYMENTS)
+    limits = {text: known[text] if text in known else _limits(text) for text in {row["limits"] for row in rows}}
     unready: dict[Any, list[Any]] = defaultdict(list)
     for row in await connection.fetch(_UNREADY):
         unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
-        """select d.name, i.id, i.deployment_uid, i.revision, coalesce(i.engine, '') as engine,
-                  d.spec->'serving' as limits, w.proxy_address, w.proxy_secret,
-                  w.proxy_certificate
+        """select d.name, i.id, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
+                  w.proxy_address, w.proxy_secret, w.proxy_certificate
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+             join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
              join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
              join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
             where i.phase = 'running' order by d.name, i.id"""
     )
+    found = {row["name"]: _model(row, limits[row["limits"]], unready[row["uid"]]) for row in rows}
     instances = [
         RunningInstance(
             deployment=row["name"],
@@ -179,21 +201,18 @@ async def read_serving(connection: Reader) -> Serving:
             address=row["proxy_address"],
             secret=row["proxy_secret"],
             certificate=row["proxy_certificate"],
-            revision=(row["deployment_uid"], row["revision"]),
+            revision=RevisionKey(row["deployment_uid"], row["revision"], row["created_at"]),
             engine=row["engine"],
-            limits=_limits(row["limits"]),
+            limits=found[row["name"]].limits,
         )
         for row in running
     ]
-    revisions = {one.revision for one in instances}
-    specs = await _specs(connection, revisions) if revisions else {}
-    found = {row["name"]: _model(row, unready[row["uid"]]) for row in rows}
     stopped = {
         row["name"]: Stopped(row["source"] or "", row["policy"] or "")
         for row in rows
         if _is_stopped(row, found[row["name"]])
     }
-    return Serving(found, instances, specs, stopped)
+    return Serving(found, instances, stopped, limits)
 
 
 def _is_stopped(row: Any, model: Model) -> bool:
@@ -203,12 +222,12 @@ def _is_stopped(row: Any, model: Model) -> bool:
     return row["source"] is not None or bounds_of(row["replicas"])[1] == 0
 
 
-def _model(row: Any, unready: Sequence[Any]) -> Model:
+def _model(row: Any, limits: ServingLimits, unready: Sequence[Any]) -> Model:
     rule = ReplicaRule(*bounds_of(row["replicas"]), bool(row["dry_run"]))
     intents = [IntentFacts(i["source"], i["max"], "", min_replicas=i["min"]) for i in row["intents"]]
     return Model(
         uid=str(row["uid"]),
-        limits=_limits(row["limits"]),
+        limits=limits,
         may_sleep=rule.may_sleep,
         wanted=rule.wanted(intents),
         starting=sum(one["phase"] in _STARTING for one in unready),
@@ -238,25 +257,27 @@ def _trouble_of(row: Any) -> Trouble | None:
     return None
 
 
-def _limits(stored: Any) -> ServingLimits:
+def _limits(stored: str) -> ServingLimits:
     """The present limits, which change in place; the defaults where an older version wrote none."""
     try:
-        return ServingLimits.model_validate(stored or {})
+        return ServingLimits.model_validate(orjson.loads(stored))
     except ValueError:  # written by another version
         return ServingLimits()
 
 
-async def _specs(connection: Reader, revisions: set[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:
+async def read_specs(connection: Reader, revisions: Collection[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:
+    """The specs of these revisions. One that this version cannot read, as after a downgrade, is missing."""
     rows = await connection.fetch(
-        """select r.deployment_uid, r.generation, r.spec
+        """select r.deployment_uid, r.generation, r.created_at, r.spec
              from revisions r
              join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
                on x.uid = r.deployment_uid and x.generation = r.generation""",
-        [uid for uid, _ in revisions],
-        [generation for _, generation in revisions],
+        [one.deployment for one in revisions],
+        [one.generation for one in revisions],
     )
     found: dict[RevisionKey, DeploymentSpec] = {}
     for row in rows:
         with suppress(ValueError):  # one that cannot be read must not stop the others from being served
-            found[row["deployment_uid"], row["generation"]] = spec_from_json(row["spec"])
+            key = RevisionKey(row["deployment_uid"], row["generation"], row["created_at"])
+            found[key] = DeploymentSpec.model_validate(row["spec"])
     return found

@@ -1,18 +1,48 @@
 """Stored specs of deployments, parsed."""
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from schemas.manifest.deployment import DeploymentSpec
 
+_FEWEST: Final = 1024  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
 
-@lru_cache(maxsize=1024)  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
-def _parse_spec(raw: bytes) -> DeploymentSpec:
+
+class _ParsedSpecs:
+    """Parses each spec once. Keeps about two of each deployment, since a rollout has an old one and a new one.
+
+    With room for fewer than there are, a read of all would find none of them kept.
+    """
+
+    def __init__(self) -> None:
+        self._resize(_FEWEST)
+
+    def fit(self, deployments: int) -> None:
+        """Follows the number of deployments. Begins anew where it has changed a lot."""
+        wanted = max(_FEWEST, 2 * deployments)
+        if not 0.75 * wanted <= self._size <= 2 * wanted:
+            self._resize(wanted)
+
+    def _resize(self, size: int) -> None:
+        self._size = size
+        self.parse: Callable[[bytes], DeploymentSpec] = lru_cache(maxsize=size)(_parse)
+
+
+def _parse(raw: bytes) -> DeploymentSpec:
     return DeploymentSpec.model_validate(orjson.loads(raw))
+
+
+_PARSED: Final = _ParsedSpecs()
 
 
 def spec_from_json(value: Any) -> DeploymentSpec:
     """A stored spec; equal ones are parsed once."""
-    return _parse_spec(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return _PARSED.parse(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
+def keep_specs_of(deployments: int) -> None:
+    """Says how many deployments there are, so that the specs of all of them are kept."""
+    _PARSED.fit(deployments)

@@ -8,7 +8,7 @@ from controller.domain.wanted import wanted_replicas
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
-from controller.store.deployments.specs import spec_from_json
+from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.rollouts import rollouts_of
 from controller.store.views.scaling import Scaled, scaled_of
@@ -41,6 +41,7 @@ async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = No
     """These deployments, or all; finished ones are missing."""
     if uids is None:
         rows = await connection.fetch("select * from deployments order by name, uid")
+        keep_specs_of(len(rows))
     else:
         query = "select * from deployments where uid = any($1::uuid[]) order by name, uid"
         rows = await connection.fetch(query, list(uids))

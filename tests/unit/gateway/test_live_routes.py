@@ -42,10 +42,10 @@ class Frozen:
 
 @pytest.fixture
 async def database(monkeypatch: pytest.MonkeyPatch) -> Frozen:
-    async def read(_: Any) -> Any:
+    async def read(_reader: Any, _: Any) -> Any:
         return SimpleNamespace(models={}, stopped={}), []
 
-    monkeypatch.setattr(live_routes, "read_endpoints", read)
+    monkeypatch.setattr(live_routes.EndpointReader, "read", read)
     monkeypatch.setattr(live_routes, "_RECHECK_PAUSE_S", 0.0)
     return Frozen()
 
