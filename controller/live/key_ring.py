@@ -190,6 +190,7 @@ class KeyRing:
                         self._on_away(True)
                     self._away = True
                     self._answer(tuple(self._unknown), succeeded=False)
+                    self._forget_expired()
                     await asyncio.sleep(_RETRY_S)
 
     def _note_change(self) -> None:
@@ -222,14 +223,24 @@ class KeyRing:
             self._ends_at = {digest: at for digest, at in self._ends_at.items() if digest in self._known}
             self._note_ends(self._known)
             self._counted = counted
-            # What a stream may show hangs on the role: with another one it ends too.
-            gone = {credential for credential, _ in before - self._roles()}
-            if gone:
-                self._ended(frozenset(gone))
+            self._end_gone(before)
         if self._away:
             log.info("keys are fresh again", keys=len(self._known))
             self._on_away(False)
         self._away = False
+
+    def _forget_expired(self) -> None:
+        """Ends what expired while the database is away, which then tells of no end."""
+        before = self._roles()
+        for digest in filter(self._has_expired, self._ends_at):
+            self._known.pop(digest, None)
+        self._end_gone(before)
+
+    def _end_gone(self, before: set[tuple[str, str]]) -> None:
+        """What a stream may show hangs on the role: with another one it ends too."""
+        gone = {credential for credential, _ in before - self._roles()}
+        if gone:
+            self._ended(frozenset(gone))
 
     def _roles(self) -> set[tuple[str, str]]:
         return {(principal.credential, principal.role) for principal in self._known.values()}
