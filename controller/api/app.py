@@ -173,6 +173,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[session.LOGIN_LIMIT] = LoginLimit()
     streams = app[STREAMS] = Streams()
     app[logs.MERGES] = logs.merges()
+    app[logs.FOLLOWED] = logs.followed()
     app[live_socket.SOCKETS] = live_socket.sockets()
     waits = app[DATABASE_WAITS] = DatabaseWaits()
     app[KEYS] = KeyRing(

@@ -18,7 +18,7 @@ from controller.api.merged_logs.frames import Line
 from controller.api.merged_logs.merge import Key, Merge, Told
 from controller.api.merged_logs.texts import as_object
 from controller.api.parameters import flag, whole_number
-from controller.api.resources.logs import MERGES
+from controller.api.resources.logs import FOLLOWED, MERGES
 from controller.store.views.instances import log_source
 from controller.store.views.logs import DeploymentLogs
 from schemas.manifest.problems import FieldProblem
@@ -64,19 +64,20 @@ async def _of_instance(request: web.Request, parameters: Parameters, emit: Emit)
         raise unreachable(source)
     path = f"{PROXY_LOGS_PREFIX}/{instance}"
     asked = query | ({} if tail is None else {"tail": str(tail)})
-    try:
-        async with ask(app[AGENT_PROXIES], source, path, asked, timeout=_TIMEOUT) as answer:
-            if answer.status == _NOT_FOUND:
-                raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
-            if answer.status != _OK:
-                raise unreachable(source)
-            await emit(OPENED)
-            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a chunk may end within a character
-            async for chunk in answer.content.iter_any():
-                if text := decoder.decode(chunk):
-                    await emit(orjson.dumps({"type": "log", "text": text}))
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise unreachable(source) from error
+    with app[FOLLOWED].admitted(request[PRINCIPAL].key_id):
+        try:
+            async with ask(app[AGENT_PROXIES], source, path, asked, timeout=_TIMEOUT) as answer:
+                if answer.status == _NOT_FOUND:
+                    raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
+                if answer.status != _OK:
+                    raise unreachable(source)
+                await emit(OPENED)
+                decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a chunk may end within a character
+                async for chunk in answer.content.iter_any():
+                    if text := decoder.decode(chunk):
+                        await emit(orjson.dumps({"type": "log", "text": text}))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise unreachable(source) from error
 
 
 async def _merged(request: web.Request, parameters: Parameters, emit: Emit) -> None:

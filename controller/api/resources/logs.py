@@ -1,6 +1,7 @@
 """Logs of instances: engines' output, streamed from their workers' agents; of a deployment all of them, by time."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Final
 
 import aiohttp
@@ -25,6 +26,9 @@ from schemas.wire import PROXY_LOGS_PREFIX
 MERGES: Final = web.AppKey("MERGES", KeyShare)
 _MERGES_OF_KEY: Final = 16
 _MOST_MERGES: Final = 64
+FOLLOWED: Final = web.AppKey("FOLLOWED", KeyShare)
+_FOLLOWED_OF_KEY: Final = 64
+_MOST_FOLLOWED: Final = 256
 _FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -37,6 +41,11 @@ _TIMED: Final = ("since", "timestamps", "format")
 def merges() -> KeyShare:
     """Counts the merged logs that are being read, on live sockets too."""
     return KeyShare("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
+
+
+def followed() -> KeyShare:
+    """Counts the logs of single instances that are being followed, on live sockets too."""
+    return KeyShare("followed logs", "too_many_followed_logs", of_key=_FOLLOWED_OF_KEY, total=_MOST_FOLLOWED)
 
 
 async def get(request: web.Request) -> web.StreamResponse:
@@ -56,15 +65,17 @@ async def get(request: web.Request) -> web.StreamResponse:
         return await _merged(request, parameters, DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False))
     path = f"{PROXY_LOGS_PREFIX}/{instance}"
     asked = query | ({} if rank is None else {"rank": str(rank)})
-    try:
-        async with ask(request.app[AGENT_PROXIES], source, path, asked, timeout=_FOLLOW_TIMEOUT) as answer:
-            if answer.status == _NOT_FOUND:
-                raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
-            if answer.status != _OK:
-                raise unreachable(source)
-            return await _relay(request, answer)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise unreachable(source) from error
+    follows = flag(parameters, "follow")
+    with request.app[FOLLOWED].admitted(request[PRINCIPAL].key_id) if follows else nullcontext():
+        try:
+            async with ask(request.app[AGENT_PROXIES], source, path, asked, timeout=_FOLLOW_TIMEOUT) as answer:
+                if answer.status == _NOT_FOUND:
+                    raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
+                if answer.status != _OK:
+                    raise unreachable(source)
+                return await _relay(request, answer)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise unreachable(source) from error
 
 
 async def get_merged(request: web.Request) -> web.StreamResponse:

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from controller.api.merged_logs import merge
-from controller.api.resources.logs import MERGES
+from controller.api.resources.logs import FOLLOWED, MERGES
 from controller.store.core.database import Database
 from support.database.ledger import report
 from support.leading.live_tab import LIMIT_S, Tab, tab
@@ -176,3 +176,36 @@ async def test_what_is_refused(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> N
         async with tab(logs.api, "admin") as other:  # another key has its own
             await other.open(1, "logs", deployment="d")
             await other.of(1, "opened")
+
+
+async def test_a_key_follows_a_bounded_number_of_logs(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    share = logs.api.app[FOLLOWED]
+    assert (share.of_key, share.total) == (64, 256)
+    agent = AgentDouble(timed=False)
+    agent.there, agent.say = {"d-1/0": [b"a line\n"]}, {"d-1/0": stays}
+    await logs.add("d-1", agent)
+    monkeypatch.setattr(share, "of_key", 2)
+    monkeypatch.setattr(share, "total", 3)
+    path = "/instances/d-1/logs?follow=true"
+    followed = logs.api.session.get(f"{logs.api.url}/api/v1{path}", headers=logs.api.header("operator"))
+    async with tab(logs.api, "operator") as one, tab(logs.api, "admin") as other, followed as answer:
+        assert await answer.content.readline() == b"a line\n"
+        await one.open(1, "logs", instance="d-1")
+        await one.of(1, "log")
+        assert len(share) == 2
+        await one.open(2, "logs", instance="d-1")
+        assert (await one.of(2, "error"))["error"]["code"] == "too_many_followed_logs"
+        assert "2 followed logs of this key are open" in await logs.read(path, 429)
+        assert await logs.read("/instances/d-1/logs") == "a line\n", "what is not followed ends by itself"
+        await other.open(1, "logs", instance="d-1")  # another key has its own
+        await other.of(1, "log")
+        await other.open(2, "logs", instance="d-1")
+        error = (await other.of(2, "error"))["error"]
+        assert (error["code"], error["message"][:19]) == ("too_many_followed_logs", "3 followed logs are")
+        await one.close(1)
+        await one.of(1, "end")
+        await one.open(1, "logs", instance="d-1")
+        await one.of(1, "log")
+    async with asyncio.timeout(LIMIT_S):
+        while len(share):  # noqa: ASYNC110 - the server notices by itself
+            await asyncio.sleep(0.05)
