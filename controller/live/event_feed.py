@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
 from controller.store.core.database import Database
 from controller.store.views.events import events_above, newest_events
@@ -17,16 +18,31 @@ PAGE: Final = 1000
 LATE_S: Final = 30.0
 
 
+class EventMessage:
+    """An event with its message, from which what is redacted is taken once for all watchers."""
+
+    def __init__(self, event: EventView) -> None:
+        self.event = event
+        self.message = self._shown = event_message(event)
+        self._redaction = NOTHING_REDACTED
+
+    def shown(self, redaction: Redaction) -> bytes:
+        """The message without what is redacted now."""
+        if redaction is not self._redaction:
+            self._redaction, self._shown = redaction, redaction.shown(self.message)
+        return self._shown
+
+
 @dataclass(frozen=True, slots=True)
 class NewEvents:
-    """Events, the oldest first, each with its message."""
+    """Events, the oldest first."""
 
-    events: tuple[tuple[EventView, bytes], ...]
+    events: tuple[EventMessage, ...]
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(len(message) for _, message in self.events)
+        return sum(len(one.message) for one in self.events)
 
 
 def event_message(event: EventView) -> bytes:
@@ -65,7 +81,7 @@ class _EventReading(Reading[NewEvents]):
                 events = await events_above(connection, self._floor, self._seen, PAGE)
             self._seen.update((event.id, loop.time()) for event in events)
             if events:
-                self._hand_out(NewEvents(tuple((event, event_message(event)) for event in events)))
+                self._hand_out(NewEvents(tuple(map(EventMessage, events))))
             self._raise_floor(loop.time() - LATE_S)
             if len(events) < PAGE:
                 await asyncio.sleep(POLL_S)

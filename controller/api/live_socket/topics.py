@@ -85,9 +85,9 @@ async def events(request: web.Request, parameters: Parameters, emit: Emit) -> No
         earlier.clear()  # the topic may last
         while True:
             for batch in await stream.take():
-                for event, message in batch.events:
-                    if event.id not in sent and concerns(event, deployment, names):
-                        await emit(redaction().shown(message))
+                for one in batch.events:
+                    if one.event.id not in sent and concerns(one.event, deployment, names):
+                        await emit(one.shown(redaction()))
 
 
 async def _events_before(

@@ -9,6 +9,7 @@ import pytest
 
 from controller.api.route import Access
 from controller.domain.events import NewEvent
+from controller.domain.redaction import Redaction
 from controller.live import event_feed
 from controller.live.known_secrets import KnownSecrets
 from controller.store.access.secrets import delete_secret, put_secret
@@ -217,3 +218,28 @@ async def test_other_controllers_learn_of_it_by_the_hint(api: ServedApi, db: Dat
                     await asyncio.sleep(0.01)
     finally:
         running.cancel()
+
+
+async def test_an_event_is_redacted_once_for_all_that_follow(
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redact, looked_through = Redaction.shown, []
+
+    def shown(self: Redaction, body: bytes) -> bytes:
+        if b"it says" in body:
+            looked_through.append(body)
+        return redact(self, body)
+
+    monkeypatch.setattr(Redaction, "shown", shown)
+    async with tab(api) as one, tab(api) as two, tab(api, "admin") as three:
+        for each in (one, two, three):
+            await each.open(1, "events")
+            await each.of(1, "opened")
+        for number, value in enumerate((VALUE, "another-value."), 1):
+            await put(api, value)
+            async with db.transaction() as connection:
+                await write_events(connection, [NewEvent("note", f"it says {value}", ("deployment:d",))])
+            for each in (one, two, three):
+                await each.of(1, "event")  # that the secret was set
+                assert (await each.of(1, "event"))["event"]["message"] == "it says [redacted]"
+            assert len(looked_through) == number
