@@ -20,6 +20,7 @@ from controller.leader.policy_samples import Telemetry, Watched
 from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database
 from controller.store.policies.observe import read_clock
 from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
@@ -104,7 +105,7 @@ class PolicyWatch:
         self._compare_clocks(now, before)
         silent = {w for w, at in self._judged_at.items() if not 0 <= now - at < _SILENT_S}
         concerned, self._concerned = self._concerned | silent, set()
-        return self.judge(concerned, now)
+        return await self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
         """Notes a leap of the database's clock: time that was not lived through, or that comes twice.
@@ -127,13 +128,18 @@ class PolicyWatch:
                 self._telemetry.leaps = replace(leaps, back=back)
         self._clocks = (now, before, after)
 
-    def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
-        """Judges these instances; returns the deployments with a verdict that differs from the stored one."""
+    async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
+        """Judges these instances; returns the deployments with a verdict that differs from the stored one.
+
+        A step that runs meanwhile judges its deployments later than `now`, so they are left to it.
+        """
         found: set[str] = set()
+        turn, before = TimeSlice(), dict(self._known)
         for uid, name in concerned:
+            await turn.yield_if_over()
             known = self._known.get(uid)
             instance = known.instances.get(name) if known is not None else None
-            if known is None or instance is None:
+            if known is None or instance is None or known is not before.get(uid):
                 continue
             verdict, differs = judge_again(known.policy, instance, self._telemetry.use_of(instance), now)
             self._metrics.judged(verdict.verdict)

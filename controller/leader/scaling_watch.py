@@ -19,6 +19,7 @@ from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, Scaling
 from controller.domain.wanted import is_put_to_sleep
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database
 from controller.store.scaling.observe import Reports, read_reports
 
@@ -30,6 +31,7 @@ _ENGINES_FOR_S: Final = 45.0  # an engine's report counts for so long; agents se
 _STATUS_EVERY_S: Final = 15.0  # evidence and graph of a deployment with requests
 _REASON_EVERY_S: Final = 5.0  # another reason for the same number is written no more often
 _GATHER_S: Final = 0.02  # many wakes at once are read together
+_Decided = tuple[ScalingView, Wish]
 _NO_LOADS: Final[Mapping[str, GatewayLoad]] = {}
 
 
@@ -41,6 +43,7 @@ class _Watched:
     rule: ScalingRule
     history: ScalingHistory
     written_at: float
+    decided: _Decided | None = None  # by the last look; None: none has seen these facts
 
 
 class ScalingWatch:
@@ -88,12 +91,21 @@ class ScalingWatch:
         if not self._watched:
             return set()
         async with self._database.snapshot() as connection:
-            await self.read(connection)
-        return {uid for uid in self._watched if self._needs_step(uid)}
+            await self.read(connection, tuple(self._watched))
+        now = self._monotonic()
+        return {uid for uid, watched in self._watched.items() if self._to_write(watched, now)}
 
-    async def read(self, connection: Any) -> None:
-        """Reads what is reported now. The connection must be in one REPEATABLE READ transaction."""
+    async def read(self, connection: Any, uids: Iterable[str]) -> None:
+        """Reads what is reported now, and decides once for each of these deployments.
+
+        The connection must be in one REPEATABLE READ transaction.
+        """
         self._take(await read_reports(connection, engines_for_s=_ENGINES_FOR_S))
+        turn = TimeSlice()
+        for uid in uids:
+            await turn.yield_if_over()
+            if (watched := self._watched.get(uid)) is not None:
+                self._decide(uid, watched)
 
     def _take(self, reports: Reports) -> None:
         now = self._monotonic()
@@ -102,11 +114,13 @@ class ScalingWatch:
             known = self._beats.get(gateway.id)
             beats[gateway.id] = known if known is not None and known[0] == gateway.beat else (gateway.beat, now)
         self._beats, self._reports = beats, reports
-        for uid, watched in self._watched.items():
-            view = self._view(uid, watched)
-            watched.history.observe(view, now)
-            wish = decide_scaling(view, watched.history, now)
-            watched.history.note(wish.needed, now)
+
+    def _decide(self, uid: str, watched: _Watched) -> None:
+        now, view = self._monotonic(), self._view(uid, watched)
+        watched.history.observe(view, now)
+        wish = decide_scaling(view, watched.history, now)
+        watched.history.note(wish.needed, now)
+        watched.decided = view, wish
 
     def know(self, observed: Mapping[str, ScalingFacts], keys: Collection[str]) -> None:
         """Watches these deployments as they are now; those of the keys that are missing are forgotten."""
@@ -123,7 +137,7 @@ class ScalingWatch:
                 history = ScalingHistory(now, present, at_min=present == rule.min)
                 self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
             else:
-                known.facts, known.rule = facts, rule
+                known.facts, known.rule, known.decided = facts, rule, None
 
     def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
         """What is to be written for these deployments, which `know` and `read` have just been told of."""
@@ -131,10 +145,8 @@ class ScalingWatch:
         now = self._monotonic()
         for uid in uids:
             watched = self._watched[uid]
-            view = self._view(uid, watched)
-            wish = decide_scaling(view, watched.history, now)
-            if self._differs(watched, view, wish) or self._is_due(watched, wish, now):
-                found.append(self._step(watched, view, wish, now))
+            if (decided := self._to_write(watched, now)) is not None:
+                found.append(self._step(watched, *decided, now))
         return found
 
     def written(self, steps: Iterable[ScalingStep]) -> None:
@@ -146,11 +158,12 @@ class ScalingWatch:
                 if step.applies and step.wish.saturated:
                     watched.history.raised(now)
 
-    def _needs_step(self, uid: str) -> bool:
-        watched, now = self._watched[uid], self._monotonic()
-        view = self._view(uid, watched)
-        wish = decide_scaling(view, watched.history, now)
-        return self._differs(watched, view, wish) or self._is_due(watched, wish, now)
+    def _to_write(self, watched: _Watched, now: float) -> _Decided | None:
+        """What was decided, where something of it must be written."""
+        if watched.decided is None:
+            return None
+        view, wish = watched.decided
+        return watched.decided if self._differs(watched, view, wish) or self._is_due(watched, wish, now) else None
 
     def _is_due(self, watched: _Watched, wish: Wish, now: float) -> bool:
         """Whether what is only shown must be written: the reason, and the graph while it is not flat."""

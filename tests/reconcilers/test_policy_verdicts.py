@@ -123,8 +123,8 @@ async def test_silence_is_noticed_without_a_sample(world: PolicyLedger) -> None:
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    assert leader.watch.judge({(uid, "d-0")}, world.now + 5) == set()
-    assert leader.watch.judge({(uid, "d-0")}, world.now + 300) == {uid}
+    assert await leader.watch.judge({(uid, "d-0")}, world.now + 5) == set()
+    assert await leader.watch.judge({(uid, "d-0")}, world.now + 300) == {uid}
 
 
 async def test_a_longer_window_reads_the_past_that_it_needs(world: PolicyLedger) -> None:

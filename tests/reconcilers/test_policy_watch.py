@@ -1,11 +1,13 @@
 """Looks at samples and steps of deployments alternate, and no sample is skipped by both."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.reconcilers import policies
+from controller.runtime import time_slice
 from controller.store.core.database import Database
 from support.database.policy_ledger import PolicyLedger, settle
 
@@ -42,3 +44,31 @@ async def test_a_sample_that_arrives_while_a_step_begins_to_watch_its_gpu_counts
     await settle(leader)
     assert await world.verdicts() == {"d-0": ("busy", "busy")}
     assert await world.actions() == []
+
+
+async def test_many_are_judged_in_pieces_and_what_a_step_judges_meanwhile_is_left_to_it(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await PolicyLedger.make(db)
+    uid = await world.deployment()
+    await world.idle("d-0")
+    leader = await world.leader()
+    await settle(leader)
+    await settle(leader)  # its facts hold the verdict that the first one wrote
+    watch, judged, ticks = leader.watch, leader.watch._metrics.verdicts, [0]
+
+    async def tick() -> None:
+        while True:
+            ticks[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(time_slice, "_SLICE_S", 0.0)
+    ticking, before = asyncio.create_task(tick()), len(judged)
+    assert await watch.judge([(uid, "d-0")] * 100, world.now) == set()
+    ticking.cancel()
+    assert ticks[0] >= 100, "other work has its turn between two"
+    assert len(judged) == before + 100
+    late = world.now + 3600
+    asyncio.get_running_loop().call_soon(lambda: watch._known.update({uid: replace(watch._known[uid])}))
+    assert await watch.judge([(uid, "d-0")], late) == set(), "a step has judged it meanwhile"
+    assert await watch.judge([(uid, "d-0")], late) == {uid}

@@ -1,11 +1,17 @@
 """The autoscaler on a real database: what gateways report becomes a number, once, with its evidence."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from controller.api.resources.metrics import figures_text
+from controller.decide.scaling.decide import decide_scaling
+from controller.decide.scaling.history import ScalingHistory
+from controller.domain.scaling import ScalingView, Wish
+from controller.leader import scaling_watch
+from controller.runtime import time_slice
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
@@ -260,3 +266,26 @@ async def test_evidence_and_graph_are_shown(db: Database, world: ScaledLedger) -
     assert (shown.number, shown.min, shown.max, shown.reason) == (3, 1, 6, "steady")
     assert shown.evidence["demand_mean"] == 20
     assert shown.evidence["graph"][0] == 20
+
+
+async def test_a_look_decides_once_for_each_and_a_step_for_its_own(
+    world: ScaledLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uids = [await world.deployment(name) for name in ("a", "b", "c")]
+    await world.look(2)
+    decided, turns = [], []
+
+    def decide(view: ScalingView, history: ScalingHistory, now: float) -> Wish:
+        decided.append(view)
+        asyncio.get_running_loop().call_soon(turns.append, len(decided))
+        return decide_scaling(view, history, now)
+
+    monkeypatch.setattr(scaling_watch, "decide_scaling", decide)
+    monkeypatch.setattr(time_slice, "_SLICE_S", 0.0)
+    await world.gateways[0].report({uids[0]: load(waiting=3)})
+    assert await world.watch.look() == {uids[0]}
+    assert len(decided) == 3
+    assert turns[:2] == [1, 2], "others have their turn between two of them"
+    await world.autoscaler.step(uids[:1])
+    assert len(decided) == 4
+    assert await world.number("a") == 1
