@@ -7,6 +7,7 @@ deployment is stepped, which reads and decides anew.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -63,17 +64,20 @@ class ScalingWatch:
         self._poked = asyncio.Event()
 
     async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
-        """Looks once a second, and at each wake, until cancelled."""
+        """Looks once a second, and at each wake at what is woken, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LOOK_S
         while True:
-            try:
-                async with asyncio.timeout(LOOK_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     await self._poked.wait()
-            except TimeoutError:
-                pass
             self._poked.clear()
             await clock.sleep(_GATHER_S)
+            whole = loop.time() >= due
+            if whole:
+                due = loop.time() + LOOK_S
             try:
-                for uid in await self.look():
+                for uid in await self.look(woken_alone=not whole):
                     wake(uid)
             except DATABASE_ERRORS as error:  # the next look reads the same
                 log.warning("demand could not be read", error=str(error) or type(error).__name__)
@@ -86,26 +90,36 @@ class ScalingWatch:
         """Whether the replicas of this deployment followed the requests at its last step."""
         return uid in self._watched
 
-    async def look(self) -> set[str]:
-        """Reads what is reported; returns the deployments that need a step because of it."""
+    async def look(self, *, woken_alone: bool = False) -> set[str]:
+        """Reads what is reported; returns the deployments that need a step because of it.
+
+        Args:
+            woken_alone: looks only at those for which requests or operators ask, or did so before.
+        """
         if not self._watched:
             return set()
+        before = self._woken()
         async with self._database.snapshot() as connection:
-            await self.read(connection, tuple(self._watched))
+            await self.read(connection)
+        uids = (before | self._woken()) & self._watched.keys() if woken_alone else set(self._watched)
+        await self.decide(uids)
         now = self._monotonic()
-        return {uid for uid, watched in self._watched.items() if self._to_write(watched, now)}
+        return {uid for uid in uids & self._watched.keys() if self._to_write(self._watched[uid], now)}
 
-    async def read(self, connection: Any, uids: Iterable[str]) -> None:
-        """Reads what is reported now, and decides once for each of these deployments.
-
-        The connection must be in one REPEATABLE READ transaction.
-        """
+    async def read(self, connection: Any) -> None:
+        """Reads what is reported now. The connection must be in one REPEATABLE READ transaction."""
         self._take(await read_reports(connection, engines_for_s=_ENGINES_FOR_S))
+
+    async def decide(self, uids: Iterable[str]) -> None:
+        """Decides for these deployments by what was read."""
         turn = TimeSlice()
         for uid in uids:
             await turn.yield_if_over()
             if (watched := self._watched.get(uid)) is not None:
                 self._decide(uid, watched)
+
+    def _woken(self) -> set[str]:
+        return self._reports.wakes.keys() | self._reports.awake_for_s.keys()
 
     def _take(self, reports: Reports) -> None:
         now = self._monotonic()
@@ -140,7 +154,7 @@ class ScalingWatch:
                 known.facts, known.rule, known.decided = facts, rule, None
 
     def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
-        """What is to be written for these deployments, which `know` and `read` have just been told of."""
+        """What is to be written for these deployments, after `know`, `read` and `decide`."""
         found: list[ScalingStep] = []
         now = self._monotonic()
         for uid in uids:

@@ -33,7 +33,8 @@ class ScalingReconciler:
             gone = await list_stored(connection, sorted(set(keys) - observed.keys()))
             self.watch.know(observed, keys)
             if observed:
-                await self.watch.read(connection, observed)
+                await self.watch.read(connection)
+        await self.watch.decide(observed)
         steps = self.watch.steps(observed)
         if steps or gone:
             async with self._database.transaction() as connection:

@@ -12,6 +12,7 @@ from controller.decide.scaling.history import ScalingHistory
 from controller.domain.scaling import ScalingView, Wish
 from controller.leader import scaling_watch
 from controller.runtime import time_slice
+from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
@@ -289,3 +290,35 @@ async def test_a_look_decides_once_for_each_and_a_step_for_its_own(
     await world.autoscaler.step(uids[:1])
     assert len(decided) == 4
     assert await world.number("a") == 1
+    for _ in range(2):  # also that the request waits no longer
+        decided.clear()
+        await world.watch.look(woken_alone=True)
+        assert decided == []
+        await world.gateways[0].wake(uids[1])
+        await world.watch.look(woken_alone=True)
+        await world.gateways[0].withdraw(uids[1])
+        await world.watch.look(woken_alone=True)
+        assert [view.wakes for view in decided] == [1, 0]
+
+
+async def test_wakes_without_end_do_not_keep_others_from_a_look(
+    world: ScaledLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.deployment()
+    await world.look(1)
+    monkeypatch.setattr(scaling_watch, "LOOK_S", 0.1)
+    looks: list[bool] = []
+    look = world.watch.look
+
+    async def looked(*, woken_alone: bool = False) -> set[str]:
+        looks.append(woken_alone)
+        world.watch.poke()
+        return await look(woken_alone=woken_alone)
+
+    monkeypatch.setattr(world.watch, "look", looked)
+    running = asyncio.create_task(world.watch.run(SystemClock(), lambda _: None))
+    async with asyncio.timeout(20):
+        while looks.count(False) < 3 or looks.count(True) < 3:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait([running])
