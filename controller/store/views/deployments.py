@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from controller.domain.wanted import wanted_replicas
@@ -10,6 +11,7 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.views.paging import open_cursor, page_of
+from controller.store.views.pieces import in_pieces
 from controller.store.views.rollouts import rollouts_of
 from controller.store.views.scaling import Scaled, scaled_of
 from controller.store.views.verdicts import Watched, watched_of
@@ -45,7 +47,7 @@ async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = No
     else:
         query = "select * from deployments where uid = any($1::uuid[]) order by name, uid"
         rows = await connection.fetch(query, list(uids))
-    return await views_of(connection, rows)
+    return await in_pieces(rows, partial(views_of, connection))
 
 
 async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
@@ -13,6 +14,7 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
+from controller.store.views.pieces import in_pieces
 from controller.store.views.verdicts import verdicts_of
 from schemas.api.envelopes import Page
 from schemas.api.explain import Explain
@@ -83,7 +85,7 @@ async def instances_of(connection: Reader, uids: Iterable[str] | None = None) ->
         rows = await connection.fetch(f"{_INSTANCES} order by i.id")
     else:
         rows = await connection.fetch(f"{_INSTANCES} where i.deployment_uid = any($1::uuid[])", list(uids))
-    return await _with_claims(connection, rows)
+    return await in_pieces(rows, partial(_with_claims, connection))
 
 
 async def instance_by_id(connection: Reader, instance: str) -> InstanceView:

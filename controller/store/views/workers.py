@@ -1,6 +1,6 @@
 """Workers as the API shows them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from controller.store.core.database import Reader
@@ -8,6 +8,7 @@ from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
+from controller.store.views.pieces import in_pieces
 from schemas.api.envelopes import Condition, Page
 from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
 
@@ -58,7 +59,7 @@ async def workers_by_id(connection: Reader, ids: Iterable[str] | None = None) ->
         rows = await connection.fetch(f"{_WORKERS} where {_SHOWN} order by w.name, w.id")
     else:
         rows = await connection.fetch(f"{_WORKERS} where w.id = any($1::uuid[]) and {_SHOWN}", list(ids))
-    return [_view(row) for row in rows]
+    return await in_pieces(rows, _views)
 
 
 async def worker_by_name(connection: Reader, name: str) -> WorkerView:
@@ -107,6 +108,10 @@ def worker_conditions(row: Any) -> list[Condition]:
             since=row["samples_dropped_at"],
         ),
     ]
+
+
+async def _views(rows: Sequence[Any]) -> list[WorkerView]:
+    return [_view(row) for row in rows]
 
 
 def _view(row: Any) -> WorkerView:
