@@ -4,14 +4,18 @@ The key with the fewest requests in flight comes first; among those of one share
 """
 
 import math
-from collections import Counter, deque
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace, merge
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 RATE_S: Final = 30.0  # over which finished requests are counted
 LONGEST_RETRY_S: Final = 60
+_SPARE: Final = 64  # entries of a heap beyond twice its keys, before those that are out of date are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,82 +23,172 @@ class Waiting(Generic[T]):
     """A request that waits.
 
     Attributes:
-        arrived: when, in seconds of the caller's clock.
+        age: when it arrived, in seconds of the caller's clock, and its number among those that came at once.
         lane: the replicas that it waits for; empty: any.
     """
 
     request: T
     key: str
-    arrived: float
+    age: tuple[float, int]
     lane: str = ""
+
+    @property
+    def arrived(self) -> float:
+        """When it arrived."""
+        return self.age[0]
+
+
+_BY_AGE: Final = attrgetter("age")
+
+
+class _Lane(Generic[T]):
+    """The requests that wait for the same replicas.
+
+    A heap holds for each key an entry that is not behind the key's place: requests in flight, age of its oldest one.
+    An entry in front of the place is put right when it comes up, so that a change costs no look at other keys.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[Waiting[T]]] = {}  # of each key oldest first
+        self._heap: list[tuple[int, tuple[float, int], str]] = []
+
+    def add(self, one: Waiting[T]) -> None:
+        of_key = self.by_key.setdefault(one.key, [])
+        insort(of_key, one, key=_BY_AGE)
+        if of_key[0] is one:
+            self.moved_up(one.key)
+
+    def remove(self, one: Waiting[T]) -> None:
+        of_key = self.by_key[one.key]
+        del of_key[bisect_left(of_key, one.age, key=_BY_AGE)]
+        if not of_key:
+            del self.by_key[one.key]
+
+    def moved_up(self, key: str) -> None:
+        """The key's place may be further in front than its entry."""
+        if key not in self.by_key:
+            return
+        if len(self._heap) > 2 * len(self.by_key) + _SPARE:
+            self._heap = [self._foremost(one) for one in self.by_key]
+            heapify(self._heap)
+        heappush(self._heap, self._foremost(key))
+
+    def _foremost(self, key: str) -> tuple[int, tuple[float, int], str]:
+        return 0, self.by_key[key][0].age, key
+
+    def first(self, in_flight: Mapping[str, int]) -> Waiting[T] | None:
+        """The oldest request of the key with the fewest in flight."""
+        while self._heap:
+            key = self._heap[0][-1]
+            of_key = self.by_key.get(key)
+            if of_key is None:
+                heappop(self._heap)
+                continue
+            place = in_flight.get(key, 0), of_key[0].age, key
+            if self._heap[0] == place:
+                return of_key[0]
+            heapreplace(self._heap, place)
+        return None
+
+
+class _Numbers:
+    """How many requests each key has, and which keys have the most."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+        self.most = 0
+        self._keys: dict[int, dict[str, None]] = {}  # by number
+
+    def change(self, key: str, by: int) -> None:
+        """Counts one more or one less."""
+        before = self.of.pop(key, 0)
+        if before:
+            del self._keys[before][key]
+            if not self._keys[before]:
+                del self._keys[before]
+        if now := before + by:
+            self.of[key] = now
+            self._keys.setdefault(now, {})[key] = None
+        if now > self.most or self.most not in self._keys:
+            self.most = now
+
+    def with_most(self) -> str:
+        """A key with the most."""
+        return next(iter(self._keys[self.most]))
 
 
 class FairQueue(Generic[T]):
-    """The waiting requests of one model at this gateway."""
+    """The waiting requests of one model at this gateway. No call looks at all of them, nor at all keys."""
 
     def __init__(self) -> None:
-        self._by_key: dict[str, dict[T, Waiting[T]]] = {}  # of each key oldest first
-        self._keys: dict[T, str] = {}
-        self._lanes: Counter[str] = Counter()
+        self._waiting: dict[T, Waiting[T]] = {}
+        self._lanes: dict[str, _Lane[T]] = {}
+        self._numbers = _Numbers()
+        self._added = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._waiting)
 
     def __iter__(self) -> Iterator[T]:
-        return iter(tuple(self._keys))
+        return iter(self._waiting)
 
     def __contains__(self, request: object) -> bool:
-        return request in self._keys
+        return request in self._waiting
 
     def waits_in(self, lane: str) -> bool:
         """Whether a request waits for these replicas, or for any."""
-        return bool(self._lanes[lane] or self._lanes[""])
+        return lane in self._lanes or "" in self._lanes
 
     def add(self, request: T, key: str, arrived: float, lane: str = "") -> None:
-        """A request begins to wait."""
-        self._keys[request] = key
-        of_key = self._by_key.setdefault(key, {})
-        late = bool(of_key) and arrived < next(reversed(of_key.values())).arrived
-        of_key[request] = Waiting(request, key, arrived, lane)
-        self._lanes[lane] += 1
-        if late:  # it had a replica before
-            self._by_key[key] = dict(sorted(of_key.items(), key=lambda item: item[1].arrived))
+        """A request begins to wait. It may be older than others that do: it had a replica before."""
+        self._added += 1
+        one = self._waiting[request] = Waiting(request, key, (arrived, self._added), lane)
+        self._lanes.setdefault(lane, _Lane()).add(one)
+        self._numbers.change(key, 1)
 
     def remove(self, request: T) -> bool:
         """A request no longer waits; returns whether it did."""
-        key = self._keys.pop(request, None)
-        if key is None:
+        one = self._waiting.pop(request, None)
+        if one is None:
             return False
-        of_key = self._by_key[key]
-        self._lanes[of_key.pop(request).lane] -= 1
-        if not of_key:
-            del self._by_key[key]
+        lane = self._lanes[one.lane]
+        lane.remove(one)
+        if not lane.by_key:
+            del self._lanes[one.lane]
+        self._numbers.change(one.key, -1)
         return True
+
+    def fewer_in_flight(self, key: str) -> None:
+        """A request of the key has left its replica."""
+        for lane in self._lanes.values():
+            lane.moved_up(key)
 
     def to_yield(self, request: T, key: str, has_place: Callable[[T], bool]) -> T | None:
         """The request that gives up its place in a full queue for this one, of this key; None: none has to.
 
         It is the newest one of the key with the most, where that has more than this key with this request.
         """
-        most = max(self._by_key.values(), key=len, default=None)
-        own = len(self._by_key.get(key, ())) + (request not in self._keys)
-        if most is None or len(most) <= own:
+        own = self._numbers.of.get(key, 0) + (request not in self._waiting)
+        if self._numbers.most <= own:
             return None
-        return next((one for one in reversed(most) if has_place(one)), None)
+        most = self._numbers.with_most()
+        by_lane = [reversed(lane.by_key.get(most, ())) for lane in self._lanes.values()]
+        newest = merge(*by_lane, key=_BY_AGE, reverse=True)
+        return next((one.request for one in newest if has_place(one.request)), None)
 
     def first(self, in_flight: Mapping[str, int], full: Collection[str] = ()) -> Waiting[T] | None:
         """The request that gets the next replica.
 
         Args:
-            in_flight: requests to this model at replicas, by key.
+            in_flight: requests to this model at replicas, by key. Where one falls, `fewer_in_flight` is called.
             full: lanes of which no replica can take one.
         """
-        if full:
-            of_keys = [[one for one in of_key.values() if one.lane not in full] for of_key in self._by_key.values()]
-            heads = [of_key[0] for of_key in of_keys if of_key]
-        else:
-            heads = [next(iter(of_key.values())) for of_key in self._by_key.values()]
-        return min(heads, key=lambda one: (in_flight.get(one.key, 0), one.arrived), default=None)
+        heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]
+        return min(
+            (one for one in heads if one is not None),
+            key=lambda one: (in_flight.get(one.key, 0), one.age),
+            default=None,
+        )
 
 
 class Finished:

@@ -1,5 +1,6 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -7,6 +8,7 @@ from typing import Final
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
 from gateway.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
+from gateway.open_replicas import OpenReplicas
 from gateway.replica_backoff import ReplicaBackoff
 from gateway.served_name import ModelStateName, ServedName
 from gateway.session_home import home_of
@@ -40,6 +42,7 @@ class RoutingTable:
         self._picks = _NEVER
         self._places = 0
         self._backoff = ReplicaBackoff()
+        self._open = OpenReplicas(self._takes_at)
 
     def update(
         self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
@@ -62,6 +65,7 @@ class RoutingTable:
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
         self._others = {instance: told for instance, told in self._others.items() if instance in present}
         self._backoff.keep(present)
+        self._open.update(by_model)
 
     def name_of(self, asked: str) -> str:
         """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
@@ -216,40 +220,44 @@ class RoutingTable:
     def _least_busy(
         self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool
     ) -> Endpoint | None:
+        compared = known
         if len(known) > _MOST_COMPARED:
             drawn = [known[int(self._chance() * len(known))] for _ in range(2)]
             drawn = [e for e in drawn if self._can_take(e, tried, now)]
             if drawn:
                 return min(drawn, key=lambda e: self._load(e.instance, now))
+            if known is self._by_model.get(known[0].model):
+                compared = self._open.some(known[0].model, now, _MOST_COMPARED + len(tried))
         least, best = (0, 0), None
-        below = []
-        for one in known:
+        for one in compared:
             load = self._load(one.instance, now)
-            if load >= one.max_in_flight:
+            if load >= one.max_in_flight or one.instance in tried:
                 continue
-            below.append(one)
-            if one.instance in tried or (self._backoff.suspects and self._backoff.waits_until(one.instance) > now):
+            if self._backoff.suspects and self._backoff.waits_until(one.instance) > now:
                 continue
             rank = (load, self._last_picked.get(one.instance, _NEVER))
             if best is None or rank < least:
                 least, best = rank, one
-        if best is None and below and not tried and not queued:
-            return min(below, key=lambda e: self._backoff.waits_until(e.instance))
+        if best is None and self._backoff.suspects and not tried and not queued:
+            below = (one for one in known if self._load(one.instance, now) < one.max_in_flight)
+            return min(below, key=lambda e: self._backoff.waits_until(e.instance), default=None)
         return best
 
     def _can_take(self, endpoint: Endpoint, tried: Collection[str], now: float) -> bool:
-        instance = endpoint.instance
-        if instance in tried or self._load(instance, now) >= endpoint.max_in_flight:
-            return False
-        return self._backoff.waits_until(instance) <= now
+        return endpoint.instance not in tried and self._takes_at(endpoint, now) <= now
+
+    def _takes_at(self, endpoint: Endpoint, now: float) -> float:
+        """When it can take a request if nothing more happens; infinity: never."""
+        instance, most = endpoint.instance, endpoint.max_in_flight
+        if (until := self._backoff.waits_until(instance)) > now:
+            return until
+        if self._in_flight.get(instance, 0) >= most:
+            return math.inf
+        return now if self._load(instance, now) < most else self._others[instance][1] + _TOLD_S
 
     def free(self, model: str) -> bool:
         """Whether a replica is below its limit and not left alone."""
-        now = self._clock()
-        return any(
-            self._load(e.instance, now) < e.max_in_flight and self._backoff.waits_until(e.instance) <= now
-            for e in self._by_model.get(model, ())
-        )
+        return bool(self._open.some(model, self._clock(), 1))
 
     def refused(self, endpoint: Endpoint) -> None:
         """The endpoint could not take a request: it is left alone for a while."""
@@ -259,6 +267,8 @@ class RoutingTable:
         """The endpoint's engine began an answer."""
         if self._backoff.suspects:
             self._backoff.answered(endpoint.instance)
+            if endpoint.instance in self._open.closed:
+                self._open.opened(endpoint.instance)
 
     def told(self, endpoint: Endpoint, in_flight: int) -> None:
         """The endpoint's agent told how many requests the instance has, those of other gateways included."""
@@ -267,10 +277,12 @@ class RoutingTable:
             self._others[endpoint.instance] = (others, self._clock())
         else:
             self._others.pop(endpoint.instance, None)
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)
 
     def _load(self, instance: str, now: float) -> int:
         own, told = self._in_flight.get(instance, 0), self._others.get(instance)
-        return own if told is None or now - told[1] >= _TOLD_S else own + told[0]
+        return own if told is None or now >= told[1] + _TOLD_S else own + told[0]
 
     def in_flight(self, instance: str) -> int:
         """Requests in flight to an instance, from this gateway."""
@@ -296,3 +308,5 @@ class RoutingTable:
             self._in_flight[endpoint.instance] = left
         else:
             del self._in_flight[endpoint.instance]
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)

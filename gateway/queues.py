@@ -5,7 +5,7 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -95,7 +95,8 @@ class Queues:
         if finished is None:
             finished = self._finished[model] = Finished()
         finished.note(now)
-        if model in self._queues:
+        if (queue := self._queues.get(model)) is not None:
+            queue.fewer_in_flight(key)
             self.pump(model)
 
     # What waits
@@ -110,7 +111,7 @@ class Queues:
         queue = self._queues.get(model)
         return queue is not None and request in queue
 
-    def join(self, request: Queued, model: str, tried: list[str], lane: str = "") -> GatewayError | None:
+    def join(self, request: Queued, model: str, tried: Collection[str], lane: str = "") -> GatewayError | None:
         """Lets the request wait, for replicas of its lane or for any; the error where it may not."""
         error = self._refusal(request, model, tried)
         if error is not None:
@@ -166,7 +167,7 @@ class Queues:
                 self._woken()
         return True
 
-    def _refusal(self, request: Queued, model: str, tried: list[str]) -> GatewayError | None:
+    def _refusal(self, request: Queued, model: str, tried: Collection[str]) -> GatewayError | None:
         """Why a request may not wait for this model; None: it may."""
         known = self._table.model(model)
         if known is None or not known.serves or self._table.stopped(model) is not None:
@@ -240,16 +241,8 @@ class Queues:
     def routes_changed(self) -> None:
         """Replicas came or went: requests go on, or end where their deployment cannot run."""
         for model in tuple(self._queues):
-            queue = self._queues.get(model, ())
             self._follow(model)
-            for request in tuple(queue):
-                known = self._table.model(model)
-                if known is None or self._table.stopped(model) is not None:
-                    request.fail(unserved(model, self._table, []))
-                elif known.trouble is not None and not self._table.runs(model):
-                    request.fail(trouble_error(known.trouble, model, request.role))
-                else:
-                    self._wake(model, known, request)
+            self._end_or_wake(model, self._queues[model])
             self.pump(model)
         uids = self._table.uids()
         self._demand.keep(uids)
@@ -258,6 +251,17 @@ class Queues:
         self._in_flight = {name: counts for name, counts in self._in_flight.items() if counts or name in names}
         self._finished = {name: one for name, one in self._finished.items() if name in names}
         self._metrics.keep(names, self._clock())
+
+    def _end_or_wake(self, model: str, queue: FairQueue[Queued]) -> None:
+        known = self._table.model(model)
+        if known is None or self._table.stopped(model) is not None:
+            for request in tuple(queue):
+                request.fail(unserved(model, self._table, ()))
+        elif known.trouble is not None and not self._table.runs(model):
+            for request in tuple(queue):
+                request.fail(trouble_error(known.trouble, model, request.role))
+        else:
+            self._wake(model, known, next(iter(queue)))
 
     def _follow(self, model: str) -> None:
         """Another deployment may have taken the name: what waits for the name waits for that one."""

@@ -1,6 +1,6 @@
 """Why no replica answers: the errors of the gateway itself. Those that waiting can end say so by `Retry-After`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, Final
 
 from controller.live.endpoints import Endpoint, Model, Trouble
@@ -42,7 +42,7 @@ def adapter_not_loaded(adapter: str, model: str) -> GatewayError:
     return GatewayError(503, "model_not_running", message, headers=headers, param="model")
 
 
-def unserved(model: str, table: RoutingTable, tried: Sequence[str]) -> GatewayError:
+def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
     """The error for a request that no replica took."""
     if not table.knows(model):
         return model_not_found(model)

@@ -221,7 +221,7 @@ class Answering(Receiving):
 
     def _answer_held(self, held: _Busy) -> None:
         if self._comments:
-            self._break_off("engine_busy", "every replica answered 503")
+            self._break_off("engine_busy", "each replica that was asked answered 503")
             return
         self._status = _BUSY
         lines = self._returned(held.head)

@@ -25,6 +25,7 @@ from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
 _SESSION: Final = b"x-session-id"
+_MOST_TRIES: Final = 16  # of one request, before it waits or is refused
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -42,7 +43,7 @@ class Exchange(Waiting):
         admit: Callable[[Principal], None],
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
-        self._tried = []
+        self._tried = {}
         self._rechecked = False
         self._adapter = ""  # for which it asks
         self._session = b""  # which has a home among the replicas
@@ -101,7 +102,7 @@ class Exchange(Waiting):
             self._place = table.place(self._model, self._head.named.get(_SESSION, b""))
         if self._place is not None:
             lane = table.lane(self._model, self._head.named.get(_SESSION, b""), self._place, self._adapter)
-        if not queues.must_wait(self._model, lane):
+        if len(self._tried) < _MOST_TRIES and not queues.must_wait(self._model, lane):
             endpoint = table.pick(
                 self._model,
                 self._tried,
@@ -134,7 +135,7 @@ class Exchange(Waiting):
             self._next_replica()
 
     def _ask(self, endpoint: Endpoint) -> None:
-        self._tried.append(endpoint.instance)
+        self._tried[endpoint.instance] = None
         self._endpoint = endpoint
         self._revision = endpoint.revision
         self._picked_at = self._loop.time()

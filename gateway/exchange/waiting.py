@@ -16,7 +16,7 @@ class Waiting(Answering):
 
     __slots__ = ("_tried",)
 
-    _tried: list[str]  # instances that refused it since it last waited
+    _tried: dict[str, None]  # instances that refused it since it last waited, in order
 
     def go(self) -> None:
         """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
@@ -41,7 +41,7 @@ class Waiting(Answering):
             return
         if self._state is not WAITING:
             self._enter(WAITING)
-        self._tried = []
+        self._tried = {}
         known = table.model(self._model)
         self.deadline = self.arrived + (known.limits.queue.wait if known is not None else WAIT_LIMIT_S)
 
