@@ -42,12 +42,13 @@ class Refused:
 
 
 class KeyUse:
-    """The shares of one key."""
+    """The shares of one key, and how many of its requests are under way."""
 
-    __slots__ = ("limits", "shares")
+    __slots__ = ("limits", "shares", "under_way")
 
     def __init__(self, key: str, limits: KeyLimits) -> None:
         self.limits = limits
+        self.under_way = 0
         self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
 
     def change(self, key: str, limits: KeyLimits) -> None:
@@ -61,6 +62,14 @@ class KeyUse:
             share.capacity = capacity
         for kind in set(self.shares) - set(capacities):
             del self.shares[kind]
+
+    def asks(self, now: float) -> list[ShareAsk]:
+        """What to ask of the store now."""
+        return [ask for share in self.shares.values() if (ask := share.ask(now))]
+
+    def rests(self) -> bool:
+        """Whether nothing is to be asked until it is used again, once nothing is to be asked now."""
+        return not self.under_way and all(share.rests() for share in self.shares.values())
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
@@ -87,6 +96,7 @@ class Ticket:
 
     def __init__(self, use: KeyUse) -> None:
         self.use = use
+        use.under_way += 1
         self._shares = tuple(use.shares.values())
         for share in self._shares:
             share.take()
@@ -105,6 +115,7 @@ class Ticket:
         for share in self._shares:
             share.leave()
         self._shares = ()
+        self.use.under_way -= 1
         return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
@@ -121,6 +132,7 @@ class Limits:
 
     def __init__(self) -> None:
         self._keys: dict[str, KeyUse] = {}
+        self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
         self._fraction = 0.0
         self._known = False  # whether the store ever told a fraction
         self._day_ends_at = float("inf")
@@ -136,12 +148,13 @@ class Limits:
         return self._fraction if self._known else 1.0
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
-        """The shares of a key with these limits."""
+        """The shares of a key with these limits, for a request."""
         use = self._keys.get(key)
         if use is None:
             use = self._keys[key] = KeyUse(key, limits)
         elif limits is not use.limits:
             use.change(key, limits)
+        self._stirred[key] = use
         return use
 
     def begin(
@@ -191,9 +204,15 @@ class Limits:
     # The store
 
     def asks(self, now: float) -> list[ShareAsk]:
-        """What to ask of the store now, by key and kind."""
+        """What to ask of the store now, by key and kind. Keys that are not used are not looked at."""
         self._end_day(now)
-        return [ask for use in self._keys.values() for share in use.shares.values() if (ask := share.ask(now))]
+        found: list[ShareAsk] = []
+        for key, use in tuple(self._stirred.items()):
+            asks = use.asks(now)
+            found += asks
+            if not asks and use.rests():
+                del self._stirred[key]
+        return found
 
     def told(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
         """Takes the answer of the store."""
@@ -210,10 +229,12 @@ class Limits:
         """These keys are gone. What is under way with them ends as it began."""
         for key in keys:
             self._keys.pop(key, None)
+            self._stirred.pop(key, None)
 
     def _end_day(self, now: float) -> None:
         if now >= self._day_ends_at:
             self._day_ends_at += DAY_S
+            self._stirred.update(self._keys)
             for use in self._keys.values():
                 share = use.shares.get(LimitKind.DAY)
                 if share is not None:

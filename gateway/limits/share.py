@@ -85,6 +85,12 @@ class Share:
         self.held = min(self.held, max(float(want), self.spent if self.kind is LimitKind.PARALLEL else 0.0))
         return ShareAsk(self._key, self.kind, self.spent, self.minted, want, max(0, want - self.waiting))
 
+    def rests(self) -> bool:
+        """Whether there is nothing to ask until it is used again, once `ask` has given nothing."""
+        if self.kind is LimitKind.PARALLEL:
+            return True  # what it wants is not a matter of time
+        return self._rate <= _NEGLIGIBLE and self._measured[1] == self.spent
+
     def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
         """Takes the answer to an ask."""
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
