@@ -11,7 +11,7 @@ from gateway.choose_revision import belongs_to_new, by_revision, place_in_turn, 
 from gateway.open_replicas import OpenReplicas
 from gateway.replica_backoff import ReplicaBackoff
 from gateway.served_name import ModelStateName, ServedName
-from gateway.session_home import home_of
+from gateway.session_home import SessionHomes, home_of
 
 _NEVER: Final = 0
 _MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
@@ -43,6 +43,7 @@ class RoutingTable:
         self._places = 0
         self._backoff = ReplicaBackoff()
         self._open = OpenReplicas(self._takes_at)
+        self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
 
     def update(
         self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
@@ -66,6 +67,9 @@ class RoutingTable:
         self._others = {instance: told for instance, told in self._others.items() if instance in present}
         self._backoff.keep(present)
         self._open.update(by_model)
+        self._homes = {name: homes for name, homes in self._homes.items() if name in by_model}
+        for name, homes in self._homes.items():
+            homes.update(by_model[name])
 
     def name_of(self, asked: str) -> str:
         """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
@@ -212,10 +216,23 @@ class RoutingTable:
     def _best(
         self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool, session: bytes
     ) -> Endpoint | None:
-        home = home_of(session, known) if session else None
+        home = self._home(known, session) if session else None
         if home is not None and self._can_take(home, tried, now):
             return home
         return self._least_busy(known, tried, now, queued=queued)
+
+    def _home(self, known: list[Endpoint], session: bytes) -> Endpoint | None:
+        model = self._all_of(known)
+        if not model:
+            return home_of(session, known)
+        if model not in self._homes:
+            self._homes[model] = SessionHomes(known)
+        return self._homes[model].of(session)
+
+    def _all_of(self, known: list[Endpoint]) -> str:
+        """The model of which these are all replicas; empty: they are a part of them, or none."""
+        model = known[0].model if known else ""
+        return model if known is self._by_model.get(model) else ""
 
     def _least_busy(
         self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool
@@ -226,8 +243,8 @@ class RoutingTable:
             drawn = [e for e in drawn if self._can_take(e, tried, now)]
             if drawn:
                 return min(drawn, key=lambda e: self._load(e.instance, now))
-            if known is self._by_model.get(known[0].model):
-                compared = self._open.some(known[0].model, now, _MOST_COMPARED + len(tried))
+            if model := self._all_of(known):
+                compared = self._open.some(model, now, _MOST_COMPARED + len(tried))
         least, best = (0, 0), None
         for one in compared:
             load = self._load(one.instance, now)

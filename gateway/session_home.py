@@ -2,10 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable
+from typing import Final
 
 from controller.live.endpoints import Endpoint
 
-_DIGEST_BYTES = 8
+_DIGEST_BYTES: Final = 8
+_MOST_KEPT: Final = 4096  # sessions of one model
+_LONGEST_KEPT: Final = 256  # bytes of a session's id
 
 
 def home_of(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:
@@ -21,3 +24,30 @@ def home_of(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:
         return one.digest()
 
     return max(endpoints, key=weight, default=None)
+
+
+class SessionHomes:
+    """The homes of one model's sessions. That of a session which comes again is known while the same replicas run."""
+
+    def __init__(self, replicas: Iterable[Endpoint]) -> None:
+        self._replicas: dict[str, Endpoint] = {}
+        self._kept: dict[bytes, str] = {}
+        self.update(replicas)
+
+    def update(self, replicas: Iterable[Endpoint]) -> None:
+        """Replaces the replicas."""
+        before, self._replicas = self._replicas, {one.instance: one for one in replicas}
+        if before.keys() != self._replicas.keys():
+            self._kept.clear()
+
+    def of(self, session: bytes) -> Endpoint | None:
+        """The session's home; None: no replica runs."""
+        kept = self._kept.get(session)
+        if kept is not None:
+            return self._replicas[kept]
+        home = home_of(session, self._replicas.values())
+        if home is not None and len(session) <= _LONGEST_KEPT:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[session] = home.instance
+        return home

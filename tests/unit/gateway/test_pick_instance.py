@@ -2,11 +2,15 @@
 
 import random
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 
+import pytest
+
 from controller.live.endpoints import Endpoint
 from gateway.pick_instance import RoutingTable
+from gateway.session_home import SessionHomes, home_of
 from support.builders.models import endpoint, model, models
 
 
@@ -282,3 +286,37 @@ def test_requests_at_each_replica_are_told_by_deployment() -> None:
     assert table.at_replicas() == {model("m").uid: {"a": 2}}
     table.update({"m": model("m")}, [b])
     assert table.at_replicas() == {}, "a replica that stops is none of those from which one is chosen"
+
+
+def test_g26_the_home_of_a_session_that_comes_again_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the table was read again. It is worked out anew once other replicas run."""
+    asked: list[bytes] = []
+
+    def noted(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:
+        asked.append(session)
+        return home_of(session, endpoints)
+
+    monkeypatch.setattr("gateway.session_home.home_of", noted)
+    made = RoutingTable()
+    made.update(models("m"), many(8))
+    first = home(made, b"s")
+    made.update(models("m"), reversed(many(8, most=2)))
+    found = made.pick("m", session=b"s")
+    assert found is not None
+    assert (found.instance, found.max_in_flight) == (first, 2), "the replica as it was read last"
+    assert asked == [b"s"]
+    made.update(models("m"), [one for one in many(8) if one.instance != first])
+    assert home(made, b"s") not in (first, None)
+    made.update(models("m"), many(8))
+    assert home(made, b"s") == first
+    assert asked == [b"s"] * 3
+
+
+def test_homes_of_the_latest_sessions_alone_are_kept() -> None:
+    homes = SessionHomes(many(2))
+    for n in range(10_000):
+        homes.of(b"s-%d" % n)
+    homes.of(b"s" * 100_000)
+    assert len(homes._kept) <= 4096
+    assert max(map(len, homes._kept)) < 1000
+    assert SessionHomes([]).of(b"s") is None
