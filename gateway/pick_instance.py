@@ -1,6 +1,5 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
-import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -8,17 +7,15 @@ from typing import Final
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
 from gateway.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
-from gateway.open_replicas import OpenReplicas
-from gateway.replica_backoff import ReplicaBackoff
+from gateway.replica_loads import ReplicaLoads
 from gateway.served_name import ModelStateName, ServedName
 from gateway.session_home import SessionHomes, home_of
 
 _NEVER: Final = 0
 _MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
-_TOLD_S: Final = 2.0  # for which a count of other gateways' requests is believed
 
 
-class RoutingTable:
+class RoutingTable(ReplicaLoads):
     """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
 
     Args:
@@ -29,20 +26,16 @@ class RoutingTable:
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
     ) -> None:
-        self._clock = clock
+        super().__init__(clock)
         self._chance = chance
         self._models: Mapping[str, Model] = {}
         self._aliases: dict[str, str] = {}
         self._adapters: dict[str, str] = {}
         self._stopped: Mapping[str, Stopped] = {}
         self._by_model: dict[str, list[Endpoint]] = {}
-        self._in_flight: dict[str, int] = {}
         self._last_picked: dict[str, int] = {}
-        self._others: dict[str, tuple[int, float]] = {}  # requests of other gateways, and when they were told
         self._picks = _NEVER
         self._places = 0
-        self._backoff = ReplicaBackoff()
-        self._open = OpenReplicas(self._takes_at)
         self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
 
     def update(
@@ -64,9 +57,7 @@ class RoutingTable:
         self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
         self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
-        self._others = {instance: told for instance, told in self._others.items() if instance in present}
-        self._backoff.keep(present)
-        self._open.update(by_model)
+        self._keep(by_model)
         self._homes = {name: homes for name, homes in self._homes.items() if name in by_model}
         for name, homes in self._homes.items():
             homes.update(by_model[name])
@@ -263,48 +254,6 @@ class RoutingTable:
     def _can_take(self, endpoint: Endpoint, tried: Collection[str], now: float) -> bool:
         return endpoint.instance not in tried and self._takes_at(endpoint, now) <= now
 
-    def _takes_at(self, endpoint: Endpoint, now: float) -> float:
-        """When it can take a request if nothing more happens; infinity: never."""
-        instance, most = endpoint.instance, endpoint.max_in_flight
-        if (until := self._backoff.waits_until(instance)) > now:
-            return until
-        if self._in_flight.get(instance, 0) >= most:
-            return math.inf
-        return now if self._load(instance, now) < most else self._others[instance][1] + _TOLD_S
-
-    def free(self, model: str) -> bool:
-        """Whether a replica is below its limit and not left alone."""
-        return bool(self._open.some(model, self._clock(), 1))
-
-    def refused(self, endpoint: Endpoint) -> None:
-        """The endpoint could not take a request: it is left alone for a while."""
-        self._backoff.refused(endpoint.instance, self._clock())
-
-    def answered(self, endpoint: Endpoint) -> None:
-        """The endpoint's engine began an answer."""
-        if self._backoff.suspects:
-            self._backoff.answered(endpoint.instance)
-            if endpoint.instance in self._open.closed:
-                self._open.opened(endpoint.instance)
-
-    def told(self, endpoint: Endpoint, in_flight: int) -> None:
-        """The endpoint's agent told how many requests the instance has, those of other gateways included."""
-        others = in_flight - self._in_flight.get(endpoint.instance, 0)
-        if others > 0:
-            self._others[endpoint.instance] = (others, self._clock())
-        else:
-            self._others.pop(endpoint.instance, None)
-        if endpoint.instance in self._open.closed:
-            self._open.opened(endpoint.instance)
-
-    def _load(self, instance: str, now: float) -> int:
-        own, told = self._in_flight.get(instance, 0), self._others.get(instance)
-        return own if told is None or now >= told[1] + _TOLD_S else own + told[0]
-
-    def in_flight(self, instance: str) -> int:
-        """Requests in flight to an instance, from this gateway."""
-        return self._in_flight.get(instance, 0)
-
     def at_replicas(self) -> dict[str, dict[str, int]]:
         """Requests in flight from this gateway to each running instance that has some, by the deployment's uid."""
         found: dict[str, dict[str, int]] = {}
@@ -313,17 +262,3 @@ class RoutingTable:
             if counts and (known := self._models.get(name)) is not None:
                 found[known.uid] = counts
         return found
-
-    def enter(self, endpoint: Endpoint) -> None:
-        """Counts a request in flight; `leave` must follow."""
-        self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
-
-    def leave(self, endpoint: Endpoint) -> None:
-        """A request is no longer in flight."""
-        left = self._in_flight[endpoint.instance] - 1
-        if left:
-            self._in_flight[endpoint.instance] = left
-        else:
-            del self._in_flight[endpoint.instance]
-        if endpoint.instance in self._open.closed:
-            self._open.opened(endpoint.instance)

@@ -73,6 +73,18 @@ def test_a_finished_request(situation: str) -> None:
     assert many < LIMIT * few, f"with {TIMES} times as many it took {many / few:.0f} times as long"
 
 
+def test_a_change_of_routes_that_ends_no_request() -> None:
+    def seconds(waiting: int) -> float:
+        world = full(1, waiting, lambda _: "k")
+        began = time.process_time()
+        for _ in range(200):
+            world.queues.routes_changed()
+        return time.process_time() - began
+
+    few, many = (min(seconds(n) for _ in range(3)) for n in (FEW, FEW * TIMES))
+    assert many < LIMIT * few
+
+
 def test_a_request_that_comes_to_a_full_queue_of_many_keys() -> None:
     def seconds(keys: int) -> float:
         queue: FairQueue[str] = FairQueue()
