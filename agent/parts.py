@@ -236,10 +236,14 @@ def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None
 
 
 def _probe_session() -> aiohttp.ClientSession:
-    """For probes and scrapes, apart from proxied requests: each opens a connection of its own."""
+    """For probes and scrapes, apart from proxied requests: each opens a connection of its own.
+
+    Nothing is unpacked, so nothing may be packed: vLLM and SGLang pack their metrics for all that do not refuse it.
+    """
     return aiohttp.ClientSession(
         connector=BoundedConnector(limit=0, force_close=True),
         auto_decompress=False,
+        headers={"Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
     )

@@ -4,37 +4,35 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.begun_event import BegunEvent
 from gateway.errors import MESSAGES_PATH
 
 MAX_HELD_BYTES: Final = 256 * 2**10
-_BLANK_LINES: Final = (b"\n\n", b"\n\r\n", b"\r\r")
 
 
 class WholeEvents:
     """Holds the begun event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
 
     def __init__(self) -> None:
-        self._held = b""
+        self._begun = BegunEvent()
         self._between = True  # whether all that passed so far ended with an event's end
 
     def pass_on(self, chunk: bytes) -> bytes:
         """What can go to the client now, with this chunk; may be empty."""
-        data = self._held + chunk if self._held else chunk
-        if data[-2:] == b"\n\n":  # several times as fast as `endswith`
-            self._held, self._between = b"", True
-            return data
-        end = max(data.rfind(mark) + len(mark) if mark in data else 0 for mark in _BLANK_LINES)
-        if len(data) - end > MAX_HELD_BYTES:
-            self._held, self._between = b"", False
-            return data
-        self._held = data[end:]
-        self._between = self._between or end > 0
-        return data[:end]
+        begun = self._begun
+        if not begun.held and chunk[-2:] == b"\n\n":  # several times as fast as `endswith`
+            self._between = True
+            return chunk
+        whole = begun.add(chunk)
+        if len(begun.held) > MAX_HELD_BYTES:
+            self._between = False
+            return whole + begun.take()
+        self._between = self._between or bool(whole)
+        return whole
 
     def rest(self) -> bytes:
         """What is held back, for a stream that ended as it should."""
-        rest, self._held = self._held, b""
-        return rest
+        return self._begun.take()
 
     def error(self, path: bytes, code: str, message: str) -> bytes:
         """The error event. It ends a stream that broke off; the event that was held back is dropped."""

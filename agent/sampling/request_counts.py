@@ -1,19 +1,25 @@
 """Counts requests in flight or waiting: by the proxy, and by the engines' own Prometheus gauges."""
 
 import asyncio
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
 
 from agent.clock import Clock
 from agent.in_flight import InFlightRequests
 from agent.process_records import ProcessKey, ProcessRecord
-from schemas.wire import StartOrder
+from agent.sampling.engine_metrics import (
+    ImpossibleGaugeError,
+    Pressure,
+    names_of,
+    read_pressure,
+    read_samples,
+    read_tokens,
+    sum_gauges,
+)
 
 METRICS_PATH: Final = "/metrics"
 SCRAPE_S: Final = 5.0
@@ -23,7 +29,6 @@ _AT_ONCE: Final = 16
 _MAX_BYTES: Final = 4 * 2**20
 _OK: Final = 200
 _NOT_OFFERED: Final = (404, 405, 501)
-_MOST: Final = 2**31 - 1  # no engine has more requests at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +37,6 @@ class Requests:
 
     most: int | None
     arrived: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pressure:
-    """What an engine says of its own queue and of the share of its KV cache in use, 0 to 1; None: unknown."""
-
-    queued: int | None = None
-    kv_use: float | None = None
 
 
 UNKNOWN_PRESSURE: Final = Pressure()
@@ -187,74 +184,14 @@ class RequestCounter:
                     body += chunk
                     if len(body) > _MAX_BYTES:
                         return _Scrape(self._clock(), None)
-            text = body.decode()
-            pressure = read_pressure(text, record.order)
-            return _Scrape(self._clock(), sum_gauges(text, _gauges(record)), pressure, read_tokens(text, record.order))
+            samples = read_samples(body.decode(), names_of(record.order))
+            requests, pressure = sum_gauges(samples, _gauges(record)), read_pressure(samples, record.order)
+            return _Scrape(self._clock(), requests, pressure, read_tokens(samples, record.order))
         except ImpossibleGaugeError:
             self._impossible += 1
         except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
             pass
         return _Scrape(self._clock(), None)
-
-
-class ImpossibleGaugeError(ValueError):
-    """A gauge has a value that no engine can have."""
-
-
-def sum_gauges(text: str, gauges: Collection[str]) -> int:
-    """The sum of these gauges over all labels, rounded up; 0 if the text has none of them.
-
-    Raises:
-        ImpossibleGaugeError: one of them is negative, not finite, or larger than any engine's.
-        ValueError: one of their lines is invalid.
-    """
-    values = _values(text, gauges)
-    if not all(0 <= value <= _MOST for value in values) or sum(values) > _MOST:  # NaN is in no range
-        raise ImpossibleGaugeError(f"a request gauge must be 0 to {_MOST}")
-    return math.ceil(sum(values))
-
-
-def read_pressure(text: str, order: StartOrder | None) -> Pressure:
-    """The sum of the order's queue gauges and the mean of its cache gauges, over all labels.
-
-    Raises:
-        ImpossibleGaugeError: one of them has a value that no engine can have.
-        ValueError: one of their lines is invalid.
-    """
-    queued = None if order is None else _values(text, order.queue_gauges)
-    caches = None if order is None else _values(text, order.cache_gauges)
-    if caches and not all(0 <= value <= 1 for value in caches):
-        raise ImpossibleGaugeError("a gauge of a cache must be 0 to 1")
-    return Pressure(
-        queued=sum_gauges(text, order.queue_gauges) if order is not None and queued else None,
-        kv_use=sum(caches) / len(caches) if caches else None,
-    )
-
-
-def read_tokens(text: str, order: StartOrder | None) -> float | None:
-    """The sum of the order's counters of tokens over all labels; None: it has none.
-
-    Raises:
-        ImpossibleGaugeError: one of them is negative or not finite.
-        ValueError: one of their lines is invalid.
-    """
-    values = [] if order is None else _values(text, order.progress_counters)
-    if not all(0 <= value < math.inf for value in values):
-        raise ImpossibleGaugeError("a counter must be 0 or more")
-    return sum(values) if values else None
-
-
-def _values(text: str, gauges: Collection[str]) -> list[float]:
-    """The values of these gauges over all labels."""
-    if not gauges:
-        return []
-    # Only these lines are parsed: an engine may have a thousand others.
-    lines = (line for line in text.splitlines() if line.startswith(tuple(gauges)))
-    try:
-        families = tuple(text_string_to_metric_families("\n".join(lines) + "\n"))
-    except IndexError as error:  # the parser raises it for a truncated line
-        raise ValueError("a request gauge is invalid") from error
-    return [sample.value for family in families for sample in family.samples if sample.name in gauges]
 
 
 def _gauges(record: ProcessRecord) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 No event is parsed but those that hold `"usage"`, so that a stream costs a search per piece and nothing per event.
 """
 
+import json
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from gateway.begun_event import BegunEvent
 from gateway.request_body import AnswerSize
 
 _MARK: Final = b'"usage"'
@@ -16,7 +18,8 @@ _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
 _CHOICES: Final = b'"choices"'
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b"error"
-_MOST_HELD: Final = 2**20  # of an event or of the end of an answer
+_MOST_HELD: Final = 2**20  # of an event, or of the end of an answer where counts are looked for
+_MOST_USAGE: Final = 4096  # of an answer whose beginning was not kept
 _MOST_UNPACKED: Final = 64 * 2**20
 _MOST_AT_ONCE: Final = 2**18
 _BYTES_PER_TOKEN: Final = 4
@@ -60,7 +63,7 @@ class AnswerUsage:
     """
 
     __slots__ = (
-        *("_blind", "_completions", "_events", "_has_completion", "_held", "_last", "_length", "_plain"),
+        *("_begun", "_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_plain"),
         *("_request_bytes", "_size", "_told", "_unpack", "_unpacked", "failed"),
     )
 
@@ -76,7 +79,8 @@ class AnswerUsage:
         self._length = length or 0
         self._events = events
         self._has_completion = has_completion
-        self._held = b""  # an event that has begun; of a whole answer, its last bytes
+        self._begun = BegunEvent()
+        self._end = bytearray()  # of an answer that is no stream of events
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0
@@ -90,7 +94,7 @@ class AnswerUsage:
 
     def feed(self, piece: bytes) -> bool:
         """Reads a piece of the answer's body, as it came; returns whether it may hold a part of token counts."""
-        if self._plain and not self._held and piece[-2:] == b"\n\n":  # whole events, as engines write them
+        if self._plain and not self._begun.held and piece[-2:] == b"\n\n":  # whole events, as engines write them
             return self._take(piece)
         if self._blind:
             self._size += len(piece)
@@ -102,7 +106,7 @@ class AnswerUsage:
 
     def _feed_packed(self, piece: bytes, unpack: "zlib._Decompress") -> None:
         try:
-            while piece:
+            while piece and not unpack.eof:  # what comes behind the end it would keep, all of it
                 plain = unpack.decompress(piece, _MOST_AT_ONCE)
                 piece = unpack.unconsumed_tail
                 self._unpacked += len(plain)
@@ -133,15 +137,15 @@ class AnswerUsage:
     def _feed_plain(self, data: bytes) -> None:
         self._size += len(data)
         if not self._events:
-            self._held = (self._held + data)[-_MOST_HELD:] if self._held else data[-_MOST_HELD:]
+            self._end += data[-_MOST_HELD:]
+            if len(self._end) > 2 * _MOST_HELD:  # not with each piece: what stays is copied
+                del self._end[:-_MOST_HELD]
             return
-        data = self._held + data
-        end = max(data.rfind(b"\n\n"), data.rfind(b"\n\r\n"), data.rfind(b"\r\r"))
-        if end < 0:
-            self._held = data if len(data) <= _MOST_HELD else b""
-            return
-        self._held = data[end + 1 :].lstrip(b"\r\n")
-        self._take(data[: end + 1])
+        whole = self._begun.add(data)
+        if len(self._begun.held) > _MOST_HELD:
+            self._begun.take()
+        if whole:
+            self._take(whole)
 
     def _take(self, whole: bytes) -> bool:
         """Reads whole events; returns whether one may hold token counts."""
@@ -168,22 +172,21 @@ class AnswerUsage:
         return self._completions - int(ended)
 
     def _read_whole(self) -> None:
-        if self._held.find(_MARK) >= 0:
-            self._read(self._held)
-            if not self._told:
-                self._read_end()
+        end = bytes(self._end[-_MOST_HELD:])
+        at = end.rfind(_MARK)
+        if at < 0:
+            return
+        self._read(end)
+        if not self._told:
+            self._read_end(end[end.find(b"{", at) :][:_MOST_USAGE])
 
-    def _read_end(self) -> None:
-        """The last `usage` of an answer whose beginning was not kept."""
-        at = self._held.rfind(_MARK)
-        start = self._held.find(b"{", at)
-        for end in range(start, min(len(self._held), start + 4096)):
-            if self._held[end : end + 1] == b"}":
-                try:
-                    self._note(orjson.loads(self._held[start : end + 1]))
-                except orjson.JSONDecodeError:
-                    continue
-                return
+    def _read_end(self, text: bytes) -> None:
+        """The last `usage` of an answer whose beginning was not kept. `text` begins with it and may go on."""
+        try:
+            usage, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            return
+        self._note(usage)
 
     def _read(self, text: bytes) -> None:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from openai import APIError, APIStatusError, NotFoundError
 
-from agent.sampling.request_counts import read_pressure, sum_gauges
+from agent.sampling.engine_metrics import read_pressure, read_samples, sum_gauges
 from controller.engines.base import EngineProcess, Launch
 from controller.engines.registry import engine_for
 from engines.deployed import Deployed, gpuward, listed, living, until
@@ -78,16 +78,21 @@ def test_gauges_show_a_stream(tiny: Deployed) -> None:
     assert bool(process.request_gauges) == tiny.engine.gauges
     if not tiny.engine.gauges:
         return
-    assert sum_gauges(tiny.metrics(), process.request_gauges) == 0
+    names = (*process.request_gauges, *process.queue_gauges, *process.cache_gauges)
+
+    def requests() -> int:
+        return sum_gauges(read_samples(tiny.metrics(), names), process.request_gauges)
+
+    assert requests() == 0
     stream, _ = tiny.stream(LONG)
-    text = tiny.metrics()
-    assert sum_gauges(text, process.request_gauges) == 1
-    pressure = read_pressure(text, process)  # type: ignore[arg-type]  # of an order it reads the gauges alone
+    samples = read_samples(tiny.metrics(), names)
+    assert sum_gauges(samples, process.request_gauges) == 1
+    pressure = read_pressure(samples, process)  # type: ignore[arg-type]  # of an order it reads the gauges alone
     assert pressure.queued == 0
     assert (pressure.kv_use is not None) == tiny.engine.cache_gauge
     assert 0 <= (pressure.kv_use or 0) < 1
     stream.close()
-    until(lambda: sum_gauges(tiny.metrics(), process.request_gauges) == 0, "the gauges fall", 10)
+    until(lambda: requests() == 0, "the gauges fall", 10)
 
 
 def test_a_caller_that_leaves_ends_the_generation(tiny: Deployed) -> None:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from agent.sampling.request_counts import sum_gauges
+from agent.sampling.engine_metrics import read_samples, sum_gauges
 from support.processes.simulated_engine import simulated_engine
 
 
@@ -116,7 +116,7 @@ async def test_its_gauges_count_its_requests() -> None:
         async with client.get("/metrics") as answer:
             text = await answer.text()
             assert all(f"# TYPE {name} gauge" in text for name in gauges)
-            return sum_gauges(text, gauges)
+            return sum_gauges(read_samples(text, gauges), gauges)
 
     async with engine("--token-seconds", "1") as (_, client):
         assert await requests(client) == 0

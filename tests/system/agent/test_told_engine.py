@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.sampling.request_counts import sum_gauges
+from agent.sampling.engine_metrics import read_samples, sum_gauges
 from support.processes.simulated_engine import SimulatedEngine, chat, events, simulated_engine
 
 CHAT = "/v1/chat/completions"
@@ -105,7 +105,7 @@ async def test_requests_beyond_the_slots_wait_in_its_queue() -> None:
             asked = [group.create_task(status(engine, "a b c [simulate tokens=1 wait=0.8]")) for _ in range(5)]
             counters = await engine.until(running=2, queued=3)
             text = await metrics()
-            assert sum_gauges(text, VLLM_GAUGES) == 5
+            assert sum_gauges(read_samples(text, VLLM_GAUGES), VLLM_GAUGES) == 5
             assert 'vllm:num_requests_waiting{engine="0",model_name="demo"} 3' in text
             assert 'vllm:kv_cache_usage_perc{engine="0",model_name="demo"} 0.6' in text
         assert [task.result() for task in asked] == [200] * 5

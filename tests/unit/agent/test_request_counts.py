@@ -2,16 +2,16 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from agent.in_flight import InFlightRequests
+from agent.parts import _probe_session
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
-from agent.sampling.request_counts import ImpossibleGaugeError, Pressure, RequestCounter, read_pressure, sum_gauges
+from agent.sampling.request_counts import RequestCounter
 from support.builders.in_flight import a_request
 from support.loopback import listening
 from support.standins.controller import start_order
@@ -35,9 +35,13 @@ class Engine:
     def __init__(self) -> None:
         self.answer: Callable[[], web.Response] = lambda: web.Response(text=VLLM)
         self.port = 0
+        self.packs = False  # where it may
 
-    async def handle(self, _: web.Request) -> web.Response:
-        return self.answer()
+    async def handle(self, request: web.Request) -> web.Response:
+        answer = self.answer()
+        if self.packs and "gzip" in request.headers.get("Accept-Encoding", ""):
+            answer.enable_compression(web.ContentCoding.gzip)
+        return answer
 
 
 @pytest.fixture
@@ -48,21 +52,6 @@ async def engine() -> AsyncIterator[Engine]:
     async with listening(app) as address:
         engine.port = int(address.rpartition(":")[2])
         yield engine
-
-
-def pressures(**gauges: tuple[str, ...]) -> Any:
-    return start_order("run", request_gauges=GAUGES, **gauges)
-
-
-def test_queue_and_cache_are_read_from_their_own_gauges() -> None:
-    text = VLLM + 'vllm:kv_cache_usage_perc{engine="0"} 0.9\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
-    caches = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-    order = pressures(queue_gauges=("vllm:num_requests_waiting",), cache_gauges=caches)
-    assert read_pressure(text, order) == Pressure(4, 0.7)
-    assert read_pressure("", order) == Pressure(None, None), "missing is unknown, not 0"
-    assert read_pressure(text, pressures()) == Pressure(None, None)
-    with pytest.raises(ImpossibleGaugeError):
-        read_pressure("vllm:kv_cache_usage_perc 1.2\n", order)
 
 
 class Watch:
@@ -89,18 +78,6 @@ class Watch:
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session
-
-
-def test_only_the_named_gauges_are_summed_over_their_labels() -> None:
-    assert sum_gauges(VLLM, GAUGES) == 7
-    assert sum_gauges(VLLM, ("llamacpp:requests_processing",)) == 0
-    assert sum_gauges('a 0.2\na{x="1"} 5\n', ("a",)) == 6
-
-
-@pytest.mark.parametrize("text", ["a NaN", "a +Inf", "a{ 1", "a many", 'a{x\t="1",\t=",b"} 1'])
-def test_an_invalid_gauge_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - any message
-        sum_gauges(text, ("a",))
 
 
 @pytest.mark.parametrize("value", ["-1", "1e12", "NaN", "+Inf", "2147483648"])
@@ -233,3 +210,16 @@ async def test_our_own_request_for_a_token_is_not_counted(engine: Engine, sessio
         assert await watch.scraped() == 0
     await watch.scraped()
     assert await watch.scraped() == 1
+
+
+async def test_metrics_are_read_of_an_engine_that_packs_them_where_it_may(engine: Engine) -> None:
+    """So do vLLM and SGLang, by Prometheus' own application. Nothing is unpacked here."""
+    engine.packs = True
+    async with _probe_session() as session:
+        assert await Watch(session, engine.port).scraped() == 7
+
+
+@pytest.mark.parametrize("page", [b"\n" * 4 * 2**20, b"vllm:num_requests_running 1\n" * 2**17, b"x" * 5 * 2**20])
+async def test_a_page_beyond_its_bounds_is_unknown(engine: Engine, session: aiohttp.ClientSession, page: bytes) -> None:
+    engine.answer = lambda: web.Response(body=page)
+    assert await Watch(session, engine.port).scraped() is None

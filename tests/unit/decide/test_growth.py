@@ -1,7 +1,5 @@
 """What a decision costs grows as the number of replicas does, and not as its square: a step holds the event loop."""
 
-import gc
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,9 +17,10 @@ from controller.domain.restart_delays import RestartSettings
 from controller.domain.start_receipts import StartReceipt
 from support.builders import telemetry
 from support.builders.facts import NOW, deployment, host, instance, intent, process, spec, start
+from support.growth import assert_in_line
 
 FEW, TIMES = 300, 10
-LIMIT = 2.5 * TIMES  # what is quadratic reaches TIMES² as it grows; what was mended was at 2.8 to 10 TIMES
+SLACK = 2.5  # what is quadratic reaches TIMES² as it grows; what was mended was at 2.8 to 10 TIMES
 RUNNING, ENDED = (process("running"),), (process("exited", "exit", 1),)
 DEAD = host(phase="lost", confirmed_dead=True)
 
@@ -84,20 +83,8 @@ SITUATIONS: dict[str, Callable[[int], DeploymentFacts]] = {
 }  # fmt: skip
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The least of three tries, of this process alone."""
-    took = []
-    for _ in range(3):
-        gc.collect()
-        began = time.process_time()
-        work()
-        took.append(time.process_time() - began)
-    return min(took)
-
-
 def grows_in_line(of: Callable[[int], Callable[[], object]]) -> None:
-    few, many = seconds(of(FEW)), seconds(of(FEW * TIMES))
-    assert many < LIMIT * few, f"{TIMES} times as many took {many / few:.0f} times as long"
+    assert_in_line(of, FEW, times=TIMES, slack=SLACK)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

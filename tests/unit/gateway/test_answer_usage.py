@@ -3,16 +3,22 @@
 import gzip
 import random
 import zlib
+from collections.abc import Callable
 from dataclasses import astuple, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.live.key_use import Counts
+from gateway.event_stream import WholeEvents
 from gateway.request_body import Asked
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
+from support.growth import assert_in_line
 
 CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
 EXACT = Tokens(12, 4, 7)
@@ -75,8 +81,43 @@ def test_what_the_engine_tells_is_exact(answer: bytes, events: bool, encoding: s
     assert read(packed, seed, events=events, encoding=encoding).tokens() == EXACT
 
 
-def test_lines_may_end_in_any_way() -> None:
-    assert read(CHAT.replace(b"\n", b"\r\n"), 3, events=True).tokens() == EXACT
+LINE_ENDS = [b"\n", b"\r\n", b"\r"]
+
+
+@pytest.mark.parametrize("line_end", LINE_ENDS)
+def test_lines_may_end_in_any_way(line_end: bytes) -> None:
+    for answer in (CHAT, MESSAGES, RESPONSES):
+        assert read(answer.replace(b"\n", line_end), 3, events=True).tokens() == EXACT
+
+
+@pytest.mark.parametrize("line_end", LINE_ENDS)
+@pytest.mark.parametrize("answer", [CHAT, MESSAGES, RESPONSES])
+def test_counts_may_be_split_at_any_byte(answer: bytes, line_end: bytes) -> None:
+    """Or at any two; behind a line that is too long, too."""
+    answer = answer.replace(b"\n", line_end)
+    for at in range(len(answer)):
+        usage = AnswerUsage(400, events=True)
+        usage.feed(answer[:at])
+        usage.feed(answer[at:])
+        assert usage.tokens() == EXACT
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.sampled_from(LINE_ENDS), st.booleans())
+def test_counts_are_found_and_hidden_whatever_the_pieces(
+    data: st.DataObject, answer: bytes, line_end: bytes, begins_with_much: bool
+) -> None:
+    text = answer.replace(b"\n", line_end)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    usage, events, shown = AnswerUsage(400, events=True), WholeEvents(), b""
+    if begins_with_much:
+        for piece in (*[b": " + b"x" * 2**18] * 5, 2 * line_end):
+            usage.feed(piece)
+    for begin, end in pairwise((0, *cuts, len(text))):
+        usage.feed(text[begin:end])
+        shown += without_usage_chunk(events.pass_on(text[begin:end]))
+    assert usage.tokens() == EXACT
+    assert shown + events.rest() == text.replace(USAGE_CHUNK.replace(b"\n", line_end), b"")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -111,7 +152,7 @@ def test_large_answers_keep_their_end_alone() -> None:
     usage = AnswerUsage(400, events=False)
     for at in range(0, len(answer), 65536):
         usage.feed(answer[at : at + 65536])
-        assert len(usage._held) <= 2**20
+        assert len(usage._end) <= 2**21
     assert usage.tokens() == Tokens(9, 0, 3)
 
 
@@ -129,6 +170,52 @@ def test_nonsense_is_estimated(answer: bytes, events: bool, encoding: str) -> No
 def test_a_bomb_is_not_unpacked_without_end() -> None:
     bomb = gzip.compress(b"\0" * (80 * 2**20))
     assert read(bomb, events=False, encoding=GZIP).tokens().estimated
+
+
+def test_what_comes_behind_the_end_of_a_packed_answer_is_not_kept() -> None:
+    usage = AnswerUsage(400, events=False, encoding=GZIP)
+    usage.feed(gzip.compress(WHOLE) + b"x" * 1000)
+    for _ in range(10):
+        usage.feed(b"x" * 65_536)
+    assert usage._unpack is not None
+    assert len(usage._unpack.unused_data) <= 1000
+    assert usage.tokens() == EXACT
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("text", [b"x", b"\r", b"\n", b'"usage"', b"data: x\n\n", b": x\r\n\r\n", b"event: x\r\r"])
+def test_an_answer_of_tiny_pieces_costs_in_line_with_its_length(text: bytes, events: bool) -> None:
+    def of(number: int) -> Callable[[], None]:
+        answer = [text[at % len(text) :][:1] for at in range(number)]
+
+        def feed() -> None:
+            usage = AnswerUsage(400, events)
+            for piece in answer:
+                usage.feed(piece)
+            usage.tokens()
+
+        return feed
+
+    assert_in_line(of, 10_000)
+
+
+@pytest.mark.parametrize("piece", [b"x" * 2**16, b'{"usage":' * 7000, b"\r" * 2**16], ids=["text", "usage", "blank"])
+@pytest.mark.parametrize("events", [True, False])
+def test_what_is_kept_of_an_answer_is_bounded(piece: bytes, events: bool) -> None:
+    usage = AnswerUsage(400, events)
+    for _ in range(160):  # 10 MiB
+        usage.feed(piece)
+        assert len(usage._begun.held) <= 2**20
+        assert len(usage._end) <= 2**21
+    assert usage.tokens().estimated
+
+
+@pytest.mark.parametrize("end", [b"{" * 5000, b'{"a":' * 1000, b'{"usage": {"a": ' + b"}" * 5000, b""])
+def test_an_end_that_cannot_be_read_is_estimated(end: bytes) -> None:
+    usage = AnswerUsage(400, events=False)
+    usage.feed(b"x" * 2**21)
+    usage.feed(b'"usage": ' + end)
+    assert usage.tokens().estimated
 
 
 def test_an_error_event_is_seen() -> None:

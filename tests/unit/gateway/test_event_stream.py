@@ -1,11 +1,13 @@
 """Only whole events pass, so that an error event can follow at any time."""
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
+from support.growth import assert_in_line
 
 STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"
 
@@ -40,6 +42,33 @@ def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
     assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"\n\ndata: {"), (
         "it ends the piece first"
     )
+
+
+def test_a_line_without_an_end_passes_in_tiny_pieces() -> None:
+    """What is held stays within its bound; the events behind it are whole again."""
+    events, passed = WholeEvents(), b""
+    for came in range(8, MAX_HELD_BYTES * 5 // 2, 8):
+        passed += events.pass_on(8 * b"x")
+        assert came - len(passed) <= MAX_HELD_BYTES
+    for byte in b"\n\ndata: one\n\ndata: t":
+        passed += events.pass_on(bytes((byte,)))
+    assert passed.lstrip(b"x") == b"\n\ndata: one\n\n"
+    assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"data: {"), "no event is begun"
+
+
+@pytest.mark.parametrize("text", [b"x", b"\r", b"\n", b"\r\n", b"x\n", b"data: x\n\n", b": x\r\n\r\n"])
+def test_a_stream_of_tiny_pieces_costs_in_line_with_its_length(text: bytes) -> None:
+    def of(number: int) -> Callable[[], None]:
+        pieces = [text[at % len(text) :][:1] for at in range(number)]
+
+        def pass_on() -> None:
+            events = WholeEvents()
+            for piece in pieces:
+                events.pass_on(piece)
+
+        return pass_on
+
+    assert_in_line(of, 10_000)
 
 
 def test_messages_have_an_error_event_of_their_own_form() -> None:
