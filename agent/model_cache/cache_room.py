@@ -46,9 +46,10 @@ class CacheRoom:
             models: these, as `org/name` or `org/name@revision`; empty: all.
             unused_for_s: only those that no process has used for so long.
         """
+        wanted = set(models)
         before_s = time.time() - unused_for_s if unused_for_s else 0.0
         async with self._removing:
-            found = [one for one in await self.revisions() if not models or _named(one) & set(models)]
+            found = [one for one in await self.revisions() if not wanted or _named(one) & wanted]
             return await self._remove(unused(found, await self._uses.used(), before_s))
 
     async def make(self, repo: str, needed: int) -> None:

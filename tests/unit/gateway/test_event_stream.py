@@ -56,7 +56,7 @@ def test_a_line_without_an_end_passes_in_tiny_pieces() -> None:
     assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"data: {"), "no event is begun"
 
 
-@pytest.mark.parametrize("text", [b"x", b"\r", b"\n", b"\r\n", b"x\n", b"data: x\n\n", b": x\r\n\r\n"])
+@pytest.mark.parametrize("text", [b"x", b"x\r", b"\r\n", b"data: x\n\n"])
 def test_a_stream_of_tiny_pieces_costs_in_line_with_its_length(text: bytes) -> None:
     def of(number: int) -> Callable[[], None]:
         pieces = [text[at % len(text) :][:1] for at in range(number)]
@@ -68,7 +68,7 @@ def test_a_stream_of_tiny_pieces_costs_in_line_with_its_length(text: bytes) -> N
 
         return pass_on
 
-    assert_in_line(of, 10_000)
+    assert_in_line(of, 25_000)
 
 
 def test_messages_have_an_error_event_of_their_own_form() -> None:

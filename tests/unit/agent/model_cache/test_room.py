@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,6 +43,23 @@ async def test_prune_removes_what_no_process_uses(host: Host) -> None:
     assert [one.repo for one in await host.fetches.room.prune([REPO], unused_for_s=0)] == [REPO]
     assert not host.snapshot().exists()
     assert foreign.is_dir(), "what Gpuward did not fetch stays"
+
+
+async def test_what_is_to_be_removed_is_gone_through_once(host: Host) -> None:
+    """However many revisions there are."""
+
+    class Named(list[str]):
+        times = 0
+
+        def __iter__(self) -> Iterator[str]:
+            Named.times += 1
+            return super().__iter__()
+
+    await host.provide()
+    await host.provide(ModelFetch(repo="org/other"))
+    removed = await host.fetches.room.prune(Named([REPO, "org/other"]), unused_for_s=0)
+    assert {one.repo for one in removed} == {REPO, "org/other"}
+    assert Named.times == 1
 
 
 async def test_an_old_revision_leaves_by_itself_and_shared_files_stay(tmp_path: Path, hub: DownloadHub) -> None:
