@@ -80,7 +80,7 @@ class AnswerUsage:
         self._events = events
         self._has_completion = has_completion
         self._begun = BegunEvent()
-        self._end = bytearray()  # of an answer that is no stream of events
+        self._end = bytearray()  # of an answer that comes as a whole
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0

@@ -61,9 +61,13 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
 
 
 async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    effects = [s.effects for s in steps]
-    touched = {one.instance for e in effects for one in (*e.progress, *e.phase_changes, *e.removals)}
-    losing = {one.instance for e in effects for one in (*e.releases, *e.restarts)}  # claims are released or renewed
+    touched: set[str] = set()
+    losing: set[str] = set()  # instances whose claims are released or renewed
+    for step in steps:
+        effects = step.effects
+        losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
+        touched |= {p.instance for p in effects.progress}
+        touched |= {m.instance for m in effects.phase_changes} | {r.instance for r in effects.removals}
     claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
     await lock_rows(
         connection,
