@@ -2,8 +2,8 @@
 
 from typing import Final
 
-_ENDS: Final = (b"\n\n", b"\n\r\n", b"\r\r")
-_BEFORE: Final = max(map(len, _ENDS)) - 1  # so many bytes of an end may have come before its last one
+_LF, _CRLF, _CR = b"\n\n", b"\n\r\n", b"\r\r"  # how events end
+_BEFORE: Final = len(_CRLF) - 1  # so many bytes of an end may have come before its last one
 
 
 class BegunEvent:
@@ -40,4 +40,6 @@ class BegunEvent:
 
 def _last_end(data: bytes | bytearray, begin: int) -> int:
     """Where the last event ends that does so behind `begin`; 0: none does."""
-    return max((at + len(end) for end in _ENDS if (at := data.rfind(end, begin)) >= 0), default=0)
+    crlf = data.rfind(_CRLF, begin)
+    at = max(crlf, data.rfind(_LF, begin), data.rfind(_CR, begin))
+    return 0 if at < 0 else at + len(_CRLF if at == crlf else _LF)
