@@ -1,26 +1,20 @@
 """What an engine's own metrics say of its requests, its queue, its cache and its tokens. Pure.
 
-A page is passed over once, and costs no more than in line with its length, whatever it holds.
+A page is passed over once. Only the samples that are read are parsed, and of these no more than a bound.
 """
 
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from schemas.wire import StartOrder
 
 MOST_LINES: Final = 2**16
-MOST_SAMPLE_CHARS: Final = 2**14
+MOST_CHARS: Final = 2**17  # of all samples that are parsed, which takes half a microsecond each
 _MOST_REQUESTS: Final = 2**31 - 1  # no engine has more at once
-_NAME: Final = re.compile("[A-Za-z_:][A-Za-z0-9_:]*")
-_QUOTED: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
-_LABEL: Final = rf"[ \t]*(?:[A-Za-z_][A-Za-z0-9_]*|{_QUOTED})[ \t]*=[ \t]*{_QUOTED}[ \t]*"
-_LABELS: Final = rf"[ \t]*\{{(?:{_LABEL}(?:,{_LABEL})*(?:,[ \t]*)?|[ \t]*)\}}[ \t]*"
-_BEHIND: Final = r"(?:[ \t]+-?[0-9.]+)?(?:[ \t]+\#.*)?[ \t\r]*"  # a time, an example
-# What follows a name. No two ways lead through a text, so that one that does not match costs no more.
-_SAMPLE: Final = re.compile(rf"(?:{_LABELS}|[ \t]+)([0-9A-Za-z.+-]+){_BEHIND}")
 
 Samples = Mapping[str, Sequence[float]]  # by name, over all labels
 
@@ -48,31 +42,34 @@ def read_samples(page: str, names: Collection[str]) -> Samples:
     """The values of these names in Prometheus' text format.
 
     Raises:
-        ValueError: one of their lines is invalid or too long, or there are too many lines.
+        ValueError: one of their lines is invalid, they are too long together, or there are too many lines.
     """
-    wanted, at = tuple(names), 0
+    lines = "\n".join(_lines_of(page, tuple(names)))
+    if len(lines) > MOST_CHARS:
+        raise ValueError(f"the samples must have at most {MOST_CHARS} characters")
     found: dict[str, list[float]] = {}
+    try:
+        for family in text_string_to_metric_families(f"{lines}\n"):
+            for sample in family.samples:
+                if sample.name in names:
+                    found.setdefault(sample.name, []).append(sample.value)
+    except IndexError as error:  # the parser raises it for a truncated line
+        raise ValueError("a sample must be a name, labels and a number") from error
+    return found
+
+
+def _lines_of(page: str, names: tuple[str, ...]) -> Iterator[str]:
+    """The lines that begin with one of these."""
+    at = 0
     for _ in range(MOST_LINES):
         end = page.find("\n", at)
         end = len(page) if end < 0 else end
-        if page.startswith(wanted, at):
-            name = _NAME.match(page, at, end)
-            if name is not None and name[0] in names:
-                found.setdefault(name[0], []).append(_value(page, name.end(), end))
+        if page.startswith(names, at):
+            yield page[at:end]
         at = end + 1
         if at >= len(page):
-            return found
+            return
     raise ValueError(f"the page must have at most {MOST_LINES} lines")
-
-
-def _value(page: str, at: int, end: int) -> float:
-    """The value of the sample whose name ends at `at`."""
-    if end - at > MOST_SAMPLE_CHARS:
-        raise ValueError(f"a sample must have at most {MOST_SAMPLE_CHARS} characters")
-    sample = _SAMPLE.fullmatch(page, at, end)
-    if sample is None:
-        raise ValueError("a sample must be a name, labels and a number")
-    return float(sample[1])
 
 
 def sum_gauges(samples: Samples, gauges: Collection[str]) -> int:
