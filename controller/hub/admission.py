@@ -9,13 +9,13 @@ from aiohttp import web
 
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
 from controller.hub.messages import NO_DATABASE
 from controller.hub.session import CLOSE_LIMIT_S, Session
-from controller.hub.validate import MalformedMessageError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.acting import acting

@@ -5,13 +5,13 @@
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Final
 
-import orjson
 import structlog
 from aiohttp import hdrs, web
 
 from controller.domain.events import NewEvent
+from controller.hub.bounds import MalformedMessageError, read_object
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -71,10 +71,10 @@ def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
         NoCommonProtocolError: it names a protocol that is not spoken here.
     """
     try:
-        content: Any = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+        content = read_object(raw)
+    except MalformedMessageError:
         return
-    number = content.get("protocol") if isinstance(content, dict) and content.get("type") == "hello" else None
+    number = content.get("protocol") if content.get("type") == "hello" else None
     if isinstance(number, int):
         _check_number(number, offered, spoken)
 

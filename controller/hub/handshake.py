@@ -15,6 +15,7 @@ from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed
 from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
@@ -25,7 +26,7 @@ from controller.hub.proxy_address import proxy_address
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
-from controller.hub.validate import MalformedMessageError, parse_message
+from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events

@@ -6,11 +6,12 @@ from typing import Final
 import structlog
 
 from controller.hub import devices, handshake
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
-from controller.hub.validate import AgentMessage, MalformedMessageError
+from controller.hub.validate import AgentMessage
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics

@@ -5,7 +5,7 @@ import re
 import socket
 from typing import Final
 
-from controller.hub.validate import MalformedMessageError
+from controller.hub.bounds import MalformedMessageError
 from schemas.wire import Hello
 
 _ADDRESS: Final = re.compile(

@@ -7,8 +7,9 @@ from typing import Final
 
 from controller.domain.events import NewEvent
 from controller.domain.quoted_lines import plain, quote
+from controller.hub.bounds import MAX_PROCESSES
 from controller.hub.session import Session
-from controller.hub.validate import MAX_PROCESSES, MAX_TEXT
+from controller.hub.validate import MAX_TEXT
 from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term

@@ -58,7 +58,7 @@ class _Unwritten:
     def add(self, period: SamplePeriod) -> None:
         if period.seq not in self.periods:
             self.periods[period.seq] = period
-            self.size += 1 + len(period.gpus) + len(period.processes)
+            self.size += 1 + len(period.gpus) + sum(1 + len(process.utilization) for process in period.processes)
 
 
 def _merge(older: _Unwritten, newer: _Unwritten) -> None:

@@ -10,10 +10,11 @@ import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
 from controller.decide.lost_history import Seen
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
-from controller.hub.validate import AgentMessage, MalformedMessageError, parse_message
+from controller.hub.validate import AgentMessage, parse_message
 from schemas.process_figures import ProcessFigures
 from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 

@@ -1,14 +1,12 @@
 """Parses agents' messages and refuses values that the database could not hold. Pure; one message at a time."""
 
-import json
 import math
 import re
-from collections.abc import Sized
 from typing import Any, Final
 
-import orjson
 from pydantic import ValidationError
 
+from controller.hub.bounds import MalformedMessageError, read_message
 from controller.hub.readings import Doubts, first_problem, forgiven, possible_gpu, takeable
 from schemas.wire import (
     CommandResult,
@@ -28,13 +26,10 @@ from schemas.wire import (
     agent_message,
 )
 
-MAX_GPUS: Final = 256
-MAX_PROCESSES: Final = 10_000
-MAX_LABELS: Final = 64
 MAX_NAME: Final = 512
 MAX_TEXT: Final = 4_000
-MAX_PERIODS: Final = 10_000
 MAX_RECEIPT: Final = 2**18  # characters: 256 claims take a quarter of that
+_MAX_MESSAGE: Final = 2**20
 _MAX_SECONDS: Final = 1e10
 _MIN_PERIOD_S: Final = 0.5
 _MAX_PERIOD_S: Final = 120.0
@@ -50,10 +45,6 @@ _FINGERPRINT: Final = re.compile(r"([0-9a-f]{64})?")
 AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
 
 
-class MalformedMessageError(ValueError):
-    """The message violates the protocol; the text names the field and says why."""
-
-
 def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
     """Parses one message. Impossible readings and periods that cannot be taken are left out, and noted in `doubts`.
 
@@ -61,38 +52,25 @@ def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
         MalformedMessageError: it violates the protocol, or a value is out of bounds.
     """
     doubts = doubts if doubts is not None else Doubts()
-    try:
-        message = _possible(_parsed(raw, doubts), doubts)
-    except RecursionError as error:
-        raise MalformedMessageError("message: is nested too deeply") from error
+    sent = read_message(raw, doubts)
+    # PostgreSQL's text cannot hold NUL, but an engine's output can.
+    message = _possible(_parsed(_without_nul(sent) if "\\u0000" in raw else sent, doubts), doubts)
     _check(message)
     return message
 
 
-def _parsed(raw: str, doubts: Doubts) -> AgentMessage:
+def _parsed(sent: dict[str, Any], doubts: Doubts) -> AgentMessage:
     try:
-        return _validated(raw)
+        return _validated(sent)
     except MalformedMessageError:
-        try:
-            sent = json.loads(raw)  # takes NaN, too
-        except (ValueError, RecursionError):
-            sent = None
-        if not isinstance(sent, dict) or (kept := forgiven(sent, doubts)) == sent:
+        if (kept := forgiven(sent, doubts)) == sent:
             raise
         return _validated(kept)
 
 
-def _validated(raw: str | dict[str, Any]) -> AgentMessage:
+def _validated(sent: dict[str, Any]) -> AgentMessage:
     try:
-        if isinstance(raw, dict):
-            message = agent_message.validate_python(_without_nul(raw), strict=False)
-        # PostgreSQL's text cannot hold NUL, but an engine's output can.
-        elif "\\u0000" in raw:
-            message = agent_message.validate_python(_without_nul(orjson.loads(raw)), strict=False)
-        else:
-            message = agent_message.validate_json(raw)
-    except orjson.JSONDecodeError as error:
-        raise MalformedMessageError(f"not JSON: {error}") from error
+        message = agent_message.validate_python(sent, strict=False)
     except ValidationError as error:
         raise MalformedMessageError(first_problem(error)) from error
     return message  # type: ignore[no-any-return]  # the adapter is typed Any; it yields one of the union
@@ -129,20 +107,7 @@ def _without_nul(value: Any) -> Any:
 def _check(message: AgentMessage) -> None:
     match message:
         case Hello():
-            _text("boot_id", message.boot_id, MAX_NAME)
-            _text("agent_version", message.agent_version, MAX_NAME)
-            _number("highest_term", message.highest_term, _MAX_COUNT)
-            _number("highest_session", message.highest_session, _MAX_COUNT)
-            _told(message.told)
-            _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
-            _sent(message.sent_s)
-            _inventory(message.inventory)
-            _bounded("processes", message.processes, MAX_PROCESSES)
-            for report in message.processes:
-                _report(report)
-            _receipts(message)
-            if not _FINGERPRINT.fullmatch(message.certificate):
-                raise MalformedMessageError("certificate: must be a SHA-256 in 64 hexadecimal digits, or empty")
+            _hello(message)
         case Heartbeat():
             _sent(message.sent_s)
             _text("gpus_error", message.gpus_error, MAX_TEXT)
@@ -155,14 +120,27 @@ def _check(message: AgentMessage) -> None:
             _samples(message)
         case CommandResult():
             _number("command_id", message.command_id, _MAX_BIGINT)
+            _text("message", message.message, _MAX_MESSAGE)
         case Goodbye():
             return
 
 
-def _receipts(hello: Hello) -> None:
-    _bounded("receipts", hello.receipts, MAX_PROCESSES)
-    for receipt in hello.receipts:
+def _hello(message: Hello) -> None:
+    _text("boot_id", message.boot_id, MAX_NAME)
+    _text("agent_version", message.agent_version, MAX_NAME)
+    _number("highest_term", message.highest_term, _MAX_COUNT)
+    _number("highest_session", message.highest_session, _MAX_COUNT)
+    _told(message.told)
+    _number("report_seq", message.report_seq or 0, _MAX_BIGINT)
+    _sent(message.sent_s)
+    _inventory(message.inventory)
+    for report in message.processes:
+        _report(report)
+    for receipt in message.receipts:
         _text("receipts", receipt, MAX_RECEIPT)
+    _text("advertise", message.advertise or "", MAX_NAME)
+    if not _FINGERPRINT.fullmatch(message.certificate):
+        raise MalformedMessageError("certificate: must be a SHA-256 in 64 hexadecimal digits, or empty")
 
 
 def _told(told: Told | None) -> None:
@@ -181,9 +159,7 @@ def _inventory(inventory: Inventory) -> None:
     _number("cpu_milli", host.cpu_milli, _MAX_INT)
     for engine in host.engines or ():
         _text("engines", engine, MAX_NAME)
-    _bounded("engines", host.engines or (), MAX_LABELS)
     _runtimes(host)
-    _bounded("labels", host.labels, MAX_LABELS)
     for key, value in host.labels.items():
         _text("labels", key, MAX_NAME)
         _text(f"labels.{key}", value, MAX_NAME)
@@ -192,7 +168,6 @@ def _inventory(inventory: Inventory) -> None:
 
 
 def _runtimes(host: HostFacts) -> None:
-    _bounded("runtimes", host.runtimes, MAX_LABELS)
     if len({runtime.name for runtime in host.runtimes}) != len(host.runtimes):
         raise MalformedMessageError("runtimes: the same name appears twice")
     for runtime in host.runtimes:
@@ -204,7 +179,6 @@ def _runtimes(host: HostFacts) -> None:
 def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
     if gpus is None:
         return
-    _bounded("gpus", gpus, MAX_GPUS)
     if len({gpu.uuid for gpu in gpus}) != len(gpus):
         raise MalformedMessageError("gpus: the same UUID appears twice")
     for gpu in gpus:
@@ -224,7 +198,8 @@ def _gpus(gpus: tuple[DeviceFacts, ...] | None) -> None:
 
 def _report(report: ProcessReport) -> None:
     _text("instance", report.instance, MAX_NAME)
-    _text("message", report.message, 2**20)
+    _text("message", report.message, _MAX_MESSAGE)
+    _text("log_line", report.log_line or "", _MAX_MESSAGE)
     _number("epoch", report.epoch, _MAX_INT)
     _number("rank", report.rank, _MAX_INT)
     _number("seq", report.seq, _MAX_BIGINT)
@@ -241,7 +216,6 @@ def _sent(sent_s: float | None) -> None:
 
 def _samples(samples: Samples) -> None:
     _sent(samples.sent_s)
-    _bounded("periods", samples.periods, MAX_PERIODS)
 
 
 def _period(period: SamplePeriod, sent_s: float) -> None:
@@ -250,13 +224,11 @@ def _period(period: SamplePeriod, sent_s: float) -> None:
     _between("periods.period_s", period.period_s, _MIN_PERIOD_S, _MAX_PERIOD_S)
     _between("periods.read_s", period.read_s or 0.0, 0, _MAX_PERIOD_S + _MAX_STOP_S)
     _period_gpus(period)
-    _bounded("periods.processes", period.processes, MAX_PROCESSES)
     for process in period.processes:
         _process_sample(process)
 
 
 def _period_gpus(period: SamplePeriod) -> None:
-    _bounded("periods.gpus", period.gpus, MAX_GPUS)
     if len({gpu.uuid for gpu in period.gpus}) != len(period.gpus):
         raise MalformedMessageError("periods.gpus: the same UUID appears twice")
     for gpu in period.gpus:
@@ -270,7 +242,6 @@ def _process_sample(process: ProcessSample) -> None:
     _number("periods.processes.epoch", process.epoch, _MAX_INT)
     _number("periods.processes.rank", process.rank, _MAX_INT)
     _number("periods.processes.requests", process.requests or 0, _MAX_INT)
-    _bounded("periods.processes.utilization", process.utilization, MAX_GPUS)
     for uuid, own in process.utilization.items():
         _uuid("periods.processes.utilization", uuid)
         if own is not None:
@@ -302,8 +273,3 @@ def _number(field: str, value: int, limit: int) -> None:
 def _between(field: str, value: float, low: float, high: float) -> None:
     if not (math.isfinite(value) and low <= value <= high):
         raise MalformedMessageError(f"{field}: must be {low:g} to {high:g}, got {value}")
-
-
-def _bounded(field: str, values: Sized, limit: int) -> None:
-    if len(values) > limit:
-        raise MalformedMessageError(f"{field}: must have at most {limit} entries, got {len(values)}")

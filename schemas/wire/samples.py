@@ -1,10 +1,14 @@
 """Samples of GPUs and processes, and their acknowledgement."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import FailFast
 
 from schemas.wire.base import Since, Wire
 
 SAMPLE_S: Final = 10.0
+_Item = TypeVar("_Item")
+_All = Annotated[tuple[_Item, ...], FailFast()]  # the first error is all that is told, so no other is looked for
 
 
 class Readings(Wire):
@@ -59,8 +63,8 @@ class SamplePeriod(Wire):
     period_s: float
     read_s: Annotated[float | None, Since(4)] = None
     impossible: Annotated[int, Since(4)] = 0
-    gpus: tuple[GpuSample, ...]
-    processes: tuple[ProcessSample, ...] = ()
+    gpus: _All[GpuSample]
+    processes: _All[ProcessSample] = ()
 
 
 class Samples(Wire):
@@ -71,7 +75,7 @@ class Samples(Wire):
 
     type: Literal["samples"] = "samples"
     sent_s: float
-    periods: tuple[SamplePeriod, ...]
+    periods: _All[SamplePeriod]
 
 
 class SamplesAck(Wire):

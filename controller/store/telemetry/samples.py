@@ -1,5 +1,6 @@
 """Agents' samples: fenced, written once each, dated by the database's clock, written by COPY."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -198,8 +199,11 @@ class _EngineLoad:
 
 
 def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterator[_Row]:
+    processes = defaultdict(list)
+    for process in period.processes:
+        for uuid, own in process.utilization.items():
+            processes[uuid].append(_process(process, own))
     for gpu in period.gpus:
-        processes = [_process(p, p.utilization[gpu.uuid]) for p in period.processes if gpu.uuid in p.utilization]
         yield (
             at,
             gpu.uuid,
@@ -210,7 +214,7 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
             gpu.mean,
             gpu.max,
             gpu.used_mib,
-            processes,
+            processes[gpu.uuid],
         )
 
 

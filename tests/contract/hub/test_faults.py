@@ -8,8 +8,8 @@ import pytest
 
 from controller.hub import heartbeats as liveness
 from controller.hub import session
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.proxy_address import proxy_address
-from controller.hub.validate import MalformedMessageError
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload

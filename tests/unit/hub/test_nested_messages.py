@@ -2,7 +2,8 @@
 
 import pytest
 
-from controller.hub.validate import MalformedMessageError, parse_message
+from controller.hub.bounds import MalformedMessageError
+from controller.hub.validate import parse_message
 
 NUL = '"\\u0000"'
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from controller.hub.bounds import MalformedMessageError
 from controller.hub.readings import Doubts
-from controller.hub.validate import MalformedMessageError, parse_message
+from controller.hub.validate import parse_message
 from schemas.wire import Heartbeat, Hello, ProcessSample, Readings, SamplePeriod, Samples
 from support.standins.agent import gpu, hello
 

@@ -1,0 +1,149 @@
+"""A message costs about what it costs to read its JSON, whatever it holds too much of."""
+
+import gc
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from controller.hub import bounds
+from controller.hub.bounds import MAX_DETAILS, MAX_ENTRIES, MAX_GPUS, MAX_PERIODS, MAX_PROCESSES, MalformedMessageError
+from controller.hub.readings import Doubts
+from controller.hub.validate import parse_message
+from schemas.wire import Heartbeat, Samples, agent_message
+from support.standins.agent import gpu, hello
+
+FACTS = json.loads(gpu("GPU-a").model_dump_json())
+HELLO = json.loads(hello([]).model_dump_json())
+READING = {"uuid": "GPU-a", "mean": 1, "max": 2}
+MANY = "[" + ",".join(["{}"] * 200_000) + "]"
+HERE = '"here"'
+LIMIT = 20  # times the reading of the JSON alone; before there were bounds it was 70 to 400 times
+
+
+def period(**change: Any) -> dict[str, Any]:
+    return {"seq": 1, "sampled_s": 90.0, "period_s": 10.0, "gpus": [READING]} | change
+
+
+def samples(*periods: Any) -> dict[str, Any]:
+    return {"type": "samples", "sent_s": 100.0, "periods": periods}
+
+
+def inventory(**change: Any) -> dict[str, Any]:
+    return {"type": "inventory", "inventory": HELLO["inventory"] | change}
+
+
+def heartbeat(*gpus: Any) -> dict[str, Any]:
+    return {"type": "heartbeat", "seq": 1, "gpus": gpus}
+
+
+HOST = HELLO["inventory"]["host"]
+HOLDERS: dict[str, dict[str, Any]] = {
+    "heartbeat.gpus": {"type": "heartbeat", "seq": 1, "gpus": "here"},
+    "inventory.gpus": inventory(gpus="here"),
+    "host.labels": inventory(host=HOST | {"labels": "here"}),
+    "host.engines": inventory(host=HOST | {"engines": "here"}),
+    "host.runtimes": inventory(host=HOST | {"runtimes": "here"}),
+    "hello.processes": HELLO | {"processes": "here"},
+    "hello.receipts": HELLO | {"receipts": "here"},
+    "samples.periods": {"type": "samples", "sent_s": 100.0, "periods": "here"},
+    "period.gpus": samples(period(gpus="here")),
+    "period.processes": samples(period(processes="here")),
+    "process.utilization": samples(period(processes=[{"instance": "i", "epoch": 1, "utilization": "here"}])),
+    "details.foreign": heartbeat(FACTS | {"details": {"foreign": "here"}}),
+    "details.peers": heartbeat(FACTS | {"details": {"peers": "here"}}),
+    "unknown": {"type": "goodbye", "unknown": "here"},
+}
+
+
+def cost_s(work: Callable[[], object]) -> float:
+    """The least of three, without the collection of what others left."""
+    costs = []
+    for _ in range(3):
+        gc.collect()
+        begun = time.process_time()
+        work()
+        costs.append(time.process_time() - begun)
+    return min(costs)
+
+
+def attempt(raw: str) -> str:
+    try:
+        parse_message(raw)
+    except MalformedMessageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_too_many_entries_cost_no_validation(holder: str) -> None:
+    raw = json.dumps(HOLDERS[holder]).replace(HERE, MANY)
+    read_s, parsed_s = cost_s(lambda: json.loads(MANY)), cost_s(lambda: attempt(raw))
+    assert parsed_s < LIMIT * read_s, f"{parsed_s / read_s:.0f} times"
+
+
+@pytest.mark.parametrize("gpus", [0, MAX_GPUS])
+def test_lists_within_their_bounds_have_a_bound_together(gpus: int) -> None:
+    many = [period(seq=n, gpus=[{}] * gpus, processes=[{}] * (MAX_PROCESSES - gpus)) for n in range(20)]
+    raw = json.dumps(samples(*many))
+    read_s, parsed_s = cost_s(lambda: json.loads(raw)), cost_s(lambda: attempt(raw))
+    assert f"at most {MAX_ENTRIES} entries" in attempt(raw)
+    assert parsed_s < LIMIT * read_s, f"{parsed_s / read_s:.0f} times"
+
+
+@pytest.mark.parametrize("where", ["periods", "gpus", "processes"])
+def test_one_wrong_entry_ends_the_look_at_its_list(where: str) -> None:
+    wrong = samples(*[{}] * 9) if where == "periods" else samples(period(**{where: [{}] * 9}))
+    with pytest.raises(ValidationError) as raised:
+        agent_message.validate_python(wrong)
+    fields_of_one = {"periods": 4, "gpus": 3, "processes": 2}
+    assert raised.value.error_count() == fields_of_one[where]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (heartbeat(*[FACTS] * (MAX_GPUS + 1)), "gpus: must have at most 256 entries, got 257"),
+        (inventory(gpus=[FACTS] * (MAX_GPUS + 1)), "inventory.gpus: must have at most 256 entries, got 257"),
+        (HELLO | {"processes": [1] * (MAX_PROCESSES + 1)}, "processes: must have at most 10000 entries, got 10001"),
+        (HELLO | {"receipts": ["x"] * (MAX_PROCESSES + 1)}, "receipts: must have at most 10000 entries, got 10001"),
+        (inventory(host=HOST | {"labels": {str(n): "" for n in range(65)}}), "inventory.host.labels: must have at"),
+        (samples(*[period()] * (MAX_PERIODS + 1)), "periods: must have at most 10000 entries, got 10001"),
+        ([], "message: must be a JSON object, got list"),
+        (heartbeat() | {"type": "x" * 1_000_000}, "..."),
+        (HELLO | {"advertise": "x" * 1_000_000}, "advertise: must be at most 512 characters, got 1000000"),
+        ({"type": "result", "command_id": 1, "outcome": "accepted", "message": "x" * 2**21}, "message: must be at"),
+    ],
+)
+def test_what_is_wrong_is_told_briefly(message: Any, told: str) -> None:
+    why = attempt(json.dumps(message))
+    assert told in why
+    assert len(why) < 600
+
+
+def test_a_period_with_too_many_entries_is_dropped_and_the_others_are_taken() -> None:
+    doubts = Doubts()
+    large = period(seq=2, gpus=[READING] * (MAX_GPUS + 1))
+    message = parse_message(json.dumps(samples(period(), large, period(seq=3))), doubts)
+    assert isinstance(message, Samples)
+    assert [one.seq for one in message.periods] == [1, 3]
+    assert doubts.dropped == {2: "periods.gpus: must have at most 256 entries, got 257"}
+
+
+def test_details_with_too_many_entries_are_left_out_and_the_gpu_is_taken() -> None:
+    doubts = Doubts()
+    details = {"peers": {f"GPU-{n}": "board" for n in range(MAX_DETAILS + 1)}}
+    message = parse_message(json.dumps(heartbeat(FACTS | {"details": details})), doubts)
+    assert isinstance(message, Heartbeat)
+    assert message.gpus is not None
+    assert (message.gpus[0].details, doubts.impossible) == (None, 1)
+
+
+@pytest.mark.parametrize("value", ["{}", "[]", '"a"', "1", '{"a":1}'])
+def test_more_values_than_memory_should_hold_are_not_even_read(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "from_json", None)
+    raw = f'{{"type": "goodbye", "unknown": [{",".join([value] * 1_000_001)}]}}'
+    assert attempt(raw) == "message: must have at most 1000000 values"
