@@ -5,6 +5,7 @@ list and map are counted first. A sampling period, or the details of a GPU, with
 message, as in `readings`.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -68,12 +69,19 @@ def read_object(raw: str) -> dict[str, Any]:
     if sum(map(raw.count, "{[,")) > _MAX_VALUES:  # those in texts count, too: nothing sensible has so many
         raise MalformedMessageError(f"message: must have at most {_MAX_VALUES} values")
     try:
-        sent = from_json(raw)
-    except ValueError as error:
+        sent = _read(raw)
+    except (ValueError, RecursionError) as error:
         raise MalformedMessageError(f"message: must be JSON: {error}") from error
     if not isinstance(sent, dict):
         raise MalformedMessageError(f"message: must be a JSON object, got {type(sent).__name__}")
     return sent
+
+
+def _read(raw: str) -> Any:
+    try:
+        return from_json(raw)
+    except ValueError:
+        return json.loads(raw)  # takes half of a surrogate pair, too: then a period is dropped, and not the message
 
 
 def _bounded_periods(periods: list[Any], doubts: Doubts) -> list[Any]:

@@ -158,8 +158,10 @@ class Hub:
                 return
 
     def _judge_found(self, worker_id: str | None) -> None:
-        for session in list(self._sessions.values()):
-            if session.found and worker_id in (None, session.worker_id):
+        """None: of all workers."""
+        named = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
+        for session in list(named):
+            if session is not None and session.found:
                 self._reports.judge_found(session)
 
     async def _recheck_found(self) -> None:

@@ -66,7 +66,7 @@ class ReportWriter:
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
         unwritten, report = self.queue.entry(session), stored(report)
-        key = (report.instance, report.epoch, report.rank)
+        key = _key(report)
         known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
             unwritten.reports[key] = report
@@ -108,9 +108,9 @@ class ReportWriter:
             await write_events(connection, _events(current, written))
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
-        for unwritten in current:
-            own = (one.report for one in written.found if one.worker_id == unwritten.session.worker_id)
-            unwritten.session.found |= {(r.instance, r.epoch, r.rank): r for r in own}
+        session_of = {p.session.worker_id: p.session for p in current}  # each worker has one that is the newest
+        for one in written.found:
+            session_of[one.worker_id].found[_key(one.report)] = one.report
         self._after(batch, held, written.strays, term)
 
     def _after(
@@ -151,6 +151,10 @@ def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Comma
     """The command that stops a stray. It has no row: its id is 0, and its answer is dropped."""
     stop = StopOrder(drain_time_s=STRAY_DRAIN_S, reason="it has no claims")
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
+
+
+def _key(report: ProcessReport) -> _Key:
+    return report.instance, report.epoch, report.rank
 
 
 def stray_events(worker_id: str, strays: Sequence[processes.Stray], actor: str = "") -> Iterable[NewEvent]:

@@ -52,9 +52,12 @@ def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
         MalformedMessageError: it violates the protocol, or a value is out of bounds.
     """
     doubts = doubts if doubts is not None else Doubts()
-    sent = read_message(raw, doubts)
-    # PostgreSQL's text cannot hold NUL, but an engine's output can.
-    message = _possible(_parsed(_without_nul(sent) if "\\u0000" in raw else sent, doubts), doubts)
+    try:
+        sent = read_message(raw, doubts)
+        # PostgreSQL's text cannot hold NUL, but an engine's output can.
+        message = _possible(_parsed(_without_nul(sent) if "\\u0000" in raw else sent, doubts), doubts)
+    except RecursionError as error:
+        raise MalformedMessageError("message: is nested too deeply") from error
     _check(message)
     return message
 

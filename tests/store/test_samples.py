@@ -1,5 +1,7 @@
 """Samples in the database: each once, dated by their age, only of the newest session and of the worker's own GPUs."""
 
+import time
+
 import pytest
 
 from controller.store.core.database import Database
@@ -67,6 +69,21 @@ async def test_an_older_session_writes_nothing(migrated: Database) -> None:
     assert (written.held, written.rows) == (set(), 0)
     assert await sample_rows(migrated) == []
     assert await rows(migrated, "select 1 from sample_progress") == []
+
+
+async def test_many_gpus_beside_many_processes_cost_what_each_says_of_its_own(migrated: Database) -> None:
+    """Not the one number times the other."""
+    await add_partitions(migrated)
+    host = await add_host(migrated, "w", gpus=256)
+    processes = [own(f"i-{n:05}", {host.gpus[n % 256]: 1.0}, requests=None) for n in range(10_000)]
+    costs = []
+    for seq, gpus in enumerate([host.gpus[:1], host.gpus], 1):
+        begun = time.process_time()
+        await write(migrated, sent(host, period(seq, AGENT_S, dict.fromkeys(gpus, 1.0), *processes)))
+        costs.append(time.process_time() - begun)
+    stored = [row for row in await sample_rows(migrated) if row["seq"] == 2]
+    assert sum(len(row["processes"]) for row in stored) == 10_000
+    assert costs[1] < 8 * costs[0], costs
 
 
 async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) -> None:

@@ -230,6 +230,18 @@ async def test_an_agent_with_too_many_unwritten_samples_is_cut(
     assert await stored(hub) == []
 
 
+async def test_readings_of_processes_on_each_gpu_count_as_unwritten(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
+    await hub.add_worker()
+    agent = await connect(hub)
+    await send_samples(agent, period(1, clock_s(), {GPU: 1}, own("i", {f"GPU-{n}": 1.0 for n in range(4)})))
+    said = await agent.end()
+    assert said is not None
+    assert "too many unwritten samples" in said.message
+
+
 @pytest.mark.parametrize("change", [{"sent_s": math.nan}])
 async def test_a_message_without_a_time_ends_the_connection(hub: HubUnderTest, change: dict[str, Any]) -> None:
     await hub.add_worker()

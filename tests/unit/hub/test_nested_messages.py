@@ -5,13 +5,14 @@ import pytest
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.validate import parse_message
 
+HALF = '"\\ud800"'  # of a surrogate pair
 NUL = '"\\u0000"'
 
 
 @pytest.mark.parametrize("depth", [300, 900, 50_000])
-@pytest.mark.parametrize("inner", ["1", NUL, "NaN"])
-@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
-@pytest.mark.parametrize("field", ["gpus", "unknown"])
+@pytest.mark.parametrize("inner", ["1", NUL, "NaN", HALF])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}"), ('{"host":', "}"), ('[{"gpus":', "}]")])
+@pytest.mark.parametrize("field", ["gpus", "host", "unknown"])
 def test_a_deeply_nested_message_is_malformed(depth: int, inner: str, begin: str, end: str, field: str) -> None:
     raw = f'{{"type": "heartbeat", "{field}": {begin * depth}{inner}{end * depth}}}'
     with pytest.raises(MalformedMessageError):
