@@ -16,17 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import orjson
 
+from controller.domain.sought_values import SoughtValues
 from schemas.manifest.problems import join_path
 from schemas.redaction import LEAST_BYTES, MARK
 
-_FEW: Final = 48  # values that are looked for one by one: each takes 0.1 to 0.4 ms a MiB
-_PIECE: Final = 2**20  # bytes that are looked through at once for many values
-_SLOTS_BITS: Final = 20
-_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
-_DOWN: Final = np.uint64(64 - _SLOTS_BITS)
 _LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*|[A-Za-z]+")
 # What users write, in specs and in their differences.
 _WRITTEN: Final = frozenset({"env", "args", "command", "labels", "url", "old", "new", "old_spec", "new_spec"})
@@ -34,6 +29,7 @@ _NAMES_A_SECRET: Final = "secret"  # noqa: S105 - the key of a reference
 # Names and places of other things, which clients check; a token is none.
 _NAMES: Final = frozenset({"model", "image", "aliases", "workers", "gpus"})
 _PLACES: Final = frozenset({"adapters", "volumes"})
+_MARK: Final = MARK.encode()
 _DATA: Final = b"data: "  # a line of a server-sent event
 
 
@@ -59,20 +55,16 @@ class Redaction:
             if len(value.strip().encode()) >= LEAST_BYTES:
                 names[value.strip()].append(name)
         self._names = dict(names)
-        self._anywhere = _pattern(value for value in names if not _LIKE_A_NAME.fullmatch(value))
-        self._in_texts = _pattern(names)
-        self._forms = sorted({form for value in names for form in _forms(value)})
-        self._heads: dict[bytes, tuple[bytes, ...]] = {}
-        self._slots = np.zeros(1, dtype=bool)
-        if len(self._forms) > _FEW:
-            self._index()
+        self._anywhere = SoughtValues(_raw(value) for value in names if not _LIKE_A_NAME.fullmatch(value))
+        self._in_texts = SoughtValues(map(_raw, names))
+        self._forms = SoughtValues(form for value in names for form in _forms(value))
 
     def __bool__(self) -> bool:
         return bool(self._forms)
 
     def shown(self, body: bytes) -> bytes:
         """JSON, or server-sent events, without the values. The same object where it holds none."""
-        if not self._forms or not self._holds_some(body):
+        if not self._forms or body not in self._forms:
             return body
         try:
             return orjson.dumps(self.value(orjson.loads(body)))
@@ -82,8 +74,10 @@ class Redaction:
     def value(self, parsed: Any, *, written: bool = False) -> Any:
         """A value as JSON has it. `written`: it is what a user has written."""
         if isinstance(parsed, str):
-            pattern = self._in_texts if written or " " in parsed else self._anywhere
-            return parsed if pattern is None else pattern.sub(MARK, parsed)
+            sought = self._in_texts if written or " " in parsed else self._anywhere
+            held = _raw(parsed)
+            shown = sought.replaced(held, _MARK)
+            return parsed if shown is held else _text(shown)
         if isinstance(parsed, list):
             return [self.value(one, written=written) for one in parsed]
         if isinstance(parsed, dict):
@@ -97,7 +91,7 @@ class Redaction:
 
     def holds(self, text: str) -> bool:
         """Whether a text holds one of the values."""
-        return self._in_texts is not None and self._in_texts.search(text) is not None
+        return _raw(text) in self._in_texts
 
     def uses(self, spec: Mapping[str, Any]) -> Iterator[Use]:
         """The fields of a spec, as JSON, that hold a value where users write texts of their own."""
@@ -106,46 +100,17 @@ class Redaction:
                 yield Use(path, self._names[value][0], whole=text.strip() == value)
 
     def _found(self, text: str) -> Iterator[str]:
-        pattern = self._in_texts
-        for found in pattern.finditer(text) if pattern is not None else ():
-            yield found.group()
+        held = _raw(text)
+        return (_text(held[begin:end]) for begin, end in self._in_texts.spans(held))
 
     def _line(self, line: bytes) -> bytes:
-        if not self._holds_some(line):
+        if line not in self._forms:
             return line
         head = _DATA if line.startswith(_DATA) else b""
         try:
             return head + orjson.dumps(self.value(orjson.loads(line[len(head) :])))
         except orjson.JSONDecodeError:  # a form that is not known here: nothing of it is trusted
-            for form in self._forms:
-                line = line.replace(form, MARK.encode())
-            return line
-
-    def _holds_some(self, body: bytes) -> bool:
-        if not self._heads:
-            return any(form in body for form in self._forms)
-        return any(self._holds_in_piece(body, start) for start in range(0, len(body), _PIECE))
-
-    def _index(self) -> None:
-        """Many values are looked for at once, by a table of what eight bytes they begin with."""
-        heads: dict[bytes, list[bytes]] = defaultdict(list)
-        for form in self._forms:
-            heads[form[:LEAST_BYTES]].append(form)
-        self._heads = {head: tuple(forms) for head, forms in heads.items()}
-        self._slots = np.zeros(2**_SLOTS_BITS, dtype=bool)
-        self._slots[_slots_of(np.frombuffer(b"".join(self._heads), dtype="<u8"))] = True
-
-    def _holds_in_piece(self, body: bytes, start: int) -> bool:
-        count = min(_PIECE, len(body) - start - LEAST_BYTES + 1)
-        if count <= 0:
-            return False
-        words = np.ndarray((count,), dtype="<u8", buffer=body, offset=start, strides=(1,))
-        for at in np.flatnonzero(self._slots[_slots_of(words)]).tolist():
-            begin = start + at
-            forms = self._heads.get(body[begin : begin + LEAST_BYTES])
-            if forms is not None and body.startswith(forms, begin):
-                return True
-        return False
+            return self._forms.replaced(line, _MARK)
 
 
 def _is_named(key: str, value: Any) -> bool:
@@ -155,13 +120,12 @@ def _is_named(key: str, value: Any) -> bool:
     return key in _NAMES and all(isinstance(one, str) for one in names)
 
 
-def _slots_of(words: Any) -> Any:
-    return (words * _SPREAD) >> _DOWN
+def _raw(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
-def _pattern(values: Iterator[str] | Mapping[str, Any]) -> re.Pattern[str] | None:
-    longest_first = sorted(values, key=lambda value: (-len(value), value))
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogatepass")
 
 
 def _forms(value: str) -> Iterator[bytes]:

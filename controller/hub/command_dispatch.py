@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Final, TypeAlias
 
 import structlog
@@ -129,10 +130,12 @@ class CommandDispatcher:
             by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
         secrets = await self._resolve(due.commands)
         await self._note_reads(due.commands, by_worker, secrets)
+        exposed = cache(self._redaction().holds)  # replicas have equal variables
         for command in due.commands:
+            await asyncio.sleep(0)  # a large environment takes a while, and there may be many
             session = by_worker[command.worker_id]
             try:
-                message = compose(command, due.term, secrets, self._images, self._redaction(), due.receipt_key)
+                message = compose(command, due.term, secrets, self._images, exposed, due.receipt_key)
             except CommandNotSendableError as error:
                 await self._refuse(session, command, str(error))
             else:
@@ -210,7 +213,7 @@ def compose(
     term: int,
     secrets: Mapping[str, StoredSecret],
     images: Mapping[str, str] | None = None,
-    redaction: Redaction = NOTHING_REDACTED,
+    exposed: Callable[[str], bool] = NOTHING_REDACTED.holds,
     receipt_key: bytes = b"",
 ) -> Command:
     """The message for a command.
@@ -220,7 +223,7 @@ def compose(
         term: the leader's term.
         secrets: by name.
         images: images of engines that differ from the default ones, by engine.
-        redaction: knows the values of secrets. A variable that holds one as plain text is kept out of logs as well.
+        exposed: whether a text holds a secret's value. A variable that does as plain text is kept out of logs as well.
         receipt_key: seals the receipt of a start.
 
     Raises:
@@ -240,11 +243,9 @@ def compose(
         if command.verb == "start":
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
-            exposed = [name for name, value in env.items() if name not in names and redaction.holds(str(value))]
+            held = [name for name, value in env.items() if name not in names and exposed(str(value))]
             receipt = "" if command.receipt is None else seal(command.receipt, receipt_key)
-            order = StartOrder.model_validate(
-                {**plain, "env": env, "secret_env": (*names, *exposed), "receipt": receipt}
-            )
+            order = StartOrder.model_validate({**plain, "env": env, "secret_env": (*names, *held), "receipt": receipt})
             start = _in_container(command, order, images or {})
         else:
             stop = StopOrder.model_validate(command.payload)

@@ -1,7 +1,11 @@
 """Commands: dispatched once woken, marked before they are sent, repeated until answered, never after their epoch."""
 
-import asyncpg
+import asyncio
 
+import asyncpg
+import pytest
+
+from controller.domain.redaction import Redaction
 from controller.domain.secret_scopes import SecretScope
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
@@ -206,3 +210,37 @@ async def test_more_commands_than_one_batch_all_arrive_in_sequence(hub: HubUnder
     hub.hub.wake("command", None)
     got: list[Command] = [await agent.command() for _ in names]
     assert [c.instance for c in got] == names
+
+
+async def test_equal_variables_are_judged_once_and_the_loop_has_its_turn_between_commands(
+    hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, judged = 0, []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def holds(_: Redaction, text: str) -> bool:
+        judged.append((text, turns))
+        return False
+
+    monkeypatch.setattr(Redaction, "holds", holds)
+    worker, agent = await set_up(hub, "i", "j", "k")
+    await agent.drop()
+    async with asyncio.timeout(10):
+        while hub.hub.connected():
+            await asyncio.sleep(0.01)
+    for name in ("i", "j", "k"):
+        await hub.order(worker, name, payload=start_payload(env={"OF_ALL": "equal", "OWN": name}))
+    beside = asyncio.create_task(take_turns())
+    try:
+        back = await hub.connect(first=hello([gpu("GPU-a")]))
+        commands = [await back.command() for _ in range(3)]
+    finally:
+        beside.cancel()
+    assert [c.start.env["OWN"] for c in commands if c.start is not None] == ["i", "j", "k"]
+    assert sorted(text for text, _ in judged) == ["equal", "i", "j", "k"]
+    assert len({turn for _, turn in judged}) == 3, "one for each command"

@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 import string
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,8 +165,41 @@ def test_few_and_many_values_are_found_alike(*, values: list[str], around: list[
 
 
 def test_a_value_over_the_border_of_two_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.domain.redaction._PIECE", 16)
+    monkeypatch.setattr("controller.domain.sought_values._PIECE", 16)
+    monkeypatch.setattr("controller.domain.sought_values._SHORT", 0)
     redaction = Redaction({**many(100), "x": "Value-across-pieces"})
     for before in range(40):
         body = orjson.dumps(["-" * before + "Value-across-pieces"])
         assert b"Value" not in redaction.shown(body), before
+
+
+LETTERS = st.text("ab", min_size=8, max_size=11)
+
+
+@given(values=st.lists(LETTERS, max_size=8), text=st.text("ab\u00e4 ", max_size=60), short=st.sampled_from([0, 256]))
+def test_the_leftmost_and_then_the_longest_value_is_replaced(values: list[str], text: str, short: int) -> None:
+    """As an alternation of all values does it, which tries each of them at each place."""
+    longest_first = sorted(set(values), key=len, reverse=True)
+    expected = re.sub("|".join(longest_first), MARK, text) if values else text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("controller.domain.sought_values._SHORT", short)
+        redaction = Redaction({f"v-{n}": value for n, value in enumerate(values)})
+        assert redaction.value(text, written=True) == expected
+        assert redaction.holds(text) == (MARK in expected)
+
+
+@pytest.mark.parametrize("alike", ["", "the-same-begin-"])
+@pytest.mark.parametrize("held", ["", "Value-of-mine"])
+def test_many_values_cost_about_what_few_do(alike: str, held: str) -> None:
+    chance = random.Random(1)  # noqa: S311 - for a test
+    text = "".join(chance.choices([*string.ascii_letters, alike], k=50_000)) + held
+    short = [text[at : at + 50] for at in range(0, 20_000, 50)]
+    costs = []
+    for count in (60, 3_000):
+        redaction = Redaction({"x": "Value-of-mine", **{n: f"{alike}{v}" for n, v in many(count).items()}})
+        begun = time.process_time()
+        for _ in range(3):
+            assert redaction.holds(text) == bool(held)
+            assert (MARK in redaction.value([text, *short], written=True)[0]) == bool(held)
+        costs.append(time.process_time() - begun)
+    assert costs[1] < 5 * costs[0], costs
