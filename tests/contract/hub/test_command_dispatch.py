@@ -230,9 +230,11 @@ async def test_equal_variables_are_judged_once_and_the_loop_has_its_turn_between
     monkeypatch.setattr(Redaction, "holds", holds)
     worker, agent = await set_up(hub, "i", "j", "k")
     await agent.drop()
-    async with asyncio.timeout(10):
-        while hub.hub.connected():
-            await asyncio.sleep(0.01)
+
+    async def disconnected() -> bool:
+        return not hub.hub.connected()
+
+    await eventually(disconnected, "the hub has seen the end of the connection")
     for name in ("i", "j", "k"):
         await hub.order(worker, name, payload=start_payload(env={"OF_ALL": "equal", "OWN": name}))
     beside = asyncio.create_task(take_turns())
