@@ -7,9 +7,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from controller.store.core.notify import PLACES
+from controller.store.core.notify import MAX_IDS, PLACES
 
-MAX_PENDING: Final = 1024  # distinct changes; a subscriber further behind reads everything again
+MAX_PENDING: Final = (
+    MAX_IDS  # distinct changes: all of one transaction; a subscriber further behind reads everything again
+)
 MAX_SUBSCRIBERS: Final = 256  # watchers
 MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"

@@ -13,7 +13,7 @@ One kind says more: `gone` comes before `deployment` when one is deleted. Its id
 time. A tombstone is never undone, so the deployment's computations end without a read.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ CHANNEL: Final = "gpuward"
 GONE: Final = "gone"
 PLACES: Final = "places"
 Hints = Mapping[str, Collection[str]]  # ids by kind
+MAX_IDS: Final = 1024  # of one kind in one transaction; beyond this all of the kind are read again
 _MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000
 
 
@@ -32,7 +33,7 @@ class Executor(Protocol):
 
 
 async def notify(connection: Executor, kind: str, ids: Iterable[str]) -> None:
-    """Sends one NOTIFY at the transaction's commit; too many ids become `*`, all of that kind."""
+    """Sends hints at the transaction's commit; more than `MAX_IDS` become `*`, all of that kind."""
     await notify_all(connection, {kind: ids})
 
 
@@ -44,7 +45,7 @@ async def notify_all(connection: Executor, hints: Mapping[str, Iterable[str]]) -
 
 def payloads(hints: Mapping[str, Iterable[str]]) -> list[str]:
     """The payloads of these hints, for a statement that sends them along with its writes."""
-    return [_payload(kind, wanted) for kind, ids in hints.items() if (wanted := sorted(set(ids)))]
+    return [payload for kind, ids in hints.items() for payload in _payloads(kind, sorted(set(ids)))]
 
 
 def parse_gone(hint: str) -> tuple[str, datetime] | None:
@@ -56,6 +57,18 @@ def parse_gone(hint: str) -> tuple[str, datetime] | None:
         return None
 
 
-def _payload(kind: str, ids: list[str]) -> str:
-    payload = " ".join((kind, *ids))
-    return payload if len(payload) <= _MAX_PAYLOAD_BYTES else f"{kind} *"
+def _payloads(kind: str, ids: Sequence[str]) -> Iterator[str]:
+    """As few as hold all ids, so that nothing is read again that has not changed."""
+    sizes = [1 + len(id_.encode()) for id_ in ids]
+    if len(ids) > MAX_IDS or any(len(kind) + size > _MAX_PAYLOAD_BYTES for size in sizes):
+        yield f"{kind} *"
+        return
+    words, total = [kind], len(kind)
+    for id_, size in zip(ids, sizes, strict=True):
+        if total + size > _MAX_PAYLOAD_BYTES:
+            yield " ".join(words)
+            words, total = [kind], len(kind)
+        words.append(id_)
+        total += size
+    if ids:
+        yield " ".join(words)
