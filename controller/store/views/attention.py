@@ -39,22 +39,33 @@ _WORKERS: Final = f"""
        and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
      order by w.name"""  # noqa: S608 - constants, no input
 # `failing_since`: the first of the failures in a row, or of the vain readings of the model since the spec was applied.
+# Those are of a revision, so they are looked up for one of its instances alone: its deployment may have many events.
 _INSTANCES: Final = f"""
-    select i.id, d.name as deployment, i.phase, i.phase_since as since, i.reason, i.message, i.failures,
-           case when r.need is null then r.need_error ->> 'message' end as need_error,
-           coalesce((select min(e.at) from events e
-                      where r.need is null and r.need_error is not null and e.at >= r.applied_at
-                        and e.objects @> array['deployment:' || d.uid] and e.reason = 'metadata_unknown'),
+    with troubled as materialized (
+        select i.id, i.phase, i.phase_since, i.reason, i.message, i.failures, i.created_at, d.uid, d.name as deployment,
+               r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error
+          from instances i
+          join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
+          join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+         where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
+            or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
+         order by i.created_at, i.id
+         limit {_MOST}),
+    first_vain as (
+        select t.*,
+               case when t.need_error is not null and row_number() over (partition by t.uid, t.generation) = 1
+                    then (select min(e.at) from events e
+                           where e.at >= t.applied_at and e.objects @> array['deployment:' || t.uid]
+                             and e.reason = 'metadata_unknown') end as vain
+          from troubled t)
+    select t.id, t.deployment, t.phase, t.phase_since as since, t.reason, t.message, t.failures,
+           t.need_error ->> 'message' as need_error,
+           coalesce(max(t.vain) over (partition by t.uid, t.generation),
                     (select max(e.at) from events e
-                      where i.failures > 0 and e.objects @> array['instance:' || i.id] and e.reason = 'backoff'
-                        and e.evidence ->> 'failures' = '1'), i.phase_since) as failing_since
-      from instances i
-      join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
-      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
-     where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
-        or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
-     order by i.created_at, i.id
-     limit {_MOST}"""  # noqa: S608 - constants, no input
+                      where t.failures > 0 and e.objects @> array['instance:' || t.id] and e.reason = 'backoff'
+                        and e.evidence ->> 'failures' = '1'), t.phase_since) as failing_since
+      from first_vain t
+     order by t.created_at, t.id"""  # noqa: S608 - constants, no input
 _DEPLOYMENTS: Final = """
     select d.name, d.reason, d.message,
            (select max(e.at) from events e
