@@ -90,7 +90,7 @@ def _bounded_periods(periods: list[Any], doubts: Doubts) -> list[Any]:
     kept = []
     for period in periods:
         try:
-            total += 1 + _entries("periods", period)
+            total += _entries("periods", [period])
         except MalformedMessageError as error:
             drop(period.get("seq"), str(error), doubts)
         else:
@@ -108,24 +108,25 @@ def _gpus(sent: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _bound_details(gpu: dict[str, Any], doubts: Doubts) -> None:
     try:
-        _entries("details", gpu.get("details"))
+        _entries("", {"details": gpu.get("details")})
     except MalformedMessageError:
         gpu["details"] = None
         doubts.impossible += 1
 
 
-def _entries(field: str, value: Any) -> int:
-    """The number of entries of all lists and maps of a field, itself included if it is one.
+def _entries(field: str, value: list[Any] | dict[str, Any]) -> int:
+    """The number of entries of a list or map, and of all lists and maps in it.
 
     Raises:
         MalformedMessageError: one of them has too many.
     """
-    if not isinstance(value, list | dict):
-        return 0
-    counted = _check_count(field, len(value))
-    inner = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [value]
-    below = ((f"{field}.{key}".lstrip("."), one[key]) for one in inner for key in _LOOKED_INTO & one.keys())
-    return counted + sum(_entries(name, one) for name, one in below)
+    entries = _check_count(field, len(value))
+    for one in value if isinstance(value, list) else (value,):
+        if isinstance(one, dict):
+            for key, inner in one.items():
+                if key in _LOOKED_INTO and isinstance(inner, list | dict):
+                    entries += _entries(f"{field}.{key}" if field else key, inner)
+    return entries
 
 
 def _check_count(field: str, count: int) -> int:
