@@ -41,16 +41,21 @@ class Waiting(Generic[T]):
 _BY_AGE: Final = attrgetter("age")
 
 
+_Entry = tuple[int, tuple[float, int], str]
+
+
 class _Lane(Generic[T]):
     """The requests that wait for the same replicas.
 
-    A heap holds for each key an entry that is not behind the key's place: requests in flight, age of its oldest one.
-    An entry in front of the place is put right when it comes up, so that a change costs no look at other keys.
+    A heap holds for each key one entry that counts, which is not behind the key's place: requests in flight, age of
+    its oldest one. An entry in front of the place is put right when it comes up, and one that does not count any
+    longer is dropped then. So a change costs no look at other keys.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[str, list[Waiting[T]]] = {}  # of each key oldest first
-        self._heap: list[tuple[int, tuple[float, int], str]] = []
+        self._entries: dict[str, _Entry] = {}  # those that count
+        self._heap: list[_Entry] = []
 
     def add(self, one: Waiting[T]) -> None:
         of_key = self.by_key.setdefault(one.key, [])
@@ -62,31 +67,34 @@ class _Lane(Generic[T]):
         of_key = self.by_key[one.key]
         del of_key[bisect_left(of_key, one.age, key=_BY_AGE)]
         if not of_key:
-            del self.by_key[one.key]
+            del self.by_key[one.key], self._entries[one.key]
 
     def moved_up(self, key: str) -> None:
         """The key's place may be further in front than its entry."""
         if key not in self.by_key:
             return
-        if len(self._heap) > 2 * len(self.by_key) + _SPARE:
-            self._heap = [self._foremost(one) for one in self.by_key]
+        foremost = 0, self.by_key[key][0].age, key
+        if self._entries.get(key) == foremost:
+            return
+        if len(self._heap) > 2 * len(self._entries) + _SPARE:
+            self._heap = list(self._entries.values())
             heapify(self._heap)
-        heappush(self._heap, self._foremost(key))
-
-    def _foremost(self, key: str) -> tuple[int, tuple[float, int], str]:
-        return 0, self.by_key[key][0].age, key
+        self._entries[key] = foremost
+        heappush(self._heap, foremost)
 
     def first(self, in_flight: Mapping[str, int]) -> Waiting[T] | None:
         """The oldest request of the key with the fewest in flight."""
         while self._heap:
-            key = self._heap[0][-1]
-            of_key = self.by_key.get(key)
-            if of_key is None:
+            entry = self._heap[0]
+            key = entry[-1]
+            if self._entries.get(key) is not entry:
                 heappop(self._heap)
                 continue
-            place = in_flight.get(key, 0), of_key[0].age, key
-            if self._heap[0] == place:
-                return of_key[0]
+            oldest = self.by_key[key][0]
+            place = in_flight.get(key, 0), oldest.age, key
+            if entry == place:
+                return oldest
+            self._entries[key] = place
             heapreplace(self._heap, place)
         return None
 

@@ -20,13 +20,16 @@ _LINE: Final = re.compile(rb"(%b+):([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
 # No backslash before a quote and no semicolon: not every parser sees that they are quoted.
 _NAME: Final = rb"[0-9A-Za-z_.\[\]-]+"
 _FILE: Final = rb'filename=(?:"[^"\x00-\x1f\x7f;]*(?<!\\)"|%b+)' % _TOKEN
-_EXTENDED: Final = rb"filename\*=(?i:utf-8)'[a-z-]*'%b+" % _TOKEN
+_EXTENDED: Final = rb"filename\*=(?i:utf-8)'[a-z-]*'[!#$%&'()*+,./:=?@^_`|~0-9A-Za-z-]+"
 _AND: Final = rb"[ \t]*;[ \t]*"
 _DISPOSITION: Final = re.compile(
     rb'form-data%b(?:name="(%b)"|name=(%b))((?:%b%b)?(?:%b%b)?)' % (_AND, _NAME, _NAME, _AND, _FILE, _AND, _EXTENDED)
 )
-_TEXT: Final = re.compile(rb'text/plain(?:[ \t]*;[ \t]*charset="?(?:utf-8|us-ascii|iso-8859-1)"?)?', re.IGNORECASE)
-_NESTED: Final = re.compile(rb"multipart/|message/", re.IGNORECASE)
+_TEXT: Final = re.compile(
+    rb'(?:text/plain|multipart/form-data)(?:[ \t]*;[ \t]*charset="?(?:utf-8|us-ascii|iso-8859-1)"?)?', re.IGNORECASE
+)
+# Without a boundary it has no parts: clients for Android name each part's type as that of the form.
+_NESTED: Final = re.compile(rb"multipart/.*boundary|message/", re.IGNORECASE)
 _PLAIN: Final = frozenset((b"7bit", b"8bit", b"binary"))
 _FIELDS: Final = frozenset(
     (b"content-disposition", b"content-type", b"content-transfer-encoding", b"content-length"),

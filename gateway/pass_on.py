@@ -191,7 +191,7 @@ class Passed:
         self._held.clear()
         if self._complete:
             upstream.end()
-        else:
+        elif upstream.takes_more:
             self._connection.resume_reading()
 
     # The client's side

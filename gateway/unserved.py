@@ -51,7 +51,7 @@ def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> Gateway
         return GatewayError(
             503,
             "model_not_running",
-            f"model: no instance of {model!r} is reachable; see: gpuward describe deployment {model}",
+            f"model: no instance of {model!r} that was asked is reachable; see: gpuward describe deployment {model}",
             details={"tried": list(tried)},
             headers={"Retry-After": _RETRY_AFTER_S},
         )

@@ -147,14 +147,17 @@ class FormExchange(Exchange):
             upstream.end()
             self._await_answer()
         else:
-            self._open_window()
-            self._connection.resume_reading()
+            self.request_writable(ready=upstream.takes_more)  # what was held may already be more than it takes
 
     def _open_window(self, seconds: float = _WINDOW_S, least: int = _LEAST_BYTES) -> None:
         """From now on the client has so long for so much more of the body, within the limit for all of it."""
         if self._state is State.SENT and self._busy is None:
             self._due_bytes = self._size + least
-            self.deadline = min(self._loop.time() + seconds, self.arrived + UPLOAD_LIMIT_S)
+            self.deadline = min(self._loop.time() + seconds, self._upload_until())
+
+    def _upload_until(self) -> float:
+        """When all of the body must have come. While the request waited for a replica, its client was not read."""
+        return self._sent_at + UPLOAD_LIMIT_S
 
     def _await_answer(self) -> None:
         if self._state is State.SENT and self._endpoint is not None:
@@ -193,7 +196,7 @@ class FormExchange(Exchange):
         super().overdue(now)
 
     def _body_late(self) -> None:
-        if self._complete or self.deadline >= self.arrived + UPLOAD_LIMIT_S:
+        if not self._continued or self.deadline >= self._upload_until():
             super()._body_late()
             return
         message = f"body: fewer than {_LEAST_BYTES} bytes came within {_WINDOW_S:g} s; send the form without pauses"

@@ -169,6 +169,10 @@ SENT: Final = {
     ),
     "urllib3 before": (TYPE, form(MODEL, disposition(b"name=\"file\"; filename*=utf-8''%C3%A9.wav"))),
     "OkHttp, Guzzle": (TYPE, form(NAMED + b"\r\nContent-Length: 4\r\n\r\nchat", FILE)),
+    "OkHttp on Android": (
+        TYPE,
+        form(NAMED + b"\r\nContent-Type: multipart/form-data; charset=utf-8\r\nContent-Length: 4\r\n\r\nchat", FILE),
+    ),
     "Spring": (
         b"multipart/form-data;boundary=BoUnDaRy;charset=UTF-8",
         form(NAMED + b"\r\nContent-Type: text/plain;charset=UTF-8\r\nContent-Length: 4\r\n\r\nchat", FILE),
@@ -193,6 +197,24 @@ SENT: Final = {
 @pytest.mark.parametrize(("kind", "body"), SENT.values(), ids=SENT.keys())
 def test_what_clients_send_passes_and_all_parsers_read_one_model(kind: bytes, body: bytes, size: int) -> None:
     assert readings(kind, passed_on(kind, body, size)) == {name: [b"chat"] for name in PARSERS}
+
+
+@pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionParam")
+def test_an_encoded_filename_may_have_what_react_native_leaves_in_it() -> None:
+    body = form(MODEL, disposition(b'name="file"; filename="a (1).m4a"; filename*=utf-8\'\'a%20(1).m4a'))
+    assert readings(TYPE, passed_on(TYPE, body)) == {name: [b"chat"] for name in PARSERS}
+
+
+def test_a_part_may_have_the_type_of_the_form_itself_where_it_has_no_parts() -> None:
+    """As some clients on Android write it. Engines that look for parts in it refuse it; none reads a model there."""
+    body = form(MODEL, b"Content-Type: multipart/form-data\r\n" + disposition(b'name="prompt"', b"hi"))
+    passed = passed_on(TYPE, body)
+    others = {name: parse(TYPE, passed) for name, parse in PARSERS.items() if name != "aiohttp"}
+    assert others == {name: [b"chat"] for name in others}
+    with pytest.raises(ValueError, match="boundary"):
+        PARSERS["aiohttp"](TYPE, passed)
+    with pytest.raises(BadRequestError, match="parts itself"):
+        passed_on(TYPE, body.replace(b"form-data\r\n", b"form-data; Boundary=Y\r\n", 1))
 
 
 FIELDS: Final = {"model": "chat", "language": "de"}

@@ -6,13 +6,19 @@ from typing import Any
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written. `reading` says whether it may be read from."""
+    """Keeps what is written.
+
+    Attributes:
+        reading: whether it may be read from.
+        full: a write pauses its protocol before it returns, as asyncio's transports do.
+    """
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 5)})
         self.protocol = protocol
         self.written = b""
         self.reading = True
+        self.full = False
         self.eof = False
         self.aborted = False
         self.closing = False
@@ -24,6 +30,8 @@ class MemoryTransport(asyncio.Transport):
         assert not self.lost
         if not self.closing:
             self.written += bytes(data)
+            if self.full:
+                self.block()
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from controller.live.endpoints import Endpoint
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.states import State
+from support.builders.models import model
 from support.standins.exchange_world import END, EVENT, OK, World, play, settle
 
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
@@ -174,6 +176,48 @@ async def test_a_client_is_not_slow_while_the_engine_takes_nothing() -> None:
     assert world.at_replicas() == 1
     world.wait(1)
     assert b"fewer than 4096 bytes came" in world.transport.written
+
+
+async def test_a_client_is_not_read_while_its_first_bytes_fill_the_engines_buffer() -> None:
+    world = SlowForms()
+    world.transport.receive(world.request_head + MODEL)
+    await settle()
+    (engine,) = world.pool.made
+    engine.full = True
+    world.answer(CONTINUE)
+    assert not world.transport.reading
+    world.wait(4 * WINDOW_S)
+    assert world.at_replicas() == 1
+    engine.full = False
+    engine.unblock()
+    assert world.transport.reading
+    world.send(len(world.left))
+    for answer in (OK, EVENT, END):
+        world.answer(answer)
+    assert b"200 OK" in world.transport.written
+
+
+async def test_a_form_that_waited_long_for_its_replica_has_the_time_of_any_other() -> None:
+    world = SlowForms()
+    limits = model("m", serving={"queue": {"wait": "1h"}})
+    world.table.update({"m": limits}, [])
+    world.transport.receive(world.request_head + MODEL)
+    await settle()
+    (request,) = world.exchanges
+    assert request.state is State.WAITING, world.transport.written
+    world.wait(1_000)
+    assert request.state is State.WAITING, world.transport.written
+    world.table.update({"m": limits}, [Endpoint("m", "a", "127.0.0.1:1", "s")])
+    world.queues.routes_changed()
+    await settle()
+    world.answer(CONTINUE)
+    while world.left:
+        world.wait(WINDOW_S - 1)
+        world.send(4096)
+    for answer in (OK, EVENT, END):
+        world.answer(answer)
+    assert b"200 OK" in world.transport.written
+    world.check()
 
 
 @pytest.mark.parametrize("continued", [True, False])

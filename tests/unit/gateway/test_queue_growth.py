@@ -85,6 +85,32 @@ def test_a_change_of_routes_that_ends_no_request() -> None:
     assert many < LIMIT * few
 
 
+def test_a_key_of_short_requests_beside_keys_of_long_ones() -> None:
+    """Each key waits and has a long request at a replica. One key's requests end again and again."""
+
+    def seconds(keys: int) -> float:
+        queue: FairQueue[str] = FairQueue()
+        in_flight = {f"k-{n}": 1 for n in range(keys)}
+        for n in range(keys):
+            queue.add(f"{n}", f"k-{n}", n)
+        ends = 3 * keys + 200
+        for n in range(ends):
+            queue.add(f"short-{n}", "short", keys + n)
+        began = 0.0
+        for n in range(ends):
+            if n == ends - 200:
+                began = time.process_time()
+            first = queue.first(in_flight)
+            assert first is not None
+            assert first.request == f"short-{n}"
+            queue.remove(first.request)
+            queue.fewer_in_flight("short")  # it has ended by now
+        return time.process_time() - began
+
+    few, many = (min(seconds(n) for _ in range(3)) for n in (FEW, FEW * TIMES))
+    assert many < LIMIT * few
+
+
 def test_a_request_that_comes_to_a_full_queue_of_many_keys() -> None:
     def seconds(keys: int) -> float:
         queue: FairQueue[str] = FairQueue()
