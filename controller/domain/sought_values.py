@@ -1,7 +1,8 @@
 """Values that are sought in bytes, all at once: however many there are, each byte is looked at about once. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,40 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _DOWN: Final = np.uint64(64 - _SLOTS_BITS)
 
 
+@dataclass(slots=True)
+class _Node:
+    """What values that begin alike have in common, behind what the nodes before it have.
+
+    Attributes:
+        ends: whether one of them ends with it.
+        more: how the others go on, by their next byte.
+    """
+
+    part: bytes = b""
+    ends: bool = False
+    more: dict[int, "_Node"] = field(default_factory=dict)
+
+
+def _tree_of(values: Sequence[bytes]) -> _Node:
+    tree = _Node()
+    todo = [(tree, values, 0)]
+    while todo:
+        node, group, start = todo.pop()
+        first, last = min(group), max(group)
+        least = min(len(first), len(last))
+        end = next((at for at in range(start, least) if first[at] != last[at]), least)
+        node.part = first[start:end]
+        groups: dict[int, list[bytes]] = defaultdict(list)
+        for value in group:
+            if len(value) == end:
+                node.ends = True
+            else:
+                groups[value[end]].append(value)
+        node.more = {byte: _Node() for byte in groups}
+        todo += [(node.more[byte], inner, end) for byte, inner in groups.items()]
+    return tree
+
+
 class SoughtValues:
     """A table of what eight bytes the values begin with.
 
@@ -25,12 +60,12 @@ class SoughtValues:
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self._values = frozenset(values)
-        lengths: dict[bytes, set[int]] = defaultdict(set)
+        by_head: dict[bytes, list[bytes]] = defaultdict(list)
         for value in self._values:
-            lengths[value[:LEAST_BYTES]].add(len(value))
-        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
-        self._slots = np.zeros(2**_SLOTS_BITS if lengths else 1, dtype=bool)
-        self._slots[_slots_of(np.frombuffer(b"".join(lengths), dtype="<u8"))] = True
+            by_head[value[:LEAST_BYTES]].append(value)
+        self._trees = {head: _tree_of(found) for head, found in by_head.items()}
+        self._slots = np.zeros(2**_SLOTS_BITS if by_head else 1, dtype=bool)
+        self._slots[_slots_of(np.frombuffer(b"".join(by_head), dtype="<u8"))] = True
 
     def __bool__(self) -> bool:
         return bool(self._values)
@@ -58,14 +93,19 @@ class SoughtValues:
 
     def _length_at(self, body: bytes, begin: int) -> int:
         """The length of the longest value that begins here; 0: none does."""
-        lengths = self._lengths.get(body[begin : begin + LEAST_BYTES], ())
-        return next((length for length in lengths if body[begin : begin + length] in self._values), 0)
+        node, at, length = self._trees.get(body[begin : begin + LEAST_BYTES]), begin, 0
+        while node is not None and body.startswith(node.part, at):
+            at += len(node.part)
+            if node.ends:
+                length = at - begin
+            node = node.more.get(body[at]) if at < len(body) else None
+        return length
 
     def _candidates(self, body: bytes) -> Iterator[int]:
         """Where a value may begin."""
         places = len(body) - LEAST_BYTES + 1
         if places <= _SHORT:
-            yield from [at for at in range(places) if body[at : at + LEAST_BYTES] in self._lengths]
+            yield from [at for at in range(places) if body[at : at + LEAST_BYTES] in self._trees]
             return
         for start in range(0, places, _PIECE):
             count = min(_PIECE, places - start)

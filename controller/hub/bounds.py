@@ -81,7 +81,10 @@ def _read(raw: str) -> Any:
     try:
         return from_json(raw)
     except ValueError:
-        return json.loads(raw)  # takes half of a surrogate pair, too: then a period is dropped, and not the message
+        sent = json.loads(raw)  # takes half of a surrogate pair, too, which the database does not
+        if isinstance(sent, dict) and sent.get("type") == "samples":
+            return sent  # a period is dropped for it, and not the message
+        raise
 
 
 def _bounded_periods(periods: list[Any], doubts: Doubts) -> list[Any]:
@@ -90,11 +93,13 @@ def _bounded_periods(periods: list[Any], doubts: Doubts) -> list[Any]:
     kept = []
     for period in periods:
         try:
-            total += _entries("periods", [period])
+            entries = _entries("periods", [period])
+            _check_total(entries)
         except MalformedMessageError as error:
             drop(period.get("seq"), str(error), doubts)
         else:
             kept.append(period)
+            total += entries
         _check_total(total)
     return kept
 

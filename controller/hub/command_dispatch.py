@@ -18,6 +18,7 @@ from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.time_slice import TimeSlice
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
@@ -131,8 +132,9 @@ class CommandDispatcher:
         secrets = await self._resolve(due.commands)
         await self._note_reads(due.commands, by_worker, secrets)
         exposed = cache(self._redaction().holds)  # replicas have equal variables
+        turn = TimeSlice()
         for command in due.commands:
-            await asyncio.sleep(0)  # a large environment takes a while, and there may be many
+            await turn.yield_if_over()  # a large environment takes a while, and there may be many
             session = by_worker[command.worker_id]
             try:
                 message = compose(command, due.term, secrets, self._images, exposed, due.receipt_key)

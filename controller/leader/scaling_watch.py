@@ -74,13 +74,13 @@ class ScalingWatch:
             self._poked.clear()
             await clock.sleep(_GATHER_S)
             whole = loop.time() >= due
-            if whole:
-                due = loop.time() + LOOK_S
             try:
                 for uid in await self.look(woken_alone=not whole):
                     wake(uid)
             except DATABASE_ERRORS as error:  # the next look reads the same
                 log.warning("demand could not be read", error=str(error) or type(error).__name__)
+            if whole:  # a look may take long, and others have their turn between two
+                due = loop.time() + LOOK_S
 
     def poke(self) -> None:
         """Looks now: a request waits for a wake, or no longer does."""

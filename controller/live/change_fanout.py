@@ -9,9 +9,7 @@ from typing import Final
 
 from controller.store.core.notify import MAX_IDS, PLACES
 
-MAX_PENDING: Final = (
-    MAX_IDS  # distinct changes: all of one transaction; a subscriber further behind reads everything again
-)
+MAX_PENDING: Final = MAX_IDS  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256  # watchers
 MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"
@@ -48,11 +46,11 @@ class Subscription:
 
     def put(self, kind: str, object_id: str | None) -> None:
         """Adds a change; no id, or too many changes, become a resync."""
-        if object_id is None or len(self._pending) >= MAX_PENDING:
+        if object_id is not None:
+            self._pending.add((kind, object_id))
+        if object_id is None or self._resync or len(self._pending) > MAX_PENDING:
             self._resync = True
             self._pending.clear()
-        elif not self._resync:
-            self._pending.add((kind, object_id))
         self._some.set()
 
     async def take(self) -> Changes:

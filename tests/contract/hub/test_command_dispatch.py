@@ -7,6 +7,7 @@ import pytest
 
 from controller.domain.redaction import Redaction
 from controller.domain.secret_scopes import SecretScope
+from controller.runtime import time_slice
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
@@ -228,6 +229,7 @@ async def test_equal_variables_are_judged_once_and_the_loop_has_its_turn_between
         return False
 
     monkeypatch.setattr(Redaction, "holds", holds)
+    monkeypatch.setattr(time_slice, "_SLICE_S", 0)
     worker, agent = await set_up(hub, "i", "j", "k")
     await agent.drop()
 

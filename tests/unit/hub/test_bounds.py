@@ -147,3 +147,13 @@ def test_more_values_than_memory_should_hold_are_not_even_read(value: str, monke
     monkeypatch.setattr(bounds, "from_json", None)
     raw = f'{{"type": "goodbye", "unknown": [{",".join([value] * 1_000_001)}]}}'
     assert attempt(raw) == "message: must have at most 1000000 values"
+
+
+def test_a_period_that_holds_too_much_alone_is_dropped_and_not_sent_for_ever() -> None:
+    wide = {f"GPU-{n}": None for n in range(MAX_GPUS)}
+    processes = [{"instance": f"i-{n}", "epoch": 1, "utilization": wide} for n in range(MAX_ENTRIES // MAX_GPUS + 1)]
+    doubts = Doubts()
+    taken = parse_message(json.dumps(samples(period(seq=7, processes=processes), period(seq=8))), doubts)
+    assert isinstance(taken, Samples)
+    assert [one.seq for one in taken.periods] == [8]
+    assert "entries" in doubts.dropped[7]
