@@ -44,7 +44,6 @@ class FormReader:
     Attributes:
         model: the field's value; None: it did not come yet.
         span: where its part stands in the body, from its head to the end of its value: see `model_part`.
-        ended: whether the closing delimiter has come.
 
     Raises:
         BadRequestError: the type states no boundary.
@@ -52,14 +51,13 @@ class FormReader:
 
     __slots__ = (
         *("_content_bytes", "_dashes", "_head_at", "_part", "_parts", "_passed", "_place", "_rest", "_searched"),
-        *("_value", "ended", "model", "span"),
+        *("_value", "model", "span"),
     )
 
     def __init__(self, content_type: bytes) -> None:
         self._dashes = b"--" + boundary_of(content_type)
         self.model: str | None = None
         self.span = (0, 0)
-        self.ended = False
         self._place = _Place.START
         self._rest = bytearray()  # what is not decided upon
         self._passed = 0  # bytes of the body before that
@@ -86,7 +84,7 @@ class FormReader:
         Raises:
             BadRequestError: the form is not.
         """
-        if not self.ended:
+        if self._place is not _Place.ENDED:
             raise _missing() if self.model is None else BadRequestError("body: the form breaks off; send all of it")
 
     def _read(self) -> bool:
@@ -123,7 +121,7 @@ class FormReader:
             if self.model is None:
                 raise _missing()
             self._pass(len(_CLOSED))
-            self._place, self.ended = _Place.ENDED, True
+            self._place = _Place.ENDED
         elif follows == _LINE_END:
             self._place, self._searched = _Place.HEAD, 0
         else:

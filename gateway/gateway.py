@@ -123,15 +123,7 @@ class Gateway:
         self._models = Models(
             self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, failed
         )
-        self._reporter = Reporter(
-            reports,
-            self.demand,
-            self.queues,
-            self._loop.time,
-            self._models.outcomes,
-            self.routes.table.rollouts,
-            self._places_among,
-        )
+        self._reporter = self._reporter_to(reports)
         self._keeper = PlacesKeeper(
             reports,
             self._places,
@@ -141,16 +133,7 @@ class Gateway:
         )
         self._changes = changes
         self._draining = False
-        health = Health(
-            self._controller,
-            self.routes,
-            draining=lambda: self._draining,
-            loop_lag_s=self._loop_lag_s,
-            registry=self.metrics.registry,
-            number=number,
-            others=self._ask_others,
-            certificate=(lambda: "") if certificate is None else certificate.state,
-        )
+        health = self._health(number, certificate)
         self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
         front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
         door = Door(
@@ -160,6 +143,29 @@ class Gateway:
             closed=self.metrics.connection_closed,
         )
         self._server = _server(front, door, client_stall_s, certificate)
+
+    def _reporter_to(self, reports: DemandReports) -> Reporter:
+        return Reporter(
+            reports,
+            self.demand,
+            self.queues,
+            self._loop.time,
+            self._models.outcomes,
+            self.routes.table.rollouts,
+            self._places_among,
+        )
+
+    def _health(self, number: int, certificate: "ServedCertificate | None") -> Health:
+        return Health(
+            self._controller,
+            self.routes,
+            draining=lambda: self._draining,
+            loop_lag_s=self._loop_lag_s,
+            registry=self.metrics.registry,
+            number=number,
+            others=self._ask_others,
+            certificate=(lambda: "") if certificate is None else certificate.state,
+        )
 
     @property
     def under_way(self) -> set[Holding]:

@@ -38,7 +38,7 @@ class ReplicaLoads:
         self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
 
     def leave(self, endpoint: Endpoint) -> None:
-        """A request is no longer in flight."""
+        """A request in flight has ended."""
         left = self._in_flight[endpoint.instance] - 1
         if left:
             self._in_flight[endpoint.instance] = left

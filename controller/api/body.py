@@ -79,8 +79,6 @@ async def read_model(
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", _NOT_AN_OBJECT)])
     problems = list(islice(unknown_keys(model, value), MOST_PROBLEMS + 1))
-    if len(problems) > MOST_PROBLEMS:
-        raise ManifestError(problems)
     try:
         parsed = model.model_validate(value)
     except ValidationError as error:

@@ -25,7 +25,6 @@ from schemas.manifest.serving import ServingLimits
 
 __all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "EndpointReader", "Model", "RolloutRoute", "Stopped", "Trouble"]
 
-
 _READ_AT_ONCE: Final = 100  # specs; parsing them holds the loop
 _Run = tuple[RevisionKey, str]  # with the engine that placement chose
 

@@ -142,8 +142,6 @@ def _parse_manifest(value: object, base: str) -> Manifest:
 
 def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
     problems = list(islice(unknown_keys(model, value, base), MOST_PROBLEMS + 1))
-    if len(problems) > MOST_PROBLEMS:
-        raise ManifestError(problems)
     parsed = None
     try:
         parsed = model.model_validate(value)

@@ -1,9 +1,6 @@
 """A message costs about what it costs to read its JSON, whatever it holds too much of."""
 
-import gc
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ from controller.hub.bounds import MAX_DETAILS, MAX_ENTRIES, MAX_GPUS, MAX_PERIOD
 from controller.hub.readings import Doubts
 from controller.hub.validate import parse_message
 from schemas.wire import Heartbeat, Samples, agent_message
+from support.growth import seconds
 from support.standins.agent import gpu, hello
 
 FACTS = json.loads(gpu("GPU-a").model_dump_json())
@@ -59,17 +57,6 @@ HOLDERS: dict[str, dict[str, Any]] = {
 }
 
 
-def cost_s(work: Callable[[], object]) -> float:
-    """The least of three, without the collection of what others left."""
-    costs = []
-    for _ in range(3):
-        gc.collect()
-        begun = time.process_time()
-        work()
-        costs.append(time.process_time() - begun)
-    return min(costs)
-
-
 def attempt(raw: str) -> str:
     try:
         parse_message(raw)
@@ -81,7 +68,7 @@ def attempt(raw: str) -> str:
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_too_many_entries_cost_no_validation(holder: str) -> None:
     raw = json.dumps(HOLDERS[holder]).replace(HERE, MANY)
-    read_s, parsed_s = cost_s(lambda: json.loads(MANY)), cost_s(lambda: attempt(raw))
+    read_s, parsed_s = seconds(lambda: json.loads(MANY)), seconds(lambda: attempt(raw))
     assert parsed_s < LIMIT * read_s, f"{parsed_s / read_s:.0f} times"
 
 
@@ -89,7 +76,7 @@ def test_too_many_entries_cost_no_validation(holder: str) -> None:
 def test_lists_within_their_bounds_have_a_bound_together(gpus: int) -> None:
     many = [period(seq=n, gpus=[{}] * gpus, processes=[{}] * (MAX_PROCESSES - gpus)) for n in range(20)]
     raw = json.dumps(samples(*many))
-    read_s, parsed_s = cost_s(lambda: json.loads(raw)), cost_s(lambda: attempt(raw))
+    read_s, parsed_s = seconds(lambda: json.loads(raw)), seconds(lambda: attempt(raw))
     assert f"at most {MAX_ENTRIES} entries" in attempt(raw)
     assert parsed_s < LIMIT * read_s, f"{parsed_s / read_s:.0f} times"
 
