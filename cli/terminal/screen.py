@@ -36,6 +36,7 @@ class Screen:
         self._left: Sequence[str] = ()
 
     def __enter__(self) -> Self:
+        sys.stdout.flush()
         for number in ENDING:
             self._handlers[number] = signal.signal(number, end)
         self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._suspend)
@@ -96,5 +97,7 @@ class Screen:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Writes past stdout's buffer, which refuses the handler of a signal that came while the buffer was written."""
+    data = text.encode(sys.stdout.encoding, "replace")
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
