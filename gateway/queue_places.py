@@ -7,6 +7,7 @@ is exact over all gateways, and no request that can have a place waits for the d
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from controller.live.demand import PlacesAsk, PlacesGrant, part_of_length
@@ -42,8 +43,7 @@ class _Places(Generic[T]):
 
     def promote(self) -> None:
         """The oldest ones that apply get what is free."""
-        while self.applying and len(self.placed) < self.usable:
-            request = next(iter(self.applying))
+        for request in list(islice(self.applying, max(0, self.usable - len(self.placed)))):
             del self.applying[request]
             self.placed[request] = None
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.bounds import MalformedMessageError
-from controller.hub.frames import Frames
+from controller.hub.frames import Frames, ReadingTimes
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
@@ -22,6 +22,7 @@ from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.workers.sessions import Identity, WorkerGoneError
 from http1.log_limit import LogLimit
+from http1.rate import Rate
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,7 @@ PING_S: Final = 10.0
 IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
 MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
 _DELETED: Final = "the worker is deleted; join again with a new token"
+_DEAR: Final = "the worker's messages take the controller too long to read; connect again"
 _UNKNOWN: Final = "the worker's credential is unknown to this controller; join again with a new token"
 
 
@@ -66,6 +68,7 @@ class Admission:
         self._closing = False
         self._handshakes = 0
         self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
+        self._reading = ReadingTimes()
         self._refused_logged = LogLimit()
         self._log = log.bind(controller=instance_id)
 
@@ -96,9 +99,10 @@ class Admission:
             if identity.deleted:
                 await socket.prepare(request)
                 raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
-            if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
-                return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0), None
-            return socket, await self._handshake(request, socket, identity)
+            reading = self._reading.of(identity.id, asyncio.get_running_loop().time())
+            if (busy := self._busy(request, reading)) is not None:
+                return busy, None
+            return socket, await self._handshake(request, socket, identity, reading)
         except HandshakeRefusedError as error:
             self._log_refusal(request, str(error))
             await refuse(request, socket, str(error), final=error.final)
@@ -111,12 +115,22 @@ class Admission:
             await refuse(request, socket, NO_DATABASE)
         return socket, None
 
+    def _busy(self, request: web.Request, reading: Rate) -> web.Response | None:
+        """The answer to an agent that shall come again; None: it can be admitted."""
+        if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
+            return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
+        if owed_s := reading.take(asyncio.get_running_loop().time(), 0.0):  # or it would wait in a handshake's place
+            return refusal(503, "busy", _DEAR, retry_after_s=owed_s)
+        return None
+
     def _log_refusal(self, request: web.Request, why: str) -> None:
         """One line a minute for each address and reason."""
         if (more := self._refused_logged.admit(f"{request.remote} {why}")) is not None:
             self._log.info("handshake refused", peer=request.remote, reason=why, more_before=more)
 
-    async def _handshake(self, request: web.Request, socket: web.WebSocketResponse, identity: Identity) -> Session:
+    async def _handshake(
+        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity, reading: Rate
+    ) -> Session:
         """Turns an open socket into a registered session.
 
         Raises:
@@ -127,7 +141,7 @@ class Admission:
             await socket.prepare(request)
             offered = agreement.offered_by(request)
             agreement.check_offer(offered, self._spoken)
-            frames = Frames(socket, request)
+            frames = Frames(socket, request, reading)
             hello = await handshake.receive_hello(frames, offered, self._spoken)
             received_s = self._clock.monotonic()
             with acting(f"agent:{identity.name}"):

@@ -26,7 +26,6 @@ from controller.hub.proxy_address import proxy_address
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
-from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -100,7 +99,7 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
     if message.type is not WSMsgType.TEXT:
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
     try:
-        hello = parse_message(message.data)
+        hello = frames.parse(message.data)
     except MalformedMessageError:
         check_unparsed(message.data, offered, spoken)
         raise

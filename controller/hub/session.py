@@ -14,7 +14,7 @@ from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
-from controller.hub.validate import AgentMessage, parse_message
+from controller.hub.validate import AgentMessage
 from schemas.process_figures import ProcessFigures
 from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 
@@ -180,7 +180,7 @@ class Session:
             return None
         if message.type is WSMsgType.TEXT:
             self.doubts = Doubts()
-            return parse_message(message.data, self.doubts)
+            return self._frames.parse(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None

@@ -21,6 +21,7 @@ _ERROR: Final = b"error"
 _MOST_HELD: Final = 2**20  # of an event, or of the end of an answer where counts are looked for
 _MOST_USAGE: Final = 4096  # of an answer whose beginning was not kept
 _MOST_UNPACKED: Final = 64 * 2**20
+_MOST_OF_PIECE: Final = 8 * 2**20  # unpacked of one piece, which no other request is served beside
 _MOST_AT_ONCE: Final = 2**18
 _BYTES_PER_TOKEN: Final = 4
 _TOKENS_PER_S: Final = 30  # of each choice of an answer that is not seen while it is made
@@ -105,12 +106,13 @@ class AnswerUsage:
         return True
 
     def _feed_packed(self, piece: bytes, unpack: "zlib._Decompress") -> None:
+        most = min(_MOST_UNPACKED, self._unpacked + _MOST_OF_PIECE)
         try:
             while piece and not unpack.eof:  # what comes behind the end it would keep, all of it
                 plain = unpack.decompress(piece, _MOST_AT_ONCE)
                 piece = unpack.unconsumed_tail
                 self._unpacked += len(plain)
-                if self._unpacked > _MOST_UNPACKED:
+                if self._unpacked > most:
                     self._blind = True
                     return
                 self._feed_plain(plain)

@@ -5,6 +5,7 @@ connection of its own each time.
 """
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ LEAST_ANSWERS = 4  # within that time; a loop that one client holds gives one or
 MOST_MORE_MIB = 96  # of each daemon
 EMPTY = frame(CONTINUATION, last=False)
 BEGUN = frame(TEXT, last=False)
+DROPPED = json.dumps({"type": "samples", "sent_s": 1.0, "periods": [{"seq": 1}] * 10_000}).encode()
 MIB = 2**20
 
 
@@ -155,5 +157,6 @@ async def test_frames_of_an_agent(doors: Doors) -> None:
         "fragments": Sends(welcome + BEGUN, EMPTY * 10_000, upgrade=True),
         "letters": Sends(welcome + BEGUN, frame(CONTINUATION, b"x", last=False) * 10_000, upgrade=True),
         "pongs": Sends(welcome, frame(PONG) * 10_000, upgrade=True),
+        "periods that are none": Sends(welcome, frame(TEXT, DROPPED) * 10, upgrade=True),
     }
     await withstands(doors, doors.cluster.port, attacks)

@@ -170,6 +170,10 @@ def test_nonsense_is_estimated(answer: bytes, events: bool, encoding: str) -> No
 def test_a_bomb_is_not_unpacked_without_end() -> None:
     bomb = gzip.compress(b"\0" * (80 * 2**20))
     assert read(bomb, events=False, encoding=GZIP).tokens().estimated
+    usage = AnswerUsage(400, events=True, encoding=GZIP)
+    usage.feed(bomb)
+    assert usage._unpacked <= 2**23 + 2**18  # of one piece
+    assert usage.tokens().estimated
 
 
 def test_what_comes_behind_the_end_of_a_packed_answer_is_not_kept() -> None:
