@@ -1,6 +1,7 @@
 """From an agent's request to a registered session: credential, protocol, hello. Says why where it refuses."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -10,19 +11,19 @@ from aiohttp import web
 from controller.hub import agreement, handshake
 from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.bounds import MalformedMessageError
-from controller.hub.frames import Frames, ReadingTimes
+from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
 from controller.hub.messages import NO_DATABASE
 from controller.hub.session import CLOSE_LIMIT_S, Session
+from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.workers.sessions import Identity, WorkerGoneError
 from http1.log_limit import LogLimit
-from http1.rate import Rate
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 
 log = structlog.get_logger(__name__)
@@ -30,8 +31,9 @@ log = structlog.get_logger(__name__)
 PING_S: Final = 10.0
 IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
 MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
+MAX_OF_WORKER: Final = 3  # of them: an agent that connects anew while an older attempt has not ended
+_DEAR: Final = "this worker's connections and messages take too much of the controller's time; connect again"
 _DELETED: Final = "the worker is deleted; join again with a new token"
-_DEAR: Final = "the worker's messages take the controller too long to read; connect again"
 _UNKNOWN: Final = "the worker's credential is unknown to this controller; join again with a new token"
 
 
@@ -66,9 +68,9 @@ class Admission:
         self._serves = serves
         self._spoken = spoken
         self._closing = False
-        self._handshakes = 0
+        self._handshakes: Counter[str] = Counter()  # by worker
+        self._times = WorkerTimes()
         self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
-        self._reading = ReadingTimes()
         self._refused_logged = LogLimit()
         self._log = log.bind(controller=instance_id)
 
@@ -99,10 +101,10 @@ class Admission:
             if identity.deleted:
                 await socket.prepare(request)
                 raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
-            reading = self._reading.of(identity.id, asyncio.get_running_loop().time())
-            if (busy := self._busy(request, reading)) is not None:
+            time = self._times.of(identity.id)
+            if (busy := self._busy(request, identity, time)) is not None:
                 return busy, None
-            return socket, await self._handshake(request, socket, identity, reading)
+            return socket, await self._handshake(request, socket, identity, time)
         except HandshakeRefusedError as error:
             self._log_refusal(request, str(error))
             await refuse(request, socket, str(error), final=error.final)
@@ -115,11 +117,11 @@ class Admission:
             await refuse(request, socket, NO_DATABASE)
         return socket, None
 
-    def _busy(self, request: web.Request, reading: Rate) -> web.Response | None:
+    def _busy(self, request: web.Request, identity: Identity, time: WorkerTime) -> web.Response | None:
         """The answer to an agent that shall come again; None: it can be admitted."""
-        if self._closing or self._handshakes >= MAX_HANDSHAKES or not self._serves(request):
+        if self._closing or self._handshakes.total() >= MAX_HANDSHAKES or not self._serves(request):
             return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
-        if owed_s := reading.take(asyncio.get_running_loop().time(), 0.0):  # or it would wait in a handshake's place
+        if (owed_s := time.owed_s) or self._handshakes[identity.id] >= MAX_OF_WORKER:
             return refusal(503, "busy", _DEAR, retry_after_s=owed_s)
         return None
 
@@ -129,21 +131,24 @@ class Admission:
             self._log.info("handshake refused", peer=request.remote, reason=why, more_before=more)
 
     async def _handshake(
-        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity, reading: Rate
+        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity, time: WorkerTime
     ) -> Session:
         """Turns an open socket into a registered session.
 
         Raises:
             HandshakeRefusedError: says why.
         """
-        self._handshakes += 1
+        self._handshakes[identity.id] += 1
+        time.charge(CONNECTION_S)
         try:
             await socket.prepare(request)
             offered = agreement.offered_by(request)
             agreement.check_offer(offered, self._spoken)
-            frames = Frames(socket, request, reading)
+            frames = Frames(socket, request, time)
             hello = await handshake.receive_hello(frames, offered, self._spoken)
             received_s = self._clock.monotonic()
+            named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
+            time.charge(ENTRY_S * named)
             with acting(f"agent:{identity.name}"):
                 if is_ahead(identity, hello):
                     await pass_seen(self._database, identity, hello)
@@ -157,7 +162,7 @@ class Admission:
         except WorkerGoneError as error:
             raise HandshakeRefusedError(_DELETED, final=True) from error
         finally:
-            self._handshakes -= 1
+            self._handshakes -= Counter((identity.id,))  # without zeros
         session = Session(
             socket,
             request.transport,

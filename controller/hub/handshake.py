@@ -26,6 +26,7 @@ from controller.hub.proxy_address import proxy_address
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
+from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -98,11 +99,12 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
         raise HandshakeRefusedError(f"no hello arrived within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
-    try:
-        hello = frames.parse(message.data)
-    except MalformedMessageError:
-        check_unparsed(message.data, offered, spoken)
-        raise
+    with frames.time.measured():
+        try:
+            hello = parse_message(message.data)
+        except MalformedMessageError:
+            check_unparsed(message.data, offered, spoken)
+            raise
     if not isinstance(hello, Hello):
         raise MalformedMessageError(f"hello: must be the first message, got {hello.type!r}")
     check_hello(hello, offered, spoken)

@@ -1,5 +1,6 @@
 """Handles each message of an agent, from the welcome to the end of the connection."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -115,6 +116,8 @@ class MessageHandler:
     async def _write_change(
         self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str
     ) -> None:
+        if wait_s := session.changes.take(self._clock.monotonic(), 1.0):
+            await asyncio.sleep(wait_s)  # what it sends meanwhile waits, too
         if not await devices.write_device_change(self._database, session, report, error):
             self._superseded(session)
         session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_RECHECK_S

@@ -14,7 +14,8 @@ from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
-from controller.hub.validate import AgentMessage
+from controller.hub.validate import AgentMessage, parse_message
+from http1.rate import Rate
 from schemas.process_figures import ProcessFigures
 from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 
@@ -24,6 +25,8 @@ MAX_OUTGOING: Final = 4_096
 SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
 CLOSE_LIMIT_S: Final = 2.0
+CHANGES_AT_ONCE: Final = 20
+CHANGES_PER_S: Final = 2.0  # of what is known of the host: each wakes the leader
 _PROOFS_SINCE: Final = 5  # of `Welcome.proof`
 _DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by less
 
@@ -54,6 +57,7 @@ class Session:
         process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
+        changes: how often what is known of the host may be written.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -96,6 +100,7 @@ class Session:
         self.held_until: float | None = None
         self.credential_sent = False
         self.recheck_at = 0.0
+        self.changes = Rate(0.0, CHANGES_AT_ONCE, CHANGES_PER_S)
         self._socket = socket
         self._frames = frames
         self._transport = transport
@@ -180,7 +185,8 @@ class Session:
             return None
         if message.type is WSMsgType.TEXT:
             self.doubts = Doubts()
-            return self._frames.parse(message.data, self.doubts)
+            with self._frames.time.measured():
+                return parse_message(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None

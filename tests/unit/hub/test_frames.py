@@ -1,28 +1,18 @@
 """A connection's budget of frames, and the turns of others."""
 
 import asyncio
-import time
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import WSMessage, WSMsgType
 
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.frames import BURST, PER_S, READING_BURST_S, READING_SHARE, FrameBudget, Frames, ReadingTimes
-from controller.hub.readings import Doubts
-from http1.rate import Rate
-from schemas.wire import Goodbye
+from controller.hub.frames import BURST, PER_S, UNIT_BYTES, FrameBudget, Frames
+from controller.hub.worker_time import WorkerTime
 
 PING = WSMessage(WSMsgType.PING, b"x", None)
 TEXT = WSMessage(WSMsgType.TEXT, "{}", None)
 NO_REQUEST: Any = SimpleNamespace(protocol=None)
-
-
-def plenty() -> Rate:
-    """A worker's time that has not been used."""
-    return ReadingTimes().of("w", asyncio.get_running_loop().time())
 
 
 @pytest.mark.parametrize(
@@ -47,12 +37,9 @@ def test_the_budget(taken: int, spaced_s: float, wait_s: float) -> None:
 def test_long_frames_count_as_several() -> None:
     budget = FrameBudget(0.0)
     assert budget.take(0.0, 3 * 2**20) == 0.0, "a backlog of samples after an outage"
-    assert budget.take(1.0, 8 * 2**20) == pytest.approx((1 + 2048 + 1 + 768 - BURST - PER_S) / PER_S)
-
-
-def quiet() -> Any:
-    """A socket with messages and no pings."""
-    return Flooded(0)
+    mib = 2**20 // UNIT_BYTES
+    waits = [budget.take(1.0, 8 * 2**20) for _ in range(3)]
+    assert waits[-1] == pytest.approx((3 * mib + 24 * mib + 4 - BURST) / PER_S, abs=1.1)
 
 
 class Flooded:
@@ -83,7 +70,7 @@ async def test_others_have_their_turn_while_pings_arrive() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    assert await Frames(socket, NO_REQUEST, plenty()).next() is TEXT
+    assert await Frames(socket, NO_REQUEST, WorkerTime()).next() is TEXT
     task.cancel()
     assert turns >= BURST / 20
     assert socket.answered == BURST
@@ -93,38 +80,10 @@ async def test_a_flood_is_read_no_faster_than_the_budget_allows() -> None:
     socket: Any = Flooded(10**9)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
-            await Frames(socket, NO_REQUEST, plenty()).next()
+            await Frames(socket, NO_REQUEST, WorkerTime()).next()
     assert socket.answered <= BURST + PER_S * 1.5
 
 
 async def test_a_socket_that_closes_is_not_answered() -> None:
     socket: Any = SimpleNamespace(receive=Flooded(1).receive, closed=True)
-    assert await Frames(socket, NO_REQUEST, plenty()).next() is TEXT
-
-
-async def test_messages_that_take_long_to_read_hold_back_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever connections it makes; others are read meanwhile."""
-    loop, times = asyncio.get_running_loop(), ReadingTimes()
-    spent = count(step=READING_BURST_S / 4)
-    monkeypatch.setattr(time, "thread_time", lambda: next(spent))
-    first = Frames(quiet(), NO_REQUEST, times.of("w", loop.time()))
-    for _ in range(5):
-        assert first.parse('{"type": "goodbye"}', Doubts()) == Goodbye()
-    with pytest.raises(MalformedMessageError):
-        first.parse("{}")
-    assert times.of("w", loop.time()).take(loop.time(), 0.0) == pytest.approx(0.5 / READING_SHARE, rel=0.1)
-    for frames in (first, Frames(quiet(), NO_REQUEST, times.of("w", loop.time()))):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await frames.next()
-    assert await Frames(quiet(), NO_REQUEST, times.of("v", loop.time())).next() is TEXT
-
-
-def test_the_time_of_workers_that_are_gone_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.hub.frames._MOST_WORKERS", 3)
-    times = ReadingTimes()
-    kept = times.of("w-0", 0.0)
-    for number in range(9):
-        times.of(f"v-{number}", 0.0)
-        assert times.of("w-0", 0.0) is kept
-    assert len(times._of) == 3
+    assert await Frames(socket, NO_REQUEST, WorkerTime()).next() is TEXT
