@@ -19,7 +19,8 @@ _BEGIN: Final = BEGIN.encode()
 _END: Final = END.encode()
 _CHARACTER: Final = rb'(?:[^"\\]|\\.)'  # of a JSON string
 _QUOTED: Final = re.compile(_BEGIN + _CHARACTER + rb"*?(?:" + _END + rb'|(?="))', re.DOTALL)
-_CUT: Final = re.compile(rb'(?<=")' + _CHARACTER + rb"*?" + _END, re.DOTALL)
+# From a quotation mark to the last part of a line, or else past the whole text: each text is looked through once.
+_CUT: Final = re.compile(rb'"(?:(' + _CHARACTER + rb"*?" + _END + rb")|" + _CHARACTER + rb"*+)", re.DOTALL)
 
 
 def quote(message: str, line: str) -> str:
@@ -47,5 +48,9 @@ def shown_json(body: bytes, *, logs: bool) -> bytes:
         return body
     if not logs:
         body = _QUOTED.sub(WITHHELD.encode(), body)
-        body = _CUT.sub(WITHHELD.encode(), body) if _END in body else body
+        body = _CUT.sub(_without_cut_line, body) if _END in body else body
     return body.replace(_BEGIN, b"").replace(_END, b"")
+
+
+def _without_cut_line(text: re.Match[bytes]) -> bytes:
+    return text[0] if text[1] is None else b'"' + WITHHELD.encode()

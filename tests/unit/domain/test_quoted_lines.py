@@ -1,12 +1,19 @@
 """Lines of logs that messages quote: whatever stands around one, and however the message is cut, it can be withheld."""
 
+import json
+import re
+from collections.abc import Callable
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.quoted_lines import BEGIN, END, WITHHELD, plain, quote, shown_json
+from support.growth import assert_in_line
 
 SECRET = "sk-7f3a"
+# Says what is withheld most plainly, but looks through a text once for each quotation mark in it.
+PLAINLY = re.compile(rb'(?<=")(?:[^"\\]|\\.)*?' + END.encode(), re.DOTALL)
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 
 
@@ -47,3 +54,30 @@ def test_marks_that_an_agent_sends_open_nothing() -> None:
 def test_an_answer_without_marks_stays_as_it_is() -> None:
     body = b'{"message":"exited with code 1"}'
     assert shown_json(body, logs=False) is body
+
+
+def plainly(body: bytes) -> bytes:
+    return PLAINLY.sub(WITHHELD.encode(), body).replace(END.encode(), b"")
+
+
+@given(st.lists(st.sampled_from([b'"', b"\\", END.encode(), b"\xef", b"a", b"\n", b","]), max_size=40).map(b"".join))
+def test_any_bytes_are_withheld_as_one_look_at_each_place_says(body: bytes) -> None:
+    assert shown_json(body, logs=False) == plainly(body)
+
+
+@given(st.lists(st.text(st.sampled_from(['"', "\\", END, "é", "a", "\n"]), max_size=12)))
+def test_any_json_is_withheld_so_and_stays_json(texts: list[str]) -> None:
+    body = orjson.dumps(texts)
+    assert shown_json(body, logs=False) == plainly(body)
+    assert len(orjson.loads(shown_json(body, logs=False))) == len(texts)
+
+
+def test_the_marks_in_a_text_cost_as_much_as_it_is_long() -> None:
+    for begins in (f"{END}", f"{BEGIN}{END}{END}", BEGIN):
+        body = {"before": f"x{begins}", "message": '"' * 10, "marks": begins * 10}
+
+        def of(times: int, body: dict[str, str] = body) -> Callable[[], bytes]:
+            raw = json.dumps({key: text * times for key, text in body.items()}, ensure_ascii=False).encode()
+            return lambda: shown_json(raw, logs=False)
+
+        assert_in_line(of, 1_000)
