@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from controller.domain.quoted_lines import plain
 from controller.hub.readings import Doubts, drop
 
 MAX_GPUS: Final = 256
@@ -38,9 +39,13 @@ _LOOKED_INTO: Final = _MOST.keys() | {"inventory", "host", "details"}
 
 
 class MalformedMessageError(ValueError):
-    """The message violates the protocol; the text names the field and says why. It is cut: it may quote the message."""
+    """The message violates the protocol; the text names the field and says why. It is cut: it may quote the message.
+
+    For the same reason the marks of quoted lines are taken out of it.
+    """
 
     def __init__(self, reason: str) -> None:
+        reason = plain(reason)
         super().__init__(reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}...")
 
 

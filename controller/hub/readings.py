@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from controller.domain.quoted_lines import plain
 from schemas.wire import DeviceFacts, GpuDetails, ProcessSample, Readings, SamplePeriod
 
 _FULL_PERCENT: Final = 100.0
@@ -173,10 +174,10 @@ def _are_numbers(*values: Any) -> bool:
 def drop(seq: Any, reason: str, doubts: Doubts) -> None:
     """Notes a period that cannot be taken. Without a sequence number it cannot be acknowledged.
 
-    The reason may quote what was sent, so it is shortened and made storable.
+    The reason may quote what was sent, so it is shortened, made storable and rid of the marks of quoted lines.
     """
     if isinstance(seq, int):
-        storable = reason.replace("\x00", "\ufffd").encode(errors="replace").decode()
+        storable = plain(reason).replace("\x00", "\ufffd").encode(errors="replace").decode()
         doubts.dropped[seq] = storable[:_MAX_TEXT]
 
 

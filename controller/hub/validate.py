@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from controller.domain.quoted_lines import BEGIN, END
 from controller.hub.bounds import MalformedMessageError, read_message
 from controller.hub.readings import Doubts, first_problem, forgiven, possible_gpu, takeable
 from schemas.wire import (
@@ -40,6 +41,10 @@ _MAX_BIGINT: Final = 2**62
 _MAX_COUNT: Final = 2**53  # of what the controller counts on from here
 _MAX_MIB: Final = 2**40
 _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[\w.:/-]{1,200}")
+# What no text of an agent may hold: PostgreSQL's text has no NUL, and only the hub itself marks lines of logs. An
+# engine's output can have any of them. Another character stands for each, so that the keys that are known stay so few.
+_STRANGE: Final = str.maketrans(dict.fromkeys(("\x00", BEGIN, END), "\ufffd"))
+_ESCAPED: Final = re.compile(r"\\u(?:0000|[fF][dD][dD][01])")
 _FINGERPRINT: Final = re.compile(r"([0-9a-f]{64})?")
 
 AgentMessage = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
@@ -54,8 +59,7 @@ def parse_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
     doubts = doubts if doubts is not None else Doubts()
     try:
         sent = read_message(raw, doubts)
-        # PostgreSQL's text cannot hold NUL, but an engine's output can.
-        message = _possible(_parsed(_without_nul(sent) if "\\u0000" in raw else sent, doubts), doubts)
+        message = _possible(_parsed(_without_strange(sent) if _may_hold_strange(raw) else sent, doubts), doubts)
     except RecursionError as error:
         raise MalformedMessageError("message: is nested too deeply") from error
     _check(message)
@@ -97,13 +101,18 @@ def _possible(message: AgentMessage, doubts: Doubts) -> AgentMessage:
             return message
 
 
-def _without_nul(value: Any) -> Any:
+def _may_hold_strange(raw: str) -> bool:
+    """Whether a text of the message may hold one of them, written out or escaped."""
+    return BEGIN in raw or END in raw or ("\\u" in raw and bool(_ESCAPED.search(raw)))
+
+
+def _without_strange(value: Any) -> Any:
     if isinstance(value, str):
-        return value.replace("\x00", "\ufffd")
+        return value.translate(_STRANGE)
     if isinstance(value, list):
-        return [_without_nul(item) for item in value]
+        return [_without_strange(item) for item in value]
     if isinstance(value, dict):
-        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+        return {_without_strange(key): _without_strange(item) for key, item in value.items()}
     return value
 
 

@@ -252,7 +252,7 @@ OWN = "gpu_memory_held: the driver still lists it"
         ("KeyError: 'rope'", {"log_line": "KeyError: 'rope'"}, "[KeyError: 'rope']"),
         (f"KeyError: 'rope'; {OWN}", {"log_line": "KeyError: 'rope'"}, f"[KeyError: 'rope']; {OWN}"),
         (OWN, {"log_line": ""}, OWN),
-        ("a\ufdd1 b", {"log_line": "a\ufdd1"}, "[a] b"),
+        ("a\ufdd1 b", {"log_line": "a\ufdd1"}, "[a\ufffd] b"),
         ("x" * 5000, {"log_line": "x" * 5000}, f"...[{'x' * 4000}]"),
         # Agents that do not tell the line: all that they say of an end that nothing asked for may be one.
         ("KeyError: 'rope'", {}, "[KeyError: 'rope']"),
