@@ -6,7 +6,9 @@ It returns plain dicts, lists and scalars.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Final
 
 import yaml
@@ -15,11 +17,48 @@ from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 MAX_TEXT_BYTES: Final = 2**20
 MAX_DEPTH: Final = 32
+MAX_KEY: Final = 4096  # as every text that a key may stand for
+# Characters of the paths of all values. Whatever judges a value may write its path out, and Pydantic does for each that
+# it refuses, so a mebibyte of small values under one long key would take gigabytes.
+MAX_PATHS: Final = 2**25
+_INDEX_CHARS: Final = 8
+_LONG_PATHS: Final = "has too many values under long keys; shorten the keys, or split it"
 _INT64: Final = 2**63
 _INT64_DIGITS: Final = 20
 _BEYOND_64_BITS: Final = "exceeds 64 bits; write a smaller number, or text in quotes"
 # The parser in C, if the wheel has it, parses a mebibyte in well under a second.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(slots=True)  # not frozen: that takes three times as long to make, and there may be 100,000
+class _Steps:
+    """The steps to a value, without its path: that is written out for a problem alone.
+
+    Attributes:
+        outer: the steps to what holds it; None: the whole document does.
+        step: the key or the index.
+        length: characters of the path, about.
+        depth: number of steps.
+    """
+
+    outer: "_Steps | None"
+    step: str | int
+    length: int
+    depth: int
+
+    @classmethod
+    def after(cls, outer: "_Steps | None", step: str | int) -> "_Steps":
+        """One step more."""
+        if outer is None:
+            return cls(None, step, _length(step), 1)
+        return cls(outer, step, outer.length + _length(step), outer.depth + 1)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of `MAX_PATHS`."""
+
+    left: int
 
 
 class _StrictLoader(_Base):  # type: ignore[misc]  # the base is chosen at run time
@@ -151,28 +190,48 @@ def _object_of_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_tree(root: object) -> None:
-    """Refuses values that cannot be stored as JSON, with their path."""
-    left: list[tuple[object, str, int]] = [(root, "", 0)]
-    while left:
-        value, path, depth = left.pop()
-        if depth > MAX_DEPTH:
-            raise _too_deep()
-        problem = _scalar_problem(value)
-        if problem:
-            raise ManifestError([FieldProblem(path, problem)])
-        left.extend((inner, inner_path, depth + 1) for inner_path, inner in _children(value, path))
+    """Refuses values that cannot be stored as JSON, with their path; and paths that are too long, taken together."""
+    if problem := _scalar_problem(root):
+        raise ManifestError([FieldProblem("", problem)])
+    _check_inside(root, None, _Room(MAX_PATHS))
 
 
-def _children(value: object, path: str) -> Iterator[tuple[str, object]]:
+def _check_inside(value: object, steps: _Steps | None, room: _Room) -> None:
+    if steps is not None and steps.depth == MAX_DEPTH:
+        raise _too_deep()
+    children: Iterable[tuple[str | int, object]] = ()
     if isinstance(value, dict):
-        for key, inner in value.items():
-            problem = _scalar_problem(key)
-            if problem:
-                raise ManifestError([FieldProblem(path, f"a key {problem}")])
-            yield join_path(path, key), inner
+        children = value.items()
     elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield join_path(path, index), inner
+        children = enumerate(value)
+    for step, inner in children:
+        if isinstance(step, str) and (problem := _key_problem(step)):
+            raise ManifestError([FieldProblem(_path(steps), f"a key {problem}")])
+        if problem := _scalar_problem(inner):
+            raise ManifestError([FieldProblem(_path(_Steps.after(steps, step)), problem)])
+        room.left -= (steps.length if steps else 0) + _length(step)
+        if room.left < 0:
+            raise ManifestError([FieldProblem("", _LONG_PATHS)])
+        if inner and isinstance(inner, dict | list):
+            _check_inside(inner, _Steps.after(steps, step), room)
+
+
+def _path(steps: _Steps | None) -> str:
+    written: list[str | int] = []
+    while steps is not None:
+        written.append(steps.step)
+        steps = steps.outer
+    return reduce(join_path, reversed(written), "")
+
+
+def _length(step: str | int) -> int:
+    return _INDEX_CHARS if isinstance(step, int) else len(step) + 1
+
+
+def _key_problem(key: str) -> str | None:
+    if len(key) > MAX_KEY:
+        return f"has {len(key)} characters; write at most {MAX_KEY}"
+    return _scalar_problem(key)
 
 
 def _scalar_problem(value: object) -> str | None:
