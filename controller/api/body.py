@@ -74,7 +74,15 @@ async def read_model(
     Raises:
         ManifestError: names every invalid field.
     """
-    body = await read_body(request, limit_bytes)
+    return parse_model(await read_body(request, limit_bytes), model, optional=optional)
+
+
+def parse_model(body: bytes, model: type[M], *, optional: bool = False) -> M:
+    """Like `read_model`, from a body that is read already.
+
+    Raises:
+        ManifestError: names every invalid field.
+    """
     value = {} if optional and not body.strip() else read_json(body)
     if not isinstance(value, dict):
         raise ManifestError([FieldProblem("", _NOT_AN_OBJECT)])

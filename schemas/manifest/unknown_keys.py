@@ -28,6 +28,8 @@ def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[Field
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _unknown_within(arguments[0], value, path)
+    elif not _holds_model(annotation):
+        return  # many values may be there, and each has a path
     elif origin is dict and isinstance(value, dict):
         for key, inner in value.items():
             yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
@@ -37,3 +39,10 @@ def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[Field
     elif origin is Union or type(annotation).__name__ == "UnionType":
         for choice in arguments:
             yield from _unknown_within(choice, value, path)
+
+
+def _holds_model(annotation: Any) -> bool:
+    """Whether any value of this type has keys that a schema knows."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return True
+    return any(_holds_model(one) for one in get_args(annotation))

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
+from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
 from controller.api.key_share import KeyShare
@@ -18,6 +19,8 @@ from schemas.manifest.deployment import DeploymentSpec
 
 MAX_MANIFESTS: Final = 1_000
 MAX_MANIFESTS_OF_VIEWERS: Final = 20  # the event loop parses them
+# Of a plan's body: reading what is far beyond 20 manifests would hold the event loop for nothing.
+MAX_BODY_BYTES_OF_VIEWERS: Final = 2**18
 MAX_INSTANCES: Final = 10_000
 MAX_INSTANCES_OF_VIEWERS: Final = 1_000
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
@@ -36,8 +39,9 @@ class DryRunCaller:
         judge: raises for what it may not write.
         analyse: works out an unknown need; None: only needs that are known are told.
         analysing: held while needs are worked out.
-        computing: held during the whole dry run; raises ApiError 429 or 503 where too many are under way.
+        computing: held from when the body has come to the end; raises ApiError 429 or 503 where too many are under way.
         passes: where it computes.
+        body_bytes: the most of one body.
         manifests: the most of one dry run.
         instances: the most that one dry run places.
         knows_secrets: whether it may learn which secrets exist.
@@ -48,6 +52,7 @@ class DryRunCaller:
     analysing: AbstractAsyncContextManager[Any]
     computing: AbstractContextManager[None]
     passes: Passes
+    body_bytes: int
     manifests: int
     instances: int
     knows_secrets: bool
@@ -69,6 +74,7 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
             analysing=nullcontext(),
             computing=app[VIEWERS_AT_ONCE].admitted(principal.key_id),
             passes=app[PASSES_OF_VIEWERS],
+            body_bytes=MAX_BODY_BYTES_OF_VIEWERS,
             manifests=MAX_MANIFESTS_OF_VIEWERS,
             instances=MAX_INSTANCES_OF_VIEWERS,
             knows_secrets=False,
@@ -79,6 +85,7 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
         analysing=analyses,
         computing=nullcontext(),
         passes=app[PASSES],
+        body_bytes=MAX_BODY_BYTES,
         manifests=MAX_MANIFESTS,
         instances=MAX_INSTANCES,
         knows_secrets=True,

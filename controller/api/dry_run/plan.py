@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import parse_model, read_body
 from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
@@ -34,9 +34,10 @@ MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for ever
 
 async def post(request: web.Request) -> web.Response:
     """`POST /plan`."""
-    body, caller = await read_model(request, PlanBody), caller_of_dry_run(request)
+    caller = caller_of_dry_run(request)
+    body = await read_body(request, caller.body_bytes)  # first, so that slow senders hold no place
     with caller.computing:
-        view = await _plan(request.app, body, caller)
+        view = await _plan(request.app, parse_model(body, PlanBody), caller)
     if not caller.knows_secrets:
         request[AS_WRITTEN] = True
         redaction = request.app[CONTEXT].known_secrets.redaction()

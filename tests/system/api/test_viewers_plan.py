@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from controller.api.dry_run import plan
 from controller.api.dry_run.allowances import (
+    MAX_BODY_BYTES_OF_VIEWERS,
     MAX_INSTANCES_OF_VIEWERS,
     MAX_MANIFESTS_OF_VIEWERS,
     MAX_OF_VIEWER_AT_ONCE,
@@ -21,6 +22,7 @@ from support.api_calls import PLAN, deployment
 from support.database.ledger import GIB, add_host, rows
 from support.leading.served_api import ServedApi
 
+JSON = {"Content-Type": "application/json"}
 MODEL = {"engine": "transformers", "model": "path:/models/tiny"}
 
 
@@ -106,6 +108,16 @@ async def test_a_viewer_plans_few_manifests_at_a_time(api: ServedApi) -> None:
     assert (await planned(api, *many, role="operator"))[0] == 200
 
 
+async def test_a_viewers_plan_is_short(api: ServedApi) -> None:
+    short, long = (deployment("a", replicas=0, labels={"a": "x" * 100}, command=["x" * 4_000] * n) for n in (60, 66))
+    assert (await planned(api, short, role="operator"))[0] != 413
+    assert (await planned(api, short))[0] != 413
+    status, answer = await planned(api, long)
+    assert (status, answer["error"]["code"]) == (413, "too_large")
+    assert f"larger than {MAX_BODY_BYTES_OF_VIEWERS} bytes" in answer["error"]["message"]
+    assert (await planned(api, long, role="operator"))[0] != 413
+
+
 class Gate:
     """Holds every pass for a deployment called `slow` until it is opened."""
 
@@ -156,9 +168,29 @@ async def test_one_key_does_not_take_the_turns_of_other_viewers(api: ServedApi, 
     await under_way(api, MAX_OF_VIEWER_AT_ONCE)
     status, answer = await planned(api, deployment("a"))
     assert (status, answer["error"]["code"]) == (429, "too_many_plans")
+    status, answer = await api.call("POST", PLAN, role="viewer", data=b"{", headers=JSON)
+    assert (status, answer["error"]["code"]) == (429, "too_many_plans"), "refused before it is parsed"
     header = {"Authorization": f"Bearer {other['key']}"}
     theirs = asyncio.create_task(planned(api, deployment("a"), headers=header))
     await under_way(api, MAX_OF_VIEWER_AT_ONCE + 1)
     gate.open()
     assert [status for status, _ in await asyncio.gather(*mine, theirs)] == [200] * (MAX_OF_VIEWER_AT_ONCE + 1)
     await under_way(api, 0)
+
+
+async def test_a_slow_sender_takes_no_turn(api: ServedApi) -> None:
+    go = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"{"
+        await go.wait()
+        yield b"}"
+
+    calls = [
+        asyncio.create_task(api.call("POST", PLAN, role="viewer", data=slowly(), headers=JSON))
+        for _ in range(MAX_OF_VIEWER_AT_ONCE)
+    ]
+    await asyncio.sleep(0.2)
+    assert (await planned(api, deployment("a", replicas=0)))[0] == 200
+    go.set()
+    assert {status for status, _ in await asyncio.gather(*calls)} <= {400, 429}

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from schemas.api.requests import PlanBody
+from schemas.manifest import unknown_keys as unknown_keys_module
 from schemas.manifest.parse import parse_manifest_objects
 from schemas.manifest.problems import ManifestError
 from schemas.manifest.strict_yaml import MAX_DEPTH, MAX_KEY, MAX_PATHS, read_documents, read_json
@@ -84,3 +86,13 @@ def test_the_time_grows_with_the_values() -> None:
         return lambda: read_json(text)
 
     assert_in_line(of, 4_000)
+
+
+def test_values_that_have_no_known_keys_are_not_looked_through_for_unknown_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: list[str] = []
+    monkeypatch.setattr(unknown_keys_module, "join_path", lambda base, step: joined.append(base) or f"{base}.{step}")
+    body = {"manifests": [{}] * 1_000, "candidates": False, "more": 1}
+    assert [problem.path for problem in unknown_keys_module.unknown_keys(PlanBody, body)] == [".more"]
+    assert len(joined) == len(body)
