@@ -27,7 +27,7 @@ A file holds one or more documents, YAML or JSON. In YAML, `---` separates them.
 message names the nearest known one.
 
 A **size** is a number with a unit: KiB, MiB, GiB, TiB, KB, MB, GB or TB. A **duration** is a number of seconds, or a
-text with units: ms, s, m, h or d. A **text** holds at most 4096 characters.
+text with units: ms, s, m, h or d. A **text**, and a key, holds at most 4096 characters.
 """
 # In the order of the page: heading, model, what the heading stands for.
 SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
