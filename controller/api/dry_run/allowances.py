@@ -20,7 +20,7 @@ from schemas.manifest.deployment import DeploymentSpec
 MAX_MANIFESTS: Final = 1_000
 MAX_MANIFESTS_OF_VIEWERS: Final = 20  # the event loop parses them
 # Of a plan's body: reading what is far beyond 20 manifests would hold the event loop for nothing.
-MAX_BODY_BYTES_OF_VIEWERS: Final = 2**18
+MAX_BODY_BYTES_OF_VIEWERS: Final = 2**17
 MAX_INSTANCES: Final = 10_000
 MAX_INSTANCES_OF_VIEWERS: Final = 1_000
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
