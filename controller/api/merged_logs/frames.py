@@ -1,6 +1,6 @@
 """What comes from one log: lines with their times, marks and notes. Reads the agents' frames. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -74,10 +74,16 @@ def moment(at_ms: int) -> str:
 
 
 class FrameReader:
-    """Turns chunks of a log into items. A chunk may end anywhere."""
+    """Turns chunks of one answer into items. A chunk may end anywhere. All is there once, and the process ends once.
+
+    Attributes:
+        ended: the process has; what comes behind that is not read.
+    """
 
     def __init__(self, *, timed: bool) -> None:
+        self.ended = False
         self._timed = timed
+        self._caught_up = False
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[Item]:
@@ -91,7 +97,21 @@ class FrameReader:
             if self._timed:
                 raise FrameError(f"a frame is longer than {_REST_MAX_BYTES} bytes")
             frames, self._rest = [*frames, self._rest], b""
-        return [_item(frame) for frame in frames] if self._timed else [Line(frame) for frame in frames]
+        return self._items(frames) if self._timed else [Line(frame) for frame in frames]
+
+    def _items(self, frames: Iterable[bytes]) -> list[Item]:
+        found: list[Item] = []
+        for frame in frames:
+            if self.ended:
+                break
+            item = _item(frame)
+            if isinstance(item, CaughtUp):
+                if self._caught_up:
+                    continue
+                self._caught_up = True
+            self.ended = isinstance(item, End)
+            found.append(item)
+        return found
 
     def close(self) -> Iterator[Item]:
         """What is left of a log that ends without an end of line."""

@@ -1,8 +1,12 @@
-"""One log that is being read. It holds a bounded number of bytes, whether the merge has looked at them or not."""
+"""One log that is being read. It holds a bounded number of bytes, whether the merge has looked at them or not.
+
+It is also read no faster than its items are worth: a byte of an agent can be an item, which costs as much as a line.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import aiohttp
@@ -10,12 +14,17 @@ import aiohttp
 from controller.api.agent_proxies import ask, unreachable
 from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameReader, Item, Line, Note
 from controller.store.views.logs import InstanceLog
+from http1.rate import Rate
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
 
 HELD_BYTES: Final = 256 * 2**10  # of a log; a merge of 64 logs holds 16 MiB
 STALLED_S: Final = 10.0  # a log that sends nothing for so long holds the others up no longer
-_ITEM_BYTES: Final = 128  # what an item takes beside its text
+_ITEM_BYTES: Final = 192  # what an item takes beside its text
+_SLICE_BYTES: Final = 8 * 2**10  # read in one turn of the loop, within some milliseconds whatever is in it
+_BURST_BYTES: Final = 48 * 2**20  # of text and items of a log at once: 16 MiB of lines of usual length
+_BYTES_PER_S: Final = 4 * 2**20  # beyond that: 20,000 empty lines, which take about a tenth of a core
 _HEAD_S: Final = 10.0
+_END_S: Final = 1.0
 _AGAIN_S: Final = 2.0
 _TRIES_OF_OLD: Final = 30  # for the rest of a log that another start has followed
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
@@ -55,6 +64,7 @@ class LogReading:
         self._arrived = arrived
         self._come: deque[Item | None] = deque()  # not looked at by the merge yet; None: the end
         self._room = asyncio.Event()
+        self._rate = Rate(asyncio.get_running_loop().time(), _BURST_BYTES, _BYTES_PER_S)  # of all its answers
         self._last = after
         self._ended = False
 
@@ -82,15 +92,20 @@ class LogReading:
                 self.state = "over"
             elif not isinstance(item, CaughtUp):
                 self.held.append(item)
-            elif self.state == "past":
-                self.state = "live"
+            else:
+                self._free(item)
+                if self.state == "past":
+                    self.state = "live"
 
     def pop(self) -> Item:
         """Takes the oldest item out of `held`; its bytes are free for what comes."""
         item = self.held.popleft()
+        self._free(item)
+        return item
+
+    def _free(self, item: Item) -> None:
         self.held_bytes -= size_of(item)
         self._room.set()
-        return item
 
     @property
     def is_empty(self) -> bool:
@@ -140,9 +155,20 @@ class LogReading:
             )
             await self._put([Note("no_times", text), CaughtUp()])
         async for chunk in answer.content.iter_any():
-            await self._put(self._new(reader.feed(chunk)))
+            for at in range(0, len(chunk), _SLICE_BYTES):
+                await self._read_slice(reader, chunk[at : at + _SLICE_BYTES])
+                if reader.ended:
+                    await _await_end(answer)
+                    return None
         await self._put(list(reader.close()))
         return None
+
+    async def _read_slice(self, reader: FrameReader, text: bytes) -> None:
+        """Reads some of an answer once it may; others have their turn in any case."""
+        now = asyncio.get_running_loop().time
+        await asyncio.sleep(self._rate.take(now(), 0.0))
+        self._rate.take(now(), len(text) + _ITEM_BYTES * text.count(b"\n"))
+        await self._put(self._new(reader.feed(text)))
 
     def _new(self, items: Iterable[Item]) -> list[Item]:
         """Those that have not come before the log broke off."""
@@ -172,12 +198,23 @@ class LogReading:
             self._arrived.set()
 
 
+async def _await_end(answer: aiohttp.ClientResponse) -> None:
+    """Lets an agent finish an answer that says no more, so that its connection can be used again."""
+    with suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with asyncio.timeout(_END_S):
+            await answer.content.readany()
+
+
 def size_of(item: Item | None) -> int:
-    """How many bytes an item counts; none where it is not held."""
+    """How many bytes an item counts: what it takes at least."""
     match item:
-        case None | CaughtUp():
+        case None:
             return 0
         case Line(text):
             return _ITEM_BYTES + len(text)
+        case CaughtUp():
+            return _ITEM_BYTES
+        case End():
+            return _ITEM_BYTES + len(item.message) + len(item.reason or "")
         case _:
             return _ITEM_BYTES + len(item.message)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from sys import getsizeof
 
 import aiohttp
 import pytest
@@ -10,9 +11,9 @@ from aiohttp import web
 
 from controller.api.merged_logs import merge as merging
 from controller.api.merged_logs import source
-from controller.api.merged_logs.frames import Line
+from controller.api.merged_logs.frames import CaughtUp, End, FrameReader, Item, Line, Note
 from controller.api.merged_logs.merge import Merge, Told
-from controller.api.merged_logs.source import HELD_BYTES, LogReading
+from controller.api.merged_logs.source import HELD_BYTES, LogReading, size_of
 from controller.api.merged_logs.texts import Write, as_json, as_text
 from controller.store.views.instances import LogSource
 from controller.store.views.logs import DeploymentLogs, InstanceLog
@@ -27,6 +28,11 @@ LIES = {  # numbers that no time and no position has
     "lies-before": b"L-99999999999999999 1 0 early\nC\n",
     "lies-position": b"L1 1 %d far\nC\n" % 2**70,
     "lies-end": b'L1 1 0 one\nC\nE{"exit_code": 0, "at_ms": 9007199254740993000}\n',
+}
+PIECES = {  # before it hangs
+    "past": [b"L1 1 0 one\nC\n" + b"C\n" * 1000 + b"E{}\n" * 1000, b"L2 1 9 two\n"],
+    "ticks": [b"C\n" * 2**14] * 64,
+    "blank": [b"L1 1 1 \n" * 2**12] * 64,
 }
 _NOTHING = DeploymentLogs((), lives=True)
 
@@ -52,6 +58,10 @@ class Agent:
                 for n in range(1000):
                     await response.write(b"L%d 1 %d %b\n" % (n, n * LONG, b"x" * LONG))
                     self.sent_bytes += LONG
+            case "past" | "ticks" | "blank" as name:
+                for piece in PIECES[name]:
+                    await response.write(piece)
+                await asyncio.Event().wait()
             case "lies":
                 await response.write(LIES[request.match_info["instance"]])
             case _:
@@ -111,6 +121,76 @@ async def test_a_log_that_is_not_taken_holds_few_bytes_and_loses_none() -> None:
             await asyncio.sleep(0)
         assert (lines, one.held_bytes) == (1000, 0)
         await running
+
+
+async def test_repeated_words_that_all_has_come_are_not_held() -> None:
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        one = LogReading(log_of("ticks", address), asyncio.Event(), resumes=False)
+        running = asyncio.create_task(one.run(session, {}))
+        await asyncio.sleep(0.5)
+        assert [*map(type, one._come)] == [CaughtUp]
+        assert one.held_bytes == size_of(CaughtUp())
+        one.take()
+        assert (one.state, one.held_bytes) == ("live", 0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_nothing_is_read_behind_the_end() -> None:
+    told: list[Told] = []
+
+    async def emit(items: list[Told]) -> None:
+        told.extend(items)
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        await Merge(session, {}, emit).run([log_of("past", address)])
+    assert [type(one.item) for one in told] == [Line, End]
+
+
+@pytest.mark.parametrize("item", [Line(b"x"), CaughtUp(), End(), End(reason="x" * 5000), Note("a", "b" * 5000)])
+def test_an_item_counts_what_it_takes(item: Item) -> None:
+    taken = getsizeof(item) + sum(getsizeof(getattr(item, name, None)) for name in ("text", "reason", "message"))
+    assert size_of(item) >= taken - 3 * getsizeof("")
+
+
+async def test_items_come_no_faster_than_their_log_may_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a million lines without text, in 2 MiB."""
+    monkeypatch.setattr(source, "_BURST_BYTES", 2**20)
+    monkeypatch.setattr(source, "_BYTES_PER_S", 2**20)
+    come = 0
+
+    async def emit(told: list[Told]) -> None:
+        nonlocal come
+        come += len(told)
+
+    async with agent() as (_, address, session):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await Merge(session, {}, emit).run([log_of("blank", address)])
+    assert come <= 4 * 2**20 // 200
+
+
+async def test_one_slice_of_a_log_is_read_between_two_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[int] = []
+    reads = FrameReader.feed
+
+    def feed(reader: FrameReader, chunk: bytes) -> list[Item]:
+        fed.append(len(chunk))
+        return reads(reader, chunk)
+
+    monkeypatch.setattr(FrameReader, "feed", feed)
+    turns = 0
+
+    async def emit(_: list[Told]) -> None:
+        pass
+
+    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+        merging_logs = asyncio.create_task(Merge(session, {}, emit).run([log_of("floods", address)]))
+        while not merging_logs.done():
+            turns += 1
+            await asyncio.sleep(0)
+    assert max(fed) <= 8 * 2**10
+    assert turns >= len(fed)
 
 
 async def test_batches_are_bounded_in_bytes() -> None:
