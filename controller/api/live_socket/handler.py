@@ -19,6 +19,7 @@ from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
 from http1.paced_socket import pace
 from http1.peer_state import taken_bytes
+from http1.rate import Rate
 from schemas.api.live import LiveMessage, LiveRequest
 from schemas.manifest.problems import FieldProblem
 
@@ -33,6 +34,8 @@ MAX_OF_KEY: Final = 64  # sockets: a team's dashboards may share a viewer's key
 MAX_SOCKETS: Final = 256
 MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
 _SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
+OPENS_AT_ONCE: Final = 64  # four times the topics of a socket: a dashboard whose reader leafs through pages
+OPENS_PER_S: Final = 8.0  # beyond that; a snapshot costs far more than the message that asks for it
 _BURST_BYTES: Final = 256 * 2**10  # from the client, in whatever frames
 _BYTES_PER_S: Final = 64 * 2**10
 _MAX_SHOWN: Final = 80
@@ -70,6 +73,8 @@ class _Session:
         self._outbox = Outbox(socket, request.transport)
         self._topics: dict[int, asyncio.Task[None]] = {}
         self._heard = True  # since the last ping
+        self._now = asyncio.get_running_loop().time
+        self._opens = Rate(self._now(), OPENS_AT_ONCE, OPENS_PER_S)
 
     async def run(self) -> None:
         """Until the client leaves.
@@ -132,6 +137,7 @@ class _Session:
             return
         match asked.op:
             case "open":
+                await asyncio.sleep(self._opens.take(self._now(), 1.0))  # what comes behind it waits too
                 await self._open(asked)
             case "close":
                 await self._close(asked.id)

@@ -246,6 +246,23 @@ async def test_topics_sockets_and_messages_are_bounded(api: ServedApi, monkeypat
                 await asyncio.sleep(0.05)
 
 
+async def test_opens_beyond_their_rate_wait_and_are_all_answered(
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handler, "OPENS_AT_ONCE", 4)
+    loop = asyncio.get_running_loop()
+    async with tab(api) as one:
+        for rounds in range(2):
+            began_s = loop.time()
+            for number in range(4 + 4 * rounds):
+                await one.open(number, "unknown")
+                assert (await one.next())["error"]["code"] == "invalid"
+            took_s = loop.time() - began_s
+        assert took_s >= 7 / handler.OPENS_PER_S, "even where nothing is opened"
+        await one.socket.send_json({"op": "ping", "id": 3})
+        assert (await one.next())["type"] == "pong"
+
+
 async def test_a_socket_needs_a_key_that_may_read(api: ServedApi) -> None:
     for role, key, status in (("inference", None, 403), ("viewer", "gpw_wrong", 401)):
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
