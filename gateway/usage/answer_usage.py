@@ -1,6 +1,6 @@
 """Token counts of one answer, read from its bytes as they pass. Pure.
 
-No event is parsed but those that hold `"usage"`, so that a stream costs a search per piece and nothing per event.
+No event is parsed but some that hold `"usage"`, so that a stream costs a few searches per piece and nothing per event.
 """
 
 import json
@@ -21,7 +21,10 @@ _ERROR: Final = b"error"
 _MOST_HELD: Final = 2**20  # of an event, or of the end of an answer where counts are looked for
 _MOST_USAGE: Final = 4096  # of an answer whose beginning was not kept
 _MOST_UNPACKED: Final = 64 * 2**20
-_MOST_OF_PIECE: Final = 8 * 2**20  # unpacked of one piece, which no other request is served beside
+_MOST_OF_PIECE: Final = 2 * 2**20  # unpacked of one piece, which no other request is served beside
+_MOST_MARKED: Final = 8  # events of a piece that are parsed: later counts replace earlier ones
+_MOST_PARSED: Final = 2**20  # of unpacked events: within some hundredths of a second whatever is in them
+_PARSED_PER_BYTE: Final = 16  # and beyond that for each packed byte
 _MOST_AT_ONCE: Final = 2**18
 _BYTES_PER_TOKEN: Final = 4
 _TOKENS_PER_S: Final = 30  # of each choice of an answer that is not seen while it is made
@@ -64,8 +67,8 @@ class AnswerUsage:
     """
 
     __slots__ = (
-        *("_begun", "_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_plain"),
-        *("_request_bytes", "_size", "_told", "_unpack", "_unpacked", "failed"),
+        *("_begun", "_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_parsable"),
+        *("_plain", "_request_bytes", "_size", "_told", "_unpack", "_unpacked", "failed"),
     )
 
     def __init__(
@@ -90,6 +93,7 @@ class AnswerUsage:
         packed = encoding and encoding.strip().lower()
         self._unpack = zlib.decompressobj(wbits=47) if packed in ("gzip", "x-gzip", "deflate") else None
         self._unpacked = 0
+        self._parsable = _MOST_PARSED  # bytes of unpacked events that may still be parsed
         self._blind = self._unpack is None and packed not in ("", "identity")
         self._plain = events and self._unpack is None and not self._blind  # events that can be read as they come
 
@@ -107,8 +111,9 @@ class AnswerUsage:
 
     def _feed_packed(self, piece: bytes, unpack: "zlib._Decompress") -> None:
         most = min(_MOST_UNPACKED, self._unpacked + _MOST_OF_PIECE)
+        self._parsable += _PARSED_PER_BYTE * len(piece)
         try:
-            while piece and not unpack.eof:  # what comes behind the end it would keep, all of it
+            while piece and not (unpack.eof or self._blind):  # what comes behind the end it would keep, all of it
                 plain = unpack.decompress(piece, _MOST_AT_ONCE)
                 piece = unpack.unconsumed_tail
                 self._unpacked += len(plain)
@@ -154,19 +159,26 @@ class AnswerUsage:
         # `find` and not `in`, which makes and drops an error before it searches bytes: it costs four times as much.
         self._last = whole
         if whole[:6] == b"event:" or whole.find(b"\nevent:") >= 0:
-            for line in whole.splitlines():
-                if line.startswith(b"data:") and (b'content_block_delta"' in line or b'.delta"' in line):
-                    self._completions += 1
+            self._completions += whole.count(b'content_block_delta"') + whole.count(b'.delta"')
         else:
             self._completions += whole.count(_CHOICES)
-        marked = whole.find(_MARK) >= 0
-        if marked:
-            for line in whole.replace(b"\r", b"\n").split(b"\n"):
-                if _MARK in line and line.startswith(b"data:"):
-                    self._read(line[5:])
+        marked = whole.find(_MARK)
+        if marked >= 0:
+            self._read_marked(whole, marked)
         if whole.find(_ERROR) >= 0 and any(mark in whole for mark in _ERROR_MARKS):
             self.failed = True
-        return marked
+        return marked >= 0
+
+    def _read_marked(self, whole: bytes, first: int) -> None:
+        """Parses what may hold counts: the first line, which may begin a stream of messages, and the last ones."""
+        for line in _marked_lines(whole, first):
+            if line.startswith(b"data:"):
+                if self._unpack is not None:
+                    self._parsable -= len(line)
+                    if self._parsable < 0:
+                        self._blind = True
+                        return
+                self._read(line[5:])
 
     def _pieces_of_an_answer(self) -> int:
         """Events with a token: that of the reason to end has none, and comes before the stream's own end."""
@@ -224,6 +236,23 @@ class AnswerUsage:
             self._told["cached"] = cached
         if completion is not None:
             self._told["completion"] = completion
+
+
+def _marked_lines(whole: bytes, first: int) -> list[bytes]:
+    """Of the lines with the mark the first one and the last ones, in their order. `first`: where it stands first."""
+    begin, behind = _line_around(whole, first)
+    lines = [whole[begin:behind]]
+    end = len(whole)
+    while len(lines) < _MOST_MARKED and (at := whole.rfind(_MARK, behind, end)) >= 0:
+        end, line_end = _line_around(whole, at)
+        lines.insert(1, whole[end:line_end])
+    return lines
+
+
+def _line_around(whole: bytes, at: int) -> tuple[int, int]:
+    begin = max(whole.rfind(b"\n", 0, at), whole.rfind(b"\r", 0, at)) + 1
+    ends = [end for mark in (b"\n", b"\r") if (end := whole.find(mark, at)) >= 0]
+    return begin, min(ends, default=len(whole))
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

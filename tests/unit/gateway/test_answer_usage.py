@@ -18,7 +18,7 @@ from gateway.event_stream import WholeEvents
 from gateway.request_body import Asked
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
-from support.growth import assert_in_line
+from support.growth import assert_in_line, seconds
 
 CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
 EXACT = Tokens(12, 4, 7)
@@ -172,7 +172,69 @@ def test_a_bomb_is_not_unpacked_without_end() -> None:
     assert read(bomb, events=False, encoding=GZIP).tokens().estimated
     usage = AnswerUsage(400, events=True, encoding=GZIP)
     usage.feed(bomb)
-    assert usage._unpacked <= 2**23 + 2**18  # of one piece
+    assert usage._unpacked <= 2**21 + 2**18  # of one piece
+    assert usage.tokens().estimated
+
+
+FLOODS = {
+    "usage": b'data:{"usage":{}}\n\n',
+    "counts": b'data:{"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n',
+    "names": b"event:\n\n",
+    "lines": b"event:\ndata:\n\n",
+    "blanks": b"\r" * 50 + b'"usage"\n\n',
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_events_cost_a_few_searches_whatever_is_in_them(name: str) -> None:
+    piece = FLOODS[name] * (2**17 // len(FLOODS[name]))
+
+    def searched() -> None:
+        for _ in range(32):
+            for word in (b"usage", b"event", b"data", b"choices", b"error"):
+                piece.count(word)
+
+    def read_plain() -> None:
+        usage = AnswerUsage(400, events=True)
+        for _ in range(32):
+            usage.feed(piece)
+
+    def read_packed() -> None:
+        pack, usage = zlib.compressobj(wbits=31), AnswerUsage(400, events=True, encoding=GZIP)
+        for _ in range(32):
+            usage.feed(pack.compress(piece) + pack.flush(zlib.Z_SYNC_FLUSH))
+        assert not usage._blind
+
+    searches_s = seconds(searched)
+    assert seconds(read_plain) < 2 * searches_s
+    assert seconds(read_packed) < 5 * searches_s  # the packing included
+
+
+def test_of_a_piece_of_many_counts_the_first_and_the_last_ones_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    loads = orjson.loads
+    monkeypatch.setattr(orjson, "loads", lambda text: parsed.append(text) or loads(text))
+    begun = event({"message": {"usage": {"input_tokens": 8, "cache_read_input_tokens": 4}}})
+    middle = b"".join(event({"usage": {"output_tokens": n}}) for n in range(10_000))
+    for line_end in LINE_ENDS:
+        parsed.clear()
+        answer = (begun + middle + event({"usage": {"output_tokens": 7}}) + event({"usage": None})).replace(
+            b"\n", line_end
+        )
+        assert read(answer, events=True).tokens() == EXACT
+        assert 2 < len(parsed) <= 10
+
+
+def test_what_is_parsed_of_a_packed_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    loads = orjson.loads
+    monkeypatch.setattr(orjson, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    pack, usage, packed = zlib.compressobj(9, wbits=31), AnswerUsage(400, events=True, encoding=GZIP), 0
+    for _ in range(40):
+        piece = pack.compress(event({"usage": [[]] * 80_000})) + pack.flush(zlib.Z_SYNC_FLUSH)
+        packed += len(piece)
+        usage.feed(piece)
+    assert sum(parsed) <= 2**20 + 16 * packed < 2 * 2**20
     assert usage.tokens().estimated
 
 
