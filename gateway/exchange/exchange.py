@@ -14,7 +14,7 @@ from gateway.exchange.heads import address_of, forwarded, id_for_engine
 from gateway.exchange.holding import Models
 from gateway.exchange.states import ADMITTED, CONNECTING, LONG_READ_LIMIT_S, SENT, UPLOAD_LIMIT_S, WAITING, State
 from gateway.exchange.waiting import Waiting
-from gateway.long_request import LONG_BYTES
+from gateway.long_request import is_long
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.unserved import adapter_not_loaded, model_not_found
@@ -51,7 +51,7 @@ class Exchange(Waiting):
 
     def _route(self) -> None:
         pieces, self._pieces = self._pieces, []
-        if self._size > LONG_BYTES:
+        if is_long(pieces, self._size):
             self.deadline = self._loop.time() + LONG_READ_LIMIT_S
             self._work(self._read_long, pieces)
             return

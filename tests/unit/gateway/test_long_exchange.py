@@ -52,6 +52,28 @@ async def test_a_long_body_reaches_the_engine_and_only_its_options_change() -> N
     world.check()
 
 
+@pytest.mark.parametrize(
+    ("value", "in_steps"),
+    [
+        (b'"' + b"x" * 400_000 + b'"', False),  # an image
+        (b'["' + b'Some words, and more, and an end.", "' * 8000 + b'"]', False),
+        (b"[" + b"[]," * 60_000 + b"0]", True),
+        (b"[" + b"[[[]]]," * 24_000 + b"0]", True),
+        (b"[" + b'{"a":0},' * 20_000 + b"0]", True),
+        (b"[" + b"[]," * 30_000 + b"0]", False),  # within 128 KiB
+    ],
+)
+async def test_a_shorter_body_of_many_values_is_read_in_steps_too(value: bytes, in_steps: bool) -> None:
+    body = b'{"model": "m", "x": ' + value + b"}"
+    assert len(body) < LONG_BYTES
+    world = World()
+    world.transport.receive(request(body))
+    assert (world.exchanges[0].state is State.RECEIVING) is in_steps
+    assert await sent(world) == body
+    world.transport.lose()
+    await settle()
+
+
 async def test_a_body_without_options_gets_them_at_its_end() -> None:
     world = World()
     body = b'{"stream": true, "model": "m", ' + FILL + b" }" + b"\n" * 200_000
@@ -115,7 +137,7 @@ async def test_others_go_on_between_the_steps_and_all_get_their_turn() -> None:
 
 
 async def test_every_order_of_two_events_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LONG_BYTES", 1)
+    monkeypatch.setattr(exchange, "is_long", lambda *_: True)
     names = tuple(World().events())
     for more in itertools.product(names, repeat=2):
         await play(("request", *more))
