@@ -5,7 +5,6 @@ A backup is taken while everything runs. A restore needs the controllers stopped
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace as replace_field
@@ -37,6 +36,7 @@ from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
+from schemas.stderr import stderr_logger
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # a table, its rows and bytes
@@ -110,7 +110,7 @@ def put_back(
 def _run(settings: ControllerSettings, work: Callable[[Path, AsyncExitStack], Coroutine[Any, Any, T]]) -> T:
     structlog.configure(  # stdout is for the answer
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=stderr_logger(),
     )
 
     async def run() -> T:

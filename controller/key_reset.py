@@ -5,7 +5,6 @@ Its right is that of the data folder: what may write there can read `client.env`
 
 import asyncio
 import logging
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
+from schemas.stderr import stderr_logger
 
 KEY_NAME: Final = "reset"
 
@@ -38,7 +38,7 @@ def reset_key(settings: ControllerSettings) -> Path:
     """
     structlog.configure(  # stdout is for the answer
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=stderr_logger(),
     )
     folder = settings.data_dir.expanduser().resolve()
     try:

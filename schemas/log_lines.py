@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 from schemas.printing import escape_log_event
+from schemas.stderr import stderr_logger
 
 _LEVELS: Final = logging.getLevelNamesMapping()
 
@@ -20,6 +21,7 @@ def configure_logs(*, json: bool, level: str = "info", **everywhere: object) -> 
         level: the least that is logged: debug, info, warning or error.
         everywhere: fields of each line, such as which process writes it.
     """
+    colours = sys.stderr is not None and sys.stderr.isatty()
 
     def with_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         return {**event, **everywhere}
@@ -32,8 +34,8 @@ def configure_logs(*, json: bool, level: str = "info", **everywhere: object) -> 
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             escape_log_event,
-            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=colours),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=stderr_logger(),
     )
