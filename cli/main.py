@@ -2,21 +2,27 @@
 
 import os
 import sys
-from io import TextIOWrapper
 
-from cli.package_check import foreign_packages
-
-
-def escape_what_the_terminal_cannot_show() -> None:
-    """Lets names in characters that the locale's encoding lacks be printed escaped, where they would end the call."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Runs the command line; ends the process with its exit code."""
-    escape_what_the_terminal_cannot_show()
+    try:
+        from cli.streams import open_streams  # noqa: PLC0415 - Ctrl-C may come early
+
+        open_streams()
+        try:
+            _call()
+        finally:
+            sys.stdout.flush()  # the interpreter would tell a failure as a traceback
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+
+
+def _call() -> None:
+    from cli.package_check import foreign_packages  # noqa: PLC0415 - as above
+
     foreign = foreign_packages()
     if foreign:
         print("\n".join(foreign), file=sys.stderr)

@@ -139,8 +139,13 @@ def _run_in_loop(connection: Connection, work: Work) -> None:
 
     from cli.loop_transport import connect  # noqa: PLC0415 - slow to import
 
-    async def connected() -> None:
-        async with connect(connection) as api:
-            await work(api)
+    async def connected() -> SystemExit | None:
+        try:
+            async with connect(connection) as api:
+                await work(api)
+        except SystemExit as end:  # raised here, asyncio would print it where the loop has ended before this task
+            return end
+        return None
 
-    asyncio.run(connected())
+    if end := asyncio.run(connected()):
+        raise end

@@ -41,5 +41,7 @@ def _print(text: str) -> None:
 
 def _end(text: str, code: int) -> None:
     """Ends the process with what is known, while another thread still waits."""
-    _print(text)
-    os._exit(code)
+    try:
+        _print(text)
+    finally:
+        os._exit(code)
