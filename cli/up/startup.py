@@ -92,12 +92,14 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
     with _signals(supervisor):
         script = asyncio.create_task(_bring_up(options, daemons, supervisor, progress), name="up")
         try:
-            reason = await supervisor.wait(script)
-        finally:
-            script.cancel()
-            await asyncio.wait({script})
-        progress.print("\nStopping ..." if reason is None else f"\ngpuward: {reason}\nstopping; see {options.logs}")
-        late = await supervisor.stop_all()
+            try:
+                reason = await supervisor.wait(script)
+            finally:
+                script.cancel()
+                await asyncio.wait({script})
+            progress.print("\nStopping ..." if reason is None else f"\ngpuward: {reason}\nstopping; see {options.logs}")
+        finally:  # whatever became of the words
+            late = await supervisor.stop_all()
     if late:
         progress.print(f"did not stop in time and was cancelled: {', '.join(late)}")
     progress.print("Stopped." if reason is None else "stopped")
@@ -224,11 +226,21 @@ def _kill_engines(agents_dir: Path, progress: Progress) -> None:
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, supervisor.request_stop)
+    hung_up = asyncio.Event()
+    handlers = {signal.SIGINT: supervisor.request_stop, signal.SIGTERM: supervisor.request_stop}
+
+    def hang_up() -> None:
+        """Stops all. It often comes twice, from the kernel and from the shell, which asks for no haste."""
+        if not hung_up.is_set():
+            hung_up.set()
+            supervisor.request_stop()
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else under nohup
+        handlers[signal.SIGHUP] = hang_up
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in numbers:
+        for number in handlers:
             loop.remove_signal_handler(number)

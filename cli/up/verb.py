@@ -17,6 +17,7 @@ from cli.daemon_options import DataDirOption, GatewayProcessesOption, ProxyOptio
 from cli.daemon_settings import validated
 from cli.errors import CliError, UsageError
 from cli.runner import complain
+from cli.streams import go_on_without_stdout
 
 if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
@@ -41,6 +42,7 @@ def up(
     example: Annotated[bool, typer.Option("--example", help="Deploy a small example, unless it exists.")] = False,
 ) -> None:
     """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
+    go_on_without_stdout()  # engines run, and only the end of this process stops them
     try:
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
         daemons = _daemons(folder, host, port, trusted_proxy, gateway_processes)
