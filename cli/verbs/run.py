@@ -2,7 +2,8 @@
 
 import re
 import sys
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -57,7 +58,7 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     async def delete(api: "Api") -> None:
         await _delete(api, called, made_uid)
 
-    with ended_by_signals() if remove else nullcontext():
+    with ended_by_signals():  # which leaves the terminal as it was, too
         try:
             run(ctx, start, waits=True)
             run(ctx, talk)
@@ -135,6 +136,8 @@ async def _until_running(api: "Api", raw: Json, timeout_s: float) -> None:
 
 
 async def _talk(chat: Chat, prompt: str | None) -> None:
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are not text, which a request cannot hold
     if prompt is not None:
         await _answer(chat, prompt)
     elif not sys.stdin.isatty():
@@ -146,8 +149,9 @@ async def _talk(chat: Chat, prompt: str | None) -> None:
 
 async def _converse(chat: Chat) -> None:
     """Reads and answers until Ctrl-D. A refused request ends nothing; Ctrl-C stops an answer or empties the line."""
-    import readline  # noqa: F401, PLC0415 - lines can be edited and recalled
+    import readline  # noqa: PLC0415 - lines can be edited and recalled
 
+    readline.parse_and_bind("set disable-completion on")  # it would offer the names of files
     while True:
         try:
             text = input(_PROMPT).strip()  # noqa: ASYNC250 - nothing else runs: see `cli.runner`

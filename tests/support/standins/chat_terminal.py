@@ -35,7 +35,7 @@ class ChatTerminal:
         while text not in self.seen:
             ready, _, _ = select.select([self.main], [], [], max(0.0, end - time.monotonic()))
             assert ready, f"{text!r} did not come: {self.seen!r}"
-            self.seen += os.read(self.main, 65536).decode()
+            self.seen += os.read(self.main, 65536).decode(errors="replace")
         self.seen = self.seen.partition(text)[2]
 
     def type(self, text: str) -> None:

@@ -1,8 +1,10 @@
 """`gpuward run`: a deployment from a model, and a chat with it."""
 
+import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -13,6 +15,7 @@ from cli.verbs.run import name_of
 from support.builders.api_objects import deployment, now_text
 from support.standins.api import KEY, ApiDouble
 from support.standins.chat_terminal import ChatTerminal
+from support.standins.terminal import until
 
 MODEL = "hf:Qwen/Qwen3-0.6B"
 
@@ -149,6 +152,44 @@ def test_a_chat_on_a_terminal(api: ApiDouble) -> None:
         terminal.until(">>> ")
         terminal.type("\x04")
         assert terminal.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_what_is_typed_is_asked_as_it_is(api: ApiDouble, monkeypatch: pytest.MonkeyPatch, locale: str) -> None:
+    """Bytes that are no text are replaced, and Tab completes no name of a file."""
+    api.add(deployment("q", "running", spec={"model": MODEL}))
+    monkeypatch.setenv("LC_ALL", locale)
+    with ChatTerminal("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q") as terminal:
+        terminal.until(">>> ")
+        os.write(terminal.main, b"a\xffb /et\tc\n")
+        terminal.until("1 messages, the last one: ")
+        terminal.until(">>> ")
+        terminal.type("\x04")
+        assert terminal.process.wait(30) == 0
+    (asked,) = api.bodies("POST", "/v1/chat/completions")
+    assert asked["messages"][-1]["content"] == "a\ufffdb /et\tc"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(api: ApiDouble, number: int) -> None:
+    api.add(deployment("q", "running", spec={"model": MODEL}))
+    with ChatTerminal("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q") as terminal:
+        before = termios.tcgetattr(terminal.main)
+        terminal.until(">>> ")
+        until(lambda: termios.tcgetattr(terminal.main) != before)
+        terminal.process.send_signal(number)
+        assert terminal.process.wait(30) == 128 + number
+        assert termios.tcgetattr(terminal.main) == before
+
+
+def test_bytes_on_stdin_that_are_no_text_are_replaced(api: ApiDouble) -> None:
+    api.add(deployment("q", "running", spec={"model": MODEL}))
+    words = ("--url", api.url, "--api-key", KEY, "run", MODEL, "--name", "q")
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", *words], input=b"a\xffb", capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert api.bodies("POST", "/v1/chat/completions")[0]["messages"][-1]["content"] == "a\ufffdb"
 
 
 def test_rm_deletes_no_other_deployment_of_the_name(gpuward, runs):
