@@ -8,6 +8,7 @@ import typer
 
 from cli.app import app
 from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
+from cli.runner import INTERRUPTED
 from tables import code, duration, sentence, table, words
 
 HEAD: Final = """\
@@ -34,6 +35,9 @@ With `-o json` or `-o yaml` a verb prints exactly what the API returns.
 """
 SCRIPTS: Final = """\
 ## For scripts
+
+Results that stdout cannot take, such as on a full disk, end a call with 1. Messages that stderr cannot take are
+dropped. `up` goes on without either.
 
 `get`, `delete`, `stop`, `start`, `cordon`, `uncordon` and `drain` take several names, and try each. What is refused is
 told on stderr, the others are done, and the exit code says it: that of the refusals where they have one in common,
@@ -74,6 +78,7 @@ _EXIT_CODES: Final[Sequence[tuple[int, str]]] = (
     (UsageError.exit_code, "the command line is not valid"),
     (NotFoundError.exit_code, "the object does not exist"),
     (TimedOutError.exit_code, "timed out while waiting"),
+    (INTERRUPTED, "ended by Ctrl-C before it was done"),
 )
 
 
