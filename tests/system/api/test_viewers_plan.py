@@ -109,7 +109,8 @@ async def test_a_viewer_plans_few_manifests_at_a_time(api: ServedApi) -> None:
 
 
 async def test_a_viewers_plan_is_short(api: ServedApi) -> None:
-    short, long = (deployment("a", replicas=0, labels={"a": "x" * 100}, command=["x" * 4_000] * n) for n in (60, 66))
+    fit = MAX_BODY_BYTES_OF_VIEWERS // 4_096
+    short, long = (deployment("a", replicas=0, command=["x" * 4_090] * n) for n in (fit - 1, fit + 1))
     assert (await planned(api, short, role="operator"))[0] != 413
     assert (await planned(api, short))[0] != 413
     status, answer = await planned(api, long)
