@@ -127,6 +127,8 @@ async def test_repeated_words_that_all_has_come_are_not_held() -> None:
     async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
         one = LogReading(log_of("ticks", address), asyncio.Event(), resumes=False)
         running = asyncio.create_task(one.run(session, {}))
+        while not one._come:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
         assert [*map(type, one._come)] == [CaughtUp]
         assert one.held_bytes == size_of(CaughtUp())
