@@ -122,6 +122,7 @@ class Admission:
         if self._closing or self._handshakes.total() >= MAX_HANDSHAKES or not self._serves(request):
             return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
         if (owed_s := time.owed_s) or self._handshakes[identity.id] >= MAX_OF_WORKER:
+            self._log_refusal(request, _DEAR)
             return refusal(503, "busy", _DEAR, retry_after_s=owed_s)
         return None
 
