@@ -17,6 +17,7 @@ SHARE: Final = 0.1  # of the loop's time, beyond that
 MOST_OWED_S: Final = 1.5  # what takes longer is forgiven: its agent waits for 15 s, and not until it counts as silent
 CONNECTION_S: Final = 0.02  # what a handshake takes beside its reading
 ENTRY_S: Final = 1e-4  # the same, for each GPU, process and receipt that it names
+_TURN_S: Final = 0.005  # of reading, after which others have as long
 _MOST_WORKERS: Final = 20_000  # whose time is remembered
 
 
@@ -26,6 +27,7 @@ class WorkerTime:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._rate = Rate(self._loop.time(), BURST_S, SHARE, most_owed=MOST_OWED_S)
+        self._unshared_s = 0.0
 
     @property
     def owed_s(self) -> float:
@@ -34,6 +36,9 @@ class WorkerTime:
 
     async def wait(self) -> None:
         """Returns when more may be read. Other connections of the worker may use its time meanwhile."""
+        if (shared_s := self._unshared_s) >= _TURN_S:  # also within the burst others have as long
+            self._unshared_s = 0.0
+            await asyncio.sleep(shared_s)
         while owed_s := self.owed_s:  # noqa: ASYNC110 - time passes, and nothing tells of it
             await asyncio.sleep(owed_s)
 
@@ -48,7 +53,9 @@ class WorkerTime:
         try:
             yield
         finally:
-            self.charge(time.thread_time() - began_s)
+            took_s = time.thread_time() - began_s
+            self._unshared_s += took_s
+            self.charge(took_s)
 
 
 class WorkerTimes:

@@ -44,8 +44,7 @@ async def test_what_is_measured_holds_back_all_connections_of_a_worker(monkeypat
     times = WorkerTimes()
     older, newer = frames(times.of("w")), frames(times.of("w"))
     assert await is_read(older)
-    with older.time.measured():
-        pass
+    older.time.charge(BURST_S)
     assert await is_read(newer), "the burst"
     with pytest.raises(ValueError, match="of the work"), newer.time.measured():
         raise ValueError("of the work")
@@ -61,6 +60,28 @@ async def test_what_came_before_the_time_was_used_up_waits_all_the_same() -> Non
     waiting = [asyncio.create_task(is_read(frames(own))) for _ in range(5)]
     own.charge(BURST_S + 1.0)
     assert not any(await asyncio.gather(*waiting))
+
+
+async def test_others_have_as_long_after_each_message_that_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within the burst: a hundred messages may be there already."""
+    spent = count(step=BURST_S / 100)
+    monkeypatch.setattr(time, "thread_time", lambda: next(spent))
+    own, turns, began_s = frames(WorkerTime()), 0, asyncio.get_running_loop().time()
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    for _ in range(10):
+        await own.next()
+        with own.time.measured():
+            pass
+    task.cancel()
+    assert turns >= 9
+    assert asyncio.get_running_loop().time() - began_s >= 9 * BURST_S / 100
 
 
 async def test_what_is_owed_comes_back_and_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
