@@ -128,10 +128,11 @@ class Holder:
         workers: ids.
         claims: on GPUs and hosts.
         epoch: of the claims.
-        task: it ends by itself (`restart: never` or `on_failure`), and loses its work if it is preempted.
+        task: `restart: never` or `on_failure`: it loses its work if it is preempted.
         movable: of its deployment. Others of the same priority are preempted first.
         lost_s: seconds of work that end with it; 0 for a server.
         protected: younger than its `minimum_runtime`, so it is not preempted yet.
+        serves: requests reach it, so it does not end by itself, whatever its `restart`.
     """
 
     instance: str
@@ -144,6 +145,12 @@ class Holder:
     movable: bool = True
     lost_s: float = 0.0
     protected: bool = False
+    serves: bool = False
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether its capacity may be awaited: it is a task that is no server."""
+        return self.task and not self.serves
 
     @property
     def gpus(self) -> int:

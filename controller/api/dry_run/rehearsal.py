@@ -239,6 +239,7 @@ class Rehearsal:
             task=spec is not None and spec.restart != "always",
             movable=spec is None or spec.movable,
             protected=spec is not None and bool(spec.minimum_runtime),
+            serves=spec is not None and spec.takes_requests,
         )
 
     def _mark(self, entry: Rehearsed, victims: Iterable[Holder]) -> None:

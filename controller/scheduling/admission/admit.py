@@ -4,8 +4,9 @@ Instances are placed by priority, then age. A smaller one may be backfilled ahea
 Reservations keep this from lasting for ever. Capacity is reserved for two kinds of instances:
 
 - the one that has been pending longest among the highest priority, after `reserve_after_s`, at the place for which the
-  fewest holders have to end. Tasks, relocations and instances that are stopping end by themselves. Where servers would
-  have to end too, capacity is reserved for `reserve_for_s` at most; then the next one has its turn;
+  fewest holders have to end. Tasks, relocations and instances that are stopping end by themselves. Where servers
+  would have to end too, whatever their `restart`, capacity is reserved for `reserve_for_s` at most; then the next one
+  has its turn;
 - those that may preempt, where capacity is being freed or where victims are chosen.
 
 A reservation counts as claimed for all that come later in the queue, for this pass alone. The next pass decides anew,

@@ -141,7 +141,9 @@ class FutureCapacity:
         index = self._all
         among = index.up_to()
         if not servers:
-            among = among & np.array([one.task or one.instance in relocating for one in index.holders], dtype=np.bool_)
+            among = among & np.array(
+                [one.ends_by_itself or one.instance in relocating for one in index.holders], dtype=np.bool_
+            )
         with self._later():
             placed = find(self._inventory, ask)
             found = earliest_capacity(self._inventory, ask, index, among) if placed is None else Reservation(placed)
