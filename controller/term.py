@@ -113,7 +113,7 @@ class Term:
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
         )
-        watch = PolicyWatch(database, metrics, sample_s=settings.sample_every_s)
+        watch = PolicyWatch(database, metrics, sample_s=settings.sample_every_s, term=term)
         self._policies = self._loop(PoliciesReconciler(database, term, metrics, watch), _POLICIES)
         self._demand = ScalingWatch(database)
         self._scaling = self._loop(ScalingReconciler(database, term, self._demand), _POLICIES)

@@ -76,6 +76,9 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     "policy_scale_down": ReasonText(
         "A policy removed idle replicas.", "Run `gpuward start NAME`, or change the policy."
     ),
+    "policy_cap_lifted": ReasonText(
+        "Demand has exceeded the cap of a policy's `scale_down` for the policy's whole window, so the cap ended.", _NONE
+    ),
     "policy_notify": ReasonText("A policy found instances idle and reported it.", _NONE),
     "policy_would_stop": ReasonText("A policy in dry run would have stopped an idle deployment.", _NONE),
     "policy_would_scale_down": ReasonText("A policy in dry run would have removed idle replicas.", _NONE),

@@ -247,6 +247,23 @@ class StoredScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyCap:
+    """A cap that a policy's `scale_down` has set.
+
+    Attributes:
+        number: most replicas.
+        set_at: epoch seconds; a later cap is another one.
+        window_s: demand that exceeds the cap for so long lifts it; None: unknown, so it stays.
+        outgrown_s: for how long demand has exceeded it, as stored; None: it does not.
+    """
+
+    number: int
+    set_at: float
+    window_s: float | None
+    outgrown_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingFacts:
     """A deployment whose replicas follow the requests, read at one moment.
 
@@ -254,6 +271,7 @@ class ScalingFacts:
         engine: that placement chose for its newest instance; empty: not chosen.
         sequences: concurrent requests for which its need was estimated.
         stored: None: nothing is stored yet.
+        cap: of a policy, where demand may lift it.
     """
 
     uid: str
@@ -265,6 +283,7 @@ class ScalingFacts:
     engine: str = ""
     sequences: int | None = None
     stored: StoredScaling | None = None
+    cap: PolicyCap | None = None
 
     @property
     def number(self) -> int | None:
@@ -285,6 +304,8 @@ class ScalingStep:
         silent: names of gateways that do not report.
         applies: its number differs from the present one.
         lifts_policy: a policy's sleep ends.
+        outgrown: demand asks for more than a policy's cap.
+        lifts_cap: it has done so for the policy's whole window, so the cap ends.
         request_id: of the first request that waits, where it is woken.
     """
 
@@ -294,6 +315,8 @@ class ScalingStep:
     silent: tuple[str, ...]
     applies: bool
     lifts_policy: bool = False
+    outgrown: bool = False
+    lifts_cap: bool = False
     request_id: str = ""
 
     @property

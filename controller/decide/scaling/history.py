@@ -37,6 +37,8 @@ class ScalingHistory:
         self._arrived: int | None = None
         self._saturated_since: float | None = None
         self._raised_at: float | None = None
+        self._exceeded_at: float | None = None  # when demand last asked for more than a policy's cap
+        self._outgrown_since: float | None = None  # since when the wish has been above the cap because of demand
         self._graph: deque[tuple[float, float]] = deque(maxlen=_GRAPH_POINTS)  # (sum of mean x seconds, seconds)
         self._graph_at = now
         self.has_run = number > 0  # since it was last asleep; before this leader's time it may have
@@ -72,6 +74,26 @@ class ScalingHistory:
     def raised(self, now: float) -> None:
         """Remembers that a replica was added now for saturated engines."""
         self._raised_at = now
+
+    def cap_set(self, now: float, outgrown_s: float | None) -> None:
+        """A policy has set a cap, which demand has outgrown for so long; None: it has not."""
+        self._exceeded_at = None if outgrown_s is None else now
+        self._outgrown_since = None if outgrown_s is None else now - outgrown_s
+
+    def compare_to_cap(self, cap: int, needed: int, down_window_s: float, now: float) -> None:
+        """Takes in whether demand asks for more than a policy's cap. One peak counts for `down_window_s`, as always.
+
+        Wishes from before the cap do not count: they would lift it although no request has come since.
+        """
+        if needed > cap:
+            self._exceeded_at = now
+            self._outgrown_since = now if self._outgrown_since is None else self._outgrown_since
+        elif self._exceeded_at is None or now - self._exceeded_at >= down_window_s:
+            self._outgrown_since = None
+
+    def outgrown_s(self, now: float) -> float | None:
+        """For how long the wish has been above the policy's cap because of demand; None: it is not."""
+        return None if self._outgrown_since is None else now - self._outgrown_since
 
     def mean(self, window_s: float, now: float) -> float | None:
         """The mean demand of the last `window_s` seconds, of the time that was seen; None: nothing of it was."""
