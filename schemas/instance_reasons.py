@@ -56,7 +56,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "Read the message. Check the way from the host to the registry, and the disk of Docker.",
     ),
     "start_timeout": ReasonText(
-        "The process made no progress within `start_timeout` and was killed.",
+        "The process made no progress within `start_timeout`, or did not answer within 12 times that, and was killed.",
         "Raise `start_timeout`, or see the log: `gpuward logs NAME --previous`.",
     ),
     "liveness": ReasonText("The process stopped answering its health check and was killed.", _SEE_LOGS),
@@ -84,9 +84,22 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     "refused": ReasonText("The agent refused to start the process without giving a code.", "See the log of the agent."),
     "old_term": ReasonText("The agent refused a command of an earlier leader.", _NONE),
     "old_epoch": ReasonText("The agent refused a command for an earlier start of the instance.", _NONE),
-    "bad_command": ReasonText(
-        "A command is invalid or could not be sent, for example because a secret is missing.",
-        "Read the message; it names the field or the secret.",
+    "bad_command": ReasonText("A command is invalid or could not be sent.", "Read the message; it names the field."),
+    "secret_missing": ReasonText(
+        "A secret that the deployment names does not exist, so no start is sent.",
+        "Set it: `gpuward secret set NAME`. The instance starts then.",
+    ),
+    "secret_forbidden": ReasonText(
+        "A secret that the deployment names is not for this deployment, so no start is sent.",
+        "Widen it: `gpuward secret scope NAME --for DEPLOYMENT`, or name another one.",
+    ),
+    "secret_unreadable": ReasonText(
+        "No key of the controller opens a secret that the deployment names, so no start is sent.",
+        "Give the controller its key (`GPUWARD_SECRETS_KEY_FILE`), or set the secret again: `gpuward secret set NAME`.",
+    ),
+    "start_overdue": ReasonText(
+        "The instance has been starting for longer than `start_timeout`, and its engine still logs.",
+        "See the log: `gpuward logs NAME`. After 12 times `start_timeout` the start ends.",
     ),
     "shutting_down": ReasonText("The agent refused a start because it is shutting down.", "Start the agent again."),
     "claim_conflict": ReasonText(
@@ -99,7 +112,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "order_not_sent": ReasonText(
         "A command could not be sent to the agent, for example because a secret is missing.",
-        "Read the message, then store the secret: `gpuward secret set NAME`.",
+        "Read the message. It names the secret or the field.",
     ),
     "stopping": ReasonText("The instance is being stopped.", _NONE),
     "running": ReasonText(

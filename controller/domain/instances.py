@@ -140,6 +140,7 @@ class InstanceFacts:
     start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
     start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
+    mended: bool = False  # a secret that its start lacked has changed since
     requests: int = 0  # at it, as the gateways last reported
     seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
     claims: tuple[ClaimFacts, ...] = ()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from controller.domain.events import NewEvent
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.secret_scopes import LacksSecret, missing_secret
 from controller.domain.start_receipts import seal
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
@@ -41,7 +42,11 @@ RETRY_S: Final = 1.0
 
 
 class CommandNotSendableError(Exception):
-    """The command cannot be sent; the text says why."""
+    """The command cannot be sent; the text says why. `code`: the reason code of the refusal."""
+
+    def __init__(self, why: str, code: str = "bad_command") -> None:
+        super().__init__(why)
+        self.code = code
 
 
 class CommandDispatcher:
@@ -139,7 +144,7 @@ class CommandDispatcher:
             try:
                 message = compose(command, due.term, secrets, self._images, exposed, due.receipt_key)
             except CommandNotSendableError as error:
-                await self._refuse(session, command, str(error))
+                await self._refuse(session, command, error)
             else:
                 session.send(message)
         for worker_id, n in Counter(command.worker_id for command in due.commands).items():
@@ -182,17 +187,18 @@ class CommandDispatcher:
             async with self._database.transaction() as connection:
                 await write_entries(connection, entries)
 
-    async def _refuse(self, session: Session, command: DueCommand, why: str) -> None:
+    async def _refuse(self, session: Session, command: DueCommand, error: CommandNotSendableError) -> None:
         """Refuses a command in the agent's stead.
 
         A command that was sent before may have started its process, and a refusal would free its claims. Such a command
         stays open and is tried again.
         """
+        why = str(error)
         async with self._database.transaction() as connection:
             if command.sent_before:
                 deployments = set()
             else:
-                deployments = await commands.refuse_unsent(connection, command.id, why)
+                deployments = await commands.refuse_unsent(connection, command.id, error.code, why)
                 session.unanswered.pop(command.id, None)
             objects = (f"instance:{command.instance}", f"worker:{command.worker_id}")
             await write_events(connection, [NewEvent("order_not_sent", why, objects, {"command": command.id})])
@@ -236,10 +242,11 @@ def compose(
     missing = sorted({name for name in names.values() if name not in secrets})
     if missing:
         name = missing[0]
-        raise CommandNotSendableError(f"secret {name!r} does not exist; set it with: gpuward secret set {name}")
+        raise CommandNotSendableError(missing_secret(name), LacksSecret.MISSING)
     for name in sorted(set(names.values())):
         if problem := _refusal(command, name, secrets[name]):
-            raise CommandNotSendableError(problem)
+            code = LacksSecret.UNREADABLE if secrets[name].problem else LacksSecret.FORBIDDEN
+            raise CommandNotSendableError(problem, code)
     try:
         start, stop = None, None
         if command.verb == "start":

@@ -9,6 +9,7 @@ from aiohttp import web
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.named_secrets import named_secret_warnings
 from controller.api.parameters import expected_generation
 from controller.api.placement_names import placement_warnings
 from controller.api.redact_secrets import secret_warnings
@@ -18,6 +19,7 @@ from controller.api.spec_privileges import judge_for
 from controller.domain.redaction import Redaction
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
+from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from controller.store.deployments import stop as switch
@@ -49,9 +51,14 @@ async def _apply(
     judge: store.Judge,
     creations: Creations,
     redaction: Redaction,
+    secret_keys: SecretKeys,
 ) -> store.Applied:
     async with database.snapshot() as connection:
-        warnings = [*await placement_warnings(connection, spec), *secret_warnings(redaction, spec)]
+        warnings = [
+            *await placement_warnings(connection, spec),
+            *await named_secret_warnings(connection, {name: spec}, secret_keys, named=False),
+            *secret_warnings(redaction, spec),
+        ]
     applied = await creations.apply(
         name,
         spec,
@@ -113,6 +120,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
         "judge": judge_for(request),
         "creations": request.app[CREATIONS],
         "redaction": request.app[CONTEXT].known_secrets.redaction(),
+        "secret_keys": request.app[CONTEXT].secret_keys,
     },
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended

@@ -14,9 +14,11 @@ from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceF
 from controller.domain.phases import InstancePhase
 from controller.domain.quoted_lines import plain
 from controller.domain.restart_delays import RestartSettings
+from controller.domain.secret_scopes import SECRET_REFUSALS
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
+_LACKING_S: Final = 60.0  # a start without its secret is tried this often, since a hint of the change may be lost
 _EXIT_TEXTS: Final = {
     "spawn_failed": "could not be started",
     "start_timeout": "made no progress within its start timeout and was killed",
@@ -110,9 +112,13 @@ def after_refusal(
     settings: RestartSettings,
 ) -> None:
     """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place."""
-    failures = instance.failures + 1
-    delay = timedelta(seconds=settings.delay_s(failures))
+    failures: int | None = instance.failures + 1
+    delay_s = settings.delay_s(instance.failures + 1)
     text = f"the agent refused to start it: {refused.message or refused.code}"
+    if refused.code in SECRET_REFUSALS:  # neither its fault nor the agent's, and no failure
+        failures, text = None, refused.message
+        delay_s = 0.0 if instance.mended else min(_LACKING_S, settings.cap_s)
+    delay = timedelta(seconds=delay_s)
     first_start = instance.phase is P.SCHEDULED
     effects.change_phase(
         instance,
@@ -148,6 +154,8 @@ def end_backoff(
 def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
     """Seconds that its delay still lasts; 0: it is over, or was set before the clock was set back."""
     left_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
+    if instance.mended:
+        return 0.0
     return left_s if 0 < left_s <= settings.cap_s else 0.0
 
 

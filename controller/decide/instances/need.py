@@ -101,5 +101,7 @@ def is_placeable(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
     known = {generation for generation, revision in facts.revisions.items() if revision.need is not None}
     if stores_need:
         known.add(facts.revision)
+    if any(i.mended and i.phase is P.PENDING for i in facts.instances):
+        return True
     waiting = any(i.phase in _WAITING for i in facts.instances)
     return any(create.revision in known for create in effects.creates) or (stores_need and waiting)

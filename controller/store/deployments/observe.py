@@ -23,6 +23,7 @@ from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
+from controller.store.deployments.mended import MENDED
 from controller.store.deployments.rollouts import read_rollouts
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
@@ -43,7 +44,9 @@ _REVISIONS: Final = """
        and (r.generation = d.revision
             or exists (select 1 from rollouts o where o.deployment_uid = d.uid and o.stable = r.generation)
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
-_INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
+_INSTANCES: Final = f"""
+    select i.*, {MENDED} as mended from instances i
+     where i.deployment_uid = any($1::uuid[]) order by i.created_at, i.id"""  # noqa: S608 - a constant, no input
 _CLAIMS: Final = """
     select c.instance_id, c.device, c.epoch, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position,
            d.worker_id::text as worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
@@ -233,6 +236,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         start_phases=row["start_phases"],
         start_phase_since=row["start_phase_since"],
         preempted_for=row["pushed_out_for"],
+        mended=row["mended"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

@@ -7,6 +7,7 @@ from typing import Any, Final
 from controller.domain.need_json import need_from_json
 from controller.domain.pending import Destination, PendingRow, new_instance
 from controller.domain.placement import Need
+from controller.store.deployments.mended import MENDED
 from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -55,8 +56,9 @@ _WAITING: Final = f"""
                    created_at, seen_epoch,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
-              from instances
-             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
+              from instances i
+             where phase in ('pending', 'analyzing')
+               and (not_before is null or not_before <= clock_timestamp() or {MENDED})) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where (i.in_all <= $1 or i.place <= $2) and {PLACEABLE}

@@ -38,17 +38,24 @@ _WORKERS: Final = f"""
      where w.deleted_at is null
        and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
      order by w.name"""  # noqa: S608 - constants, no input
+# What is fetched before the process starts has a limit of its own.
+_OVERDUE: Final = """
+    (i.phase = 'starting' and i.reason not in ('fetching', 'pulling')
+     and clock_timestamp() - coalesce(i.start_phase_since, i.phase_since)
+         > make_interval(secs => coalesce((r.spec ->> 'start_timeout')::float8, 600)))"""
 # `failing_since`: the first of the failures in a row, or of the vain readings of the model since the spec was applied.
 # Those are of a revision, so they are looked up for one of its instances alone: its deployment may have many events.
 _INSTANCES: Final = f"""
     with troubled as materialized (
         select i.id, i.phase, i.phase_since, i.reason, i.message, i.failures, i.created_at, d.uid, d.name as deployment,
-               r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error
+               r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error,
+               {_OVERDUE} as overdue
           from instances i
           join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
           join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
          where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
             or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
+            or {_OVERDUE}
          order by i.created_at, i.id
          limit {_MOST}),
     first_vain as (
@@ -59,7 +66,7 @@ _INSTANCES: Final = f"""
                              and e.reason = 'metadata_unknown') end as vain
           from troubled t)
     select t.id, t.deployment, t.phase, t.phase_since as since, t.reason, t.message, t.failures,
-           t.need_error ->> 'message' as need_error,
+           t.overdue, t.need_error ->> 'message' as need_error,
            coalesce(max(t.vain) over (partition by t.uid, t.generation),
                     (select max(e.at) from events e
                       where t.failures > 0 and e.objects @> array['instance:' || t.id] and e.reason = 'backoff'
@@ -177,4 +184,5 @@ def _instance(row: Any) -> TroubledInstance:
         failures=row["failures"],
         failing_since=failing_since,
         need_error=row["need_error"] or "",
+        overdue=row["overdue"],
     )

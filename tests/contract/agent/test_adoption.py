@@ -1,6 +1,8 @@
 """A restarted agent: which processes it adopts, reports as gone, or kills."""
 
+import asyncio
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -96,3 +98,21 @@ def _assert_dead(pid: int) -> None:
         psutil.Process(pid).wait(5)
     except psutil.NoSuchProcess:
         return
+
+
+async def test_the_time_of_a_start_goes_on_over_a_restart_of_the_agent(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    """Else an agent that is often replaced would let an engine log for ever."""
+    chatters = ("{python}", "-c", "import time\nwhile True: print('loading', flush=True); time.sleep(0.02)")
+    async with running_agent(controller, tmp_path) as agent:
+        await controller.start_order("i-1", start_order(*chatters, port=True, start_timeout_s=0.5))
+        began_s = time.monotonic()
+        await asyncio.sleep(3)
+        await agent.crash()
+    async with running_agent(controller, tmp_path, join_token=None):
+        await controller.until(lambda: "exited" in str(controller.latest("i-1")), 20)
+    ended = controller.latest("i-1")
+    assert ended is not None
+    assert ended.reason == "start_timeout"
+    assert 6 <= time.monotonic() - began_s < 9
