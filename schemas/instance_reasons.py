@@ -133,6 +133,10 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "A worker of the instance is lost, so its processes on the other workers are stopped.",
         "Wait: the instance is placed again.",
     ),
+    "task_may_run": ReasonText(
+        "The worker of a task is lost and may still run it, so it is not started elsewhere.",
+        "Bring the worker back, or if it is dead for certain: `gpuward delete worker NAME --confirm-dead`.",
+    ),
     "worker_unreachable": ReasonText(
         "The worker of the instance is silent.", "Wait, or bring the worker back: `gpuward describe worker NAME`."
     ),

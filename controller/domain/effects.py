@@ -43,7 +43,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a starting instance waits for, in words. Written only while it starts at this epoch."""
+    """What an instance waits for, in words. Written only while it starts, or is unreachable, at this epoch."""
 
     instance: str
     epoch: int

@@ -67,7 +67,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """An agent's latest report of a process."""
+    """An agent's latest report of a process. `ended_at`: when its end was first reported; None: it has not ended."""
 
     epoch: int
     rank: int
@@ -76,6 +76,7 @@ class ProcessFacts:
     reason: str | None
     exit_code: int | None
     message: str
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

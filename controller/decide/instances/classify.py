@@ -103,5 +103,5 @@ def eviction_reason(
 
 
 def may_be_substituted(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether its worker is lost and another may run in its place. A task with `restart: never` never runs twice."""
-    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never"
+    """Whether its worker is lost and another may run in its place. Two copies of a task never run at once."""
+    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart == "always"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.decide.instances.gang import collateral_ranks
 from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
@@ -46,6 +47,8 @@ def after_exit(
     text = _exit_text(process, serves=restart == "always")
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
     evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
+    if (collateral := collateral_ranks(instance, process)) is not None:
+        evidence |= {"rank": process.rank, "collateral_ranks": collateral}
     failures = instance.failures + 1
     if process.exit_code == 0 and reason == Cause.EXIT and restart != "always":
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)

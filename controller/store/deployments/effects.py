@@ -165,7 +165,7 @@ async def _tell_progress(connection: Any, steps: Sequence[DeploymentStep]) -> No
         await connection.execute(
             """update instances i set reason = x.reason, message = x.message
                  from unnest($1::text[], $2::int[], $3::text[], $4::text[]) as x (id, epoch, reason, message)
-                where i.id = x.id and i.epoch = x.epoch and i.phase = 'starting'""",
+                where i.id = x.id and i.epoch = x.epoch and i.phase in ('starting', 'unreachable')""",
             [p.instance for p in told],
             [p.epoch for p in told],
             [p.reason for p in told],

@@ -57,7 +57,8 @@ _CLAIMS: Final = """
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = """
-    select p.instance_id, p.epoch, p.rank, p.worker_id::text as worker_id, p.state, p.reason, p.exit_code, p.message
+    select p.instance_id, p.epoch, p.rank, p.worker_id::text as worker_id, p.state, p.reason, p.exit_code, p.message,
+           case when p.state = 'exited' then p.reported_at end as ended_at
       from processes p join instances i on i.id = p.instance_id
      where p.instance_id = any($1) and (p.state <> 'exited' or p.epoch >= i.epoch)"""
 # More than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.

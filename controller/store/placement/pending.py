@@ -48,7 +48,8 @@ _WAITING: Final = f"""
            (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
-             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
+             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
+                      case when p.state = 'exited' then p.reported_at end nulls last, p.rank limit 1)
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
