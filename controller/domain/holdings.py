@@ -31,12 +31,16 @@ class InstanceLoad:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A committed claim, with its deployment, its worker and the kind of its device."""
+    """A committed claim, with its deployment, its worker and the kind of its device.
+
+    `rendezvous_port`: at which the ranks of a gang meet, on the claim of its leader's host.
+    """
 
     deployment_uid: str
     worker_id: str
     gpu: bool
     claim: PlannedClaim
+    rendezvous_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ class Holdings:
     def get(self, instance: str) -> Holding | None:
         """The holding of this instance; None if it holds nothing."""
         return self._of.get(instance)
+
+    def rendezvous_ports(self, host: str) -> set[int]:
+        """The ports at which gangs meet on this host device."""
+        held = (self._of[instance].by_device[host] for instance in self._on_device.get(host, ()))
+        return {one.rendezvous_port for one in held if one.rendezvous_port is not None}
 
     def replace(
         self, devices: Collection[str], claims: Iterable[tuple[str, HeldClaim]]

@@ -229,6 +229,11 @@ class Placed:
     engine: str = ""
 
     @property
+    def leading_host(self) -> str:
+        """The host device of its leader."""
+        return self.of_rank(0)[-1].device
+
+    @property
     def worker_id(self) -> str:
         """The leader's worker."""
         return self.workers[0]

@@ -6,12 +6,13 @@ second commit and all the reads for it. The inventory is a cache; the commit che
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from controller.decide.start_command import start_payload
+from controller.decide.start_command import rendezvous_port, start_payload
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
@@ -77,6 +78,7 @@ class PlacementPasses:
         self._revisions = RevisionAsks()
         self._lock = asyncio.Lock()
         self._arrivals = 0  # rises whenever an instance may have become pending
+        self._ports: defaultdict[str, set[int]] = defaultdict(set)  # of gangs placed since the refresh, by host device
         self._cleared_at: int | None = None  # its value when a full pass began that left no instance pending
         self._began = 0.0
 
@@ -142,6 +144,7 @@ class PlacementPasses:
     async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
         """Reads what changed, and the revisions of these instances. In one REPEATABLE READ transaction."""
         await self._cache.refresh(connection)
+        self._ports.clear()
         await self._revisions.refresh(connection, waiting)
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
@@ -204,6 +207,8 @@ class PlacementPasses:
         revision = self._revisions.of(waiting)
         gpus = self.inventory.gpus
         leader = self.inventory.worker(placed.worker_id).host
+        gang = f"{waiting.id}/{waiting.epoch + 1}"
+        port = self._rendezvous_port(gang, placed, leader) if len(placed.workers) > 1 else None
         payloads = []
         for rank in range(len(placed.workers)):
             held = [(c, row) for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None]
@@ -217,14 +222,24 @@ class PlacementPasses:
                     layout=placed.layout,
                     gpu_mib=max((int(gpus.total[row]) for _, row in held), default=0),
                     others_mib=max((int(gpus.claimed[row]) - c.memory_mib for c, row in held), default=0),
-                    gang=f"{waiting.id}/{waiting.epoch + 1}",
+                    gang=gang,
+                    rendezvous=port,
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
                     need=revision.need,
                     builds=self.inventory.worker(placed.worker_id).engines or (),
                 )
             )
-        return PlacedStart(waiting, placed, tuple(payloads))
+        return PlacedStart(waiting, placed, tuple(payloads), port)
+
+    def _rendezvous_port(self, gang: str, placed: Placed, leader: str) -> int:
+        """A port at which no other gang meets at the leader's address, where several agents may run."""
+        taken = set[int]()
+        for host in {placed.leading_host, *self.inventory.hosts_at(leader)}:
+            taken |= self.holdings.rendezvous_ports(host) | self._ports[host]
+        port = rendezvous_port(gang, taken)
+        self._ports[placed.leading_host].add(port)
+        return port
 
     def settle(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Counts committed starts; takes those that lost a race off the inventory, and returns them."""

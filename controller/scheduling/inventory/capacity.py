@@ -87,6 +87,19 @@ class Inventory:
         """The facts of a known worker."""
         return self._facts[worker_id]
 
+    def hosts_at(self, address: str) -> list[str]:
+        """The host devices of all known workers at this address; several agents may run there. Empty: unknown."""
+        workers = self.workers
+        return (
+            [
+                uuid
+                for uuid, facts in zip(workers.host_uuid, workers.facts, strict=True)
+                if uuid and facts.host == address
+            ]
+            if address
+            else []
+        )
+
     def gpu_row(self, uuid: str) -> int | None:
         """The row of this GPU; None if no known worker has it."""
         if self._stale:

@@ -24,7 +24,9 @@ _LOCK: Final = """
     select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
            w.id::text as worker_id, w.name as worker,
-           w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable
+           w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable,
+           array(select c.rendezvous_port from claims c
+                  where c.device = devices.uuid and c.rendezvous_port is not null) as ports
       from devices left join w on w.id = worker_id
      where uuid = any($3) and (select count(*) from w) is not null
      order by uuid for no key update of devices"""
@@ -42,10 +44,11 @@ _WRITE: Final = """
                 select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))
      returning i.id),
     claimed as (
-        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
-        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position
+        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position,
+                            rendezvous_port)
+        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position, rendezvous_port
           from jsonb_to_recordset($2) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
-                                            cpu_milli bigint, exclusive boolean, position int)
+                                            cpu_milli bigint, exclusive boolean, position int, rendezvous_port int)
          where instance_id in (select id from taken)),
     commanded as (
         insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
@@ -65,11 +68,15 @@ _WRITE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and the payload of each rank's start command."""
+    """A decision to commit: the claims, and the payload of each rank's start command.
+
+    `rendezvous_port`: of a gang, on the host of its leader; None: it is none.
+    """
 
     waiting: PendingRow
     placed: Placed
     payloads: tuple[Mapping[str, Any], ...]
+    rendezvous_port: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -121,6 +128,7 @@ class _Capacity:
     cpu_milli: int
     claims: int
     exclusive: bool
+    ports: set[int]  # at which gangs meet there
 
     def has(self, claim: PlannedClaim) -> bool:
         """Whether the claim fits. A resource that it does not ask for may be exhausted."""
@@ -156,6 +164,7 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> tuple[dict[st
             cpu_milli=row["cpu_milli"],
             claims=row["claims"],
             exclusive=row["exclusive_claims"] > 0,
+            ports=set(row["ports"]),
         )
         for row in usable
     }
@@ -167,6 +176,11 @@ def _fits(start: PlacedStart, devices: dict[str, _Capacity]) -> bool:
     pairs = [(free, claim) for claim in start.placed.claims if (free := devices.get(claim.device)) is not None]
     if len(pairs) < len(start.placed.claims) or not all(free.has(claim) for free, claim in pairs):
         return False
+    host, port = devices[start.placed.leading_host], start.rendezvous_port
+    if port in host.ports:
+        return False
+    if port is not None:
+        host.ports.add(port)
     for free, claim in pairs:
         free.take(claim)
     return True
@@ -189,6 +203,7 @@ def _claims(start: PlacedStart) -> list[dict[str, Any]]:
             "cpu_milli": claim.cpu_milli,
             "exclusive": claim.exclusive,
             "position": claim.position,
+            "rendezvous_port": start.rendezvous_port if claim.device == start.placed.leading_host else None,
         }
         for claim in start.placed.claims
     ]

@@ -1,4 +1,4 @@
-"""When a secret was last set or scoped, so that what lacked it starts as soon as it is there."""
+"""When a secret was last set or scoped, and at which port the ranks of a gang meet."""
 
 from controller.store.migrations.sql import run_sql
 

@@ -1,2 +1,0 @@
-alter table secrets
-    add column changed_at timestamptz not null default now()  -- (api) its value or its scope
