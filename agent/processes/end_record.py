@@ -32,7 +32,8 @@ class EngineEnd(BaseModel):
         start_ticks: its start, in the kernel's ticks since boot.
         code: its exit code; negative: killed by that signal.
         ended_at: seconds since 1970.
-        asked: the parent was signalled to end as well, as all processes are where a host shuts down.
+        asked: the parent was signalled to end as well, as all processes are where a host shuts down, or by a forced end
+            of `gpuward up`.
         oom_kills: the kernel killed a process of this host for want of memory within the last 20 seconds.
         usage: None until the agent has released the parent.
     """

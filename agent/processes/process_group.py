@@ -40,6 +40,7 @@ class ProcessGroup:
         parent: EngineParent | None = None,
         record: EndRecord | None = None,
         is_gone: bool = False,
+        unwatched: bool = False,
     ) -> None:
         """Starts to watch.
 
@@ -52,6 +53,7 @@ class ProcessGroup:
             parent: of the leader, which this object closes; None: it has died, or is no program of ours.
             record: where the parent records the end.
             is_gone: the leader has ended and was reaped; others of its group may live.
+            unwatched: the leader has ended while no agent ran.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -65,6 +67,7 @@ class ProcessGroup:
         self._uid = uid
         self._parent = parent
         self._record = record
+        self._unwatched = unwatched
         self._end: EngineEnd | None = None
         self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
         self._loop = asyncio.get_running_loop()
@@ -85,13 +88,14 @@ class ProcessGroup:
 
     @property
     def end(self) -> ExitReason:
-        """A process that was watched has exited."""
-        return "agent_stopped" if self._end is not None and self._end.of_the_host else "exit"
+        """It has exited, or its host has stopped it. An agent that runs is told to stop as well, and has a plan."""
+        stopped = self._unwatched and self._end is not None and self._end.of_the_host
+        return "agent_stopped" if stopped else "exit"
 
     @property
     def end_note(self) -> str:
         """Whether its host has ended it."""
-        return "its host was shutting down" if self.end == "agent_stopped" else ""
+        return "its host stopped it while no agent ran" if self.end == "agent_stopped" else ""
 
     @property
     def is_unknown(self) -> bool:

@@ -190,7 +190,13 @@ class Supervisor:
         alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
         parent = EngineParent.find(record.parent_pid, record.parent_start_ticks)
         try:
-            group = ProcessGroup(leader.pid, record.key, folder, cgroup, uid=alone, parent=parent, record=end)
+            group = ProcessGroup(
+                *(leader.pid, record.key, folder, cgroup),
+                uid=alone,
+                parent=parent,
+                record=end,
+                unwatched=leader.zombie,
+            )
         except ProcessLookupError:
             if parent is not None:
                 parent.close()
@@ -210,7 +216,9 @@ class Supervisor:
         if record.pid is None or end.read() is None:
             return False
         alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
-        group = ProcessGroup(record.pid, record.key, folder, cgroup, uid=alone, record=end, is_gone=True)
+        group = ProcessGroup(
+            *(record.pid, record.key, folder, cgroup), uid=alone, record=end, is_gone=True, unwatched=True
+        )
         self._launch_adopted(record, group)
         return True
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ends_in_a_row
+from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -17,6 +17,7 @@ from controller.domain.restart_delays import RestartSettings
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
+_SHUTTING_DOWN: Final = "shutting_down"
 _EXIT_TEXTS: Final = {
     "spawn_failed": "could not be started",
     "start_timeout": "made no progress within its start timeout and was killed",
@@ -82,10 +83,10 @@ def _after_blameless_end(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """No failure is counted. It restarts at once, unless such ends repeat."""
-    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
-    delay_s = settings.delay_after_blameless_s(ends)
+    """No failure is counted. It restarts at once, unless such ends repeat without an orderly cause."""
     reason, message = ended.evidence["reason"], ended.message
+    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
+    delay_s = 0.0 if reason == ORDERLY else settings.delay_after_blameless_s(ends)
     if delay_s > 0:
         reason = ENDED_REPEATEDLY
         message = f"{message}; that was end {ends} in a row without a stable run; restarts in {delay_s:g} s"
@@ -109,9 +110,13 @@ def after_refusal(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place."""
-    failures = instance.failures + 1
-    delay = timedelta(seconds=settings.delay_s(failures))
+    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place.
+
+    A refusal by an agent that shuts down is nothing that another start would meet again: it neither counts nor delays.
+    """
+    orderly = refused.code == _SHUTTING_DOWN
+    failures = None if orderly else instance.failures + 1
+    delay = timedelta(seconds=0.0 if failures is None else settings.delay_s(failures))
     text = f"the agent refused to start it: {refused.message or refused.code}"
     first_start = instance.phase is P.SCHEDULED
     effects.change_phase(
@@ -120,7 +125,7 @@ def after_refusal(
         refused.code or "refused",
         text,
         failures=failures,
-        not_before=facts.now + delay,
+        not_before=None if orderly else facts.now + delay,
     )
     if first_start:
         effects.release(instance)

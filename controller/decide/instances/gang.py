@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, may_run
+from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -47,8 +48,9 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
     ended = [p for p in processes if p.state == "exited"]
     if ended:
         by_itself = [p for p in ended if p.reason != _ON_COMMAND]
+        orderly = [p for p in by_itself if p.reason == ORDERLY]  # the others failed for want of this one
         failed = [p for p in by_itself if p.exit_code != 0]
-        return next(iter(failed or by_itself or ended))
+        return next(iter(orderly or failed or by_itself or ended))
     if not processes:
         return instance.process()
     least = min(processes, key=lambda p: _PROGRESS.index(p.state))
