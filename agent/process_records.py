@@ -43,6 +43,8 @@ class ProcessRecord(Wire):
     log_line: str | None = None  # the part of the message that is a line of its log; set at its exit
     pid: int | None = None
     pid_start_ticks: int | None = None
+    parent_pid: int | None = None  # of the program that records its end; None: a container, or an earlier agent's
+    parent_start_ticks: int | None = None
     uid: int | None = None  # as which it runs; None: as the agent
     image_digest: str | None = None  # of the image that its container runs
     image_repository: str | None = None  # that the digest is of

@@ -74,7 +74,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "`stop_on_disconnect_after` says.",
         "Check the network between agent and controller.",
     ),
-    "gone": ReasonText("The process ended unobserved, for example while its agent was down.", _NONE),
+    "gone": ReasonText("The process ended unobserved, for example at a power loss of its host.", _NONE),
     "ended_repeatedly": ReasonText(
         "The agent or its host ended the process several times in a row, so each restart waits longer.",
         "Read the message for the last end, and the agent's log on the worker. A stable run ends the delays.",

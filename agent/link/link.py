@@ -34,6 +34,7 @@ class Link:
         self._channel: Channel | None = None
         self._acknowledged = asyncio.Event()
         self._failures: set[str] = set()
+        self._leaving = False
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
 
     async def run(self) -> None:
@@ -75,13 +76,20 @@ class Link:
                     self._acknowledged.clear()
                     await self._acknowledged.wait()
 
+    async def leave(self) -> None:
+        """Announces the clean shutdown, now and on each connection until its end. Reports go on."""
+        self._leaving = True
+        if self._channel is not None:
+            await self._say_goodbye(self._channel)
+
     async def goodbye(self) -> None:
-        """Announces the clean shutdown if there is a connection."""
-        channel = self._channel
-        if channel is not None:
-            with contextlib.suppress(UnreachableError):
-                await channel.send(Goodbye())
-            await channel.close()
+        """Ends the connection, if there is one; the shutdown was announced."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _say_goodbye(self, channel: Channel) -> None:
+        with contextlib.suppress(UnreachableError):
+            await channel.send(Goodbye())
 
     async def _connect(self) -> tuple[Channel, Welcome]:
         retrying = AsyncRetrying(
@@ -110,4 +118,6 @@ class Link:
         if self._on_ready is not None:
             self._on_ready()
             self._on_ready = None
+        if self._leaving:
+            await self._say_goodbye(channel)
         await Session(self._context, channel, welcome, self._acknowledged.set).run()

@@ -83,11 +83,13 @@ class ProcessFacts:
 class RunFacts:
     """One start of an instance that has ended: when it was ordered, and when its end was first reported.
 
-    Both are stamps of the database. No later report of the agent changes them.
+    Both are stamps of the database. No later report of the agent changes them. `orderly`: it was stopped together with
+    its agent or its host.
     """
 
     began: datetime
     ended: datetime
+    orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ WORKER_EDGES: Final[Mapping[WorkerPhase, Mapping[WorkerPhase, Edge]]] = {
         W.UNREACHABLE: _workers("it falls silent after its first report, or the operator confirms it dead"),
     },
     W.READY: {
-        W.UNREACHABLE: _workers("silent for 15 s (5 s after a dropped connection, at once after a clean shutdown)"),
+        W.UNREACHABLE: _workers("silent for 15 s (5 s after a dropped connection, at once when its agent shuts down)"),
     },
     W.UNREACHABLE: {
         W.READY: _workers("it is connected and reports again"),

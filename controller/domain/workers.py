@@ -23,7 +23,7 @@ class WorkerState:
         session: number of its newest hello.
         reported: it has sent a full report at least once.
         connected: its newest session is open, by the hub's last write.
-        clean: its agent shut down cleanly.
+        clean: its agent shut down cleanly, or does so now and is still connected.
         last_seen: time of its newest message; None: none yet.
         confirmed_dead: by the operator.
         highest_term: that its agent has seen; an agent refuses commands of lower terms.

@@ -98,6 +98,13 @@ class Liveness:
             unwritten.unread = unwritten.unread or tuple(gpu.uuid for gpu in session.gpus or ())
         unwritten.gpus = gpus
 
+    def leaves(self, session: Session) -> None:
+        """Notes that the agent shuts down. It is written at once: nothing may be placed there any more."""
+        if not session.clean:
+            session.clean = True
+            self._of(session).notify = True
+            self._now.set()
+
     def recheck(self, session: Session) -> None:
         """Makes the next write check that the session is still the newest."""
         self._of(session)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controller.decide.instances.gang import collateral_ranks
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ends_in_a_row
+from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -20,6 +20,7 @@ from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
 _LACKING_S: Final = 60.0  # a start without its secret is tried this often, since a hint of the change may be lost
+_SHUTTING_DOWN: Final = "shutting_down"
 _EXIT_TEXTS: Final = {
     "spawn_failed": "could not be started",
     "start_timeout": "made no progress within its start timeout and was killed",
@@ -87,10 +88,10 @@ def _after_blameless_end(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """No failure is counted. It restarts at once, unless such ends repeat."""
-    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
-    delay_s = settings.delay_after_blameless_s(ends)
+    """No failure is counted. It restarts at once, unless such ends repeat without an orderly cause."""
     reason, message = ended.evidence["reason"], ended.message
+    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
+    delay_s = 0.0 if reason == ORDERLY else settings.delay_after_blameless_s(ends)
     if delay_s > 0:
         reason = ENDED_REPEATEDLY
         message = f"{message}; that was end {ends} in a row without a stable run; restarts in {delay_s:g} s"
@@ -114,9 +115,13 @@ def after_refusal(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place."""
-    failures: int | None = instance.failures + 1
-    delay_s = settings.delay_s(instance.failures + 1)
+    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place.
+
+    A refusal by an agent that shuts down is nothing that another start would meet again: it neither counts nor delays.
+    """
+    orderly = refused.code == _SHUTTING_DOWN
+    failures = None if orderly else instance.failures + 1
+    delay_s = 0.0 if failures is None else settings.delay_s(failures)
     text = f"the agent refused to start it: {refused.message or refused.code}"
     if refused.code in SECRET_REFUSALS:  # neither its fault nor the agent's, and no failure
         failures, text = None, refused.message
@@ -129,7 +134,7 @@ def after_refusal(
         refused.code or "refused",
         text,
         failures=failures,
-        not_before=facts.now + delay,
+        not_before=None if orderly else facts.now + delay,
     )
     if first_start:
         effects.release(instance)

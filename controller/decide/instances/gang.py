@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, may_run
+from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -59,8 +60,9 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
     ended = [p for p in processes if p.state == "exited"]
     if ended:
         by_itself = [p for p in ended if p.reason != _ON_COMMAND]
+        orderly = [p for p in by_itself if p.reason == ORDERLY]  # the others failed for want of this one
         failed = [p for p in by_itself if p.exit_code != 0]
-        return min(failed or by_itself or ended, key=_end_order)
+        return min(orderly or failed or by_itself or ended, key=_end_order)
     if not processes:
         return instance.process()
     least = min(processes, key=lambda p: _PROGRESS.index(p.state))

@@ -66,7 +66,8 @@ _RUNS: Final = """
     select n.id as instance_id, r.*
       from unnest($1::text[]) as n(id)
      cross join lateral (
-           select min(c.created_at) as began, max(p.reported_at) as ended
+           select min(c.created_at) as began, max(p.reported_at) as ended,
+                  coalesce(bool_or(p.reason = 'agent_stopped'), false) as orderly
              from processes p
              join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (p.instance_id, p.epoch, p.rank, 'start')
             where p.instance_id = n.id and p.state = 'exited'

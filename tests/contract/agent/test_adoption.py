@@ -76,10 +76,12 @@ async def test_processes_that_died_meanwhile_are_gone_and_strays_are_killed(
         for instance, argv in {"i-1": SLEEP, "i-2": ("sh", "-c", leaves_child), "i-3": SLEEP}.items():
             await controller.start_order(instance, start_order(*argv))
         pids = {name: (await controller.state(name, "running")).pid or 0 for name in ("i-1", "i-2", "i-3")}
+        parents = {name: psutil.Process(pid).ppid() for name, pid in pids.items()}
         escaped = [child.pid for child in psutil.Process(pids["i-2"]).children()]
         assert len(escaped) == 1
         await agent.crash()
     for name in ("i-1", "i-2"):
+        os.kill(parents[name], 9)  # so that the end of neither is recorded
         os.kill(pids[name], 9)
     journal = Journal(tmp_path / "data")
     stray = next(record for record in journal.live() if record.instance == "i-3")
