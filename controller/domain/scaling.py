@@ -156,11 +156,15 @@ class Replicas:
         running: they serve.
         placed: they have a place, and start or are expected back.
         pending: they wait for a place, or after a failure for the next attempt.
+        unhealthy: of those placed, such as hang or fail their probe.
+        failed: they count as replicas, but have failed or ended; of those pending, such as wait for the next attempt.
     """
 
     running: int = 0
     placed: int = 0
     pending: int = 0
+    unhealthy: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,9 @@ _ENGINES: Final = """
      where greatest(l.at, l.requests_at) > since"""
 
 
+_LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
+
+
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """A gateway process. `beat` rises while it reports."""
@@ -167,15 +170,12 @@ def _cap(intents: Sequence[Mapping[str, Any]]) -> PolicyCap | None:
 
 
 def _replicas(phases: Mapping[str, int]) -> Replicas:
-    running = placed = pending = 0
-    for name, number in phases.items():
-        phase = InstancePhase(name)
-        if phase in (InstancePhase.STOPPING, InstancePhase.REPLACED) or phase in FINAL:
-            continue
-        if phase is InstancePhase.RUNNING:
-            running += number
-        elif phase in HOLDS_CLAIMS and phase is not InstancePhase.BACKOFF:
-            placed += number
-        else:
-            pending += number
-    return Replicas(running, placed, pending)
+    counts = {InstancePhase(name): number for name, number in phases.items()}
+    serving, starting = InstancePhase.RUNNING, HOLDS_CLAIMS - _LEAVING - {InstancePhase.RUNNING, InstancePhase.BACKOFF}
+    return Replicas(
+        running=counts.get(serving, 0),
+        placed=sum(counts.get(phase, 0) for phase in starting),
+        pending=sum(n for phase, n in counts.items() if phase not in {serving} | starting | _LEAVING | FINAL),
+        unhealthy=counts.get(InstancePhase.UNHEALTHY, 0),
+        failed=sum(counts.get(phase, 0) for phase in FINAL | {InstancePhase.BACKOFF}),
+    )
