@@ -53,7 +53,7 @@ VERBS: Final = (
     Verb("events", "cli.verbs.events", "List events, oldest first."),
     Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
     Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
-    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others."),
+    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."),
     Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
     Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
     Verb("ca", "cli.verbs.ca", "Manage a private certificate authority for TLS."),

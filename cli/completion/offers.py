@@ -85,7 +85,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "rollout history": Verb(("deployments",), pairs=frozenset({"--diff"})),
     "cordon": _WORKERS,
     "uncordon": _WORKERS,
-    "drain": Verb(("workers",), _MANY),
+    "drain": Verb(("workers",), _MANY, flags=_flags("--now --restart-tasks --keep-tasks --wait")),
     "top": Verb(flags=_flags("--once -n"), values={"--worker": ("workers",)}),
     "events": Verb(flags=_flags("--watch -w"), values={"--for": _SEEN}),
     "cache list": _OF_WORKER,

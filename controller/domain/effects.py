@@ -23,6 +23,7 @@ class Create:
     analyzing: bool = False
     born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
     relocation: int | None = None  # it is the replacement of this relocation
+    drains: tuple[str, int] | None = None  # it is the replacement of this instance at this epoch, which is drained
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ class HostFacts:
     deleted: bool
     confirmed_dead: bool
     fence_until: datetime | None
+    drain_until: datetime | None = None  # replacements start first until then; None: a drain stops all at once
+    drain_restarts_tasks: bool = False  # from then on, tasks that never restart are stopped and start elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +175,17 @@ class InstanceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RelocationFacts:
-    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet."""
+    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet.
+
+    `drain`: its worker is drained. The replacement has no place yet, and is placed like any instance.
+    """
 
     id: int
     instance: str
     epoch: int
     to: str  # names of the workers, for messages
     replacement: str = ""
+    drain: bool = False
 
 
 @dataclass(frozen=True)  # without slots: it keeps what was looked up

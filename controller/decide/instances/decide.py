@@ -6,6 +6,7 @@ the effects.
 
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
+from controller.decide.instances.drain import start_replacements
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
 from controller.decide.instances.relocate import relocate
 from controller.decide.instances.replicas import create_wanted, stop_unwanted
@@ -50,6 +51,7 @@ def decide(
             analyse(facts, staying, wanted, effects)
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         relocate(facts, buckets.relocations, effects)
+        start_replacements(facts, [i for i in buckets.replicas if i.id not in leaving], effects)
         if unblocks_next_step(facts, effects):
             effects.requeue(0.0)
     elif len(effects.removals) == len(facts.instances):

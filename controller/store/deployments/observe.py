@@ -88,7 +88,7 @@ _REQUESTS: Final = """
      where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
 _HOSTS: Final = """
     select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
-           confirmed_dead is not null as confirmed_dead, fence_until
+           confirmed_dead is not null as confirmed_dead, fence_until, drain_until, drain_restarts_tasks
       from workers
      where id = any($1::uuid[])"""
 
@@ -199,7 +199,7 @@ def _deployment(
 
 def _relocation(row: Row) -> RelocationFacts:
     to = ", ".join(row["workers"])
-    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "")
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["drain"])
 
 
 def _revision(row: Row) -> RevisionFacts:

@@ -27,8 +27,23 @@ _EXPIRE: Final = """
 _BEGIN: Final = """
     update relocations set state = 'moving', started_at = clock_timestamp()
      where id in (select id from relocations where state = 'waiting' order by id
-                   limit greatest($1 - (select count(*) from relocations where state = 'moving'), 0))
+                   limit greatest($1 - (select count(*) from relocations where state = 'moving' and not drain), 0))
  returning deployment_uid"""
+
+
+# Of a plan. Those of a drain have no planned places, so that nothing has to fit with them.
+_COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and not drain"
+# One that is planned and has not begun gives way: its worker is drained.
+_DRAIN: Final = """
+    insert into relocations as r (deployment_uid, instance_id, epoch, workers, gpus, state, copy_id, drain, started_at)
+    select x.uid, x.instance, x.epoch, '{}', '{}', 'moving', x.copy, true, clock_timestamp()
+      from jsonb_to_recordset($1) as x (uid uuid, instance text, epoch int, copy text)
+     order by x.instance
+    on conflict (instance_id) where state in ('waiting', 'moving') do update
+       set epoch = excluded.epoch, workers = '{}', gpus = '{}', rooms = '{}', demand = '', state = 'moving',
+           copy_id = excluded.copy_id, drain = true, started_at = excluded.started_at
+     where r.state = 'waiting'
+    returning r.id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +68,7 @@ async def check_none_in_progress(connection: Any) -> None:
     Raises:
         InUseError: relocations of an earlier call are in progress; two plans would not fit together.
     """
-    if await connection.fetchval("select exists (select 1 from relocations where state in ('waiting', 'moving'))"):
+    if await connection.fetchval(_COUNT_OPEN):
         raise InUseError("relocations are in progress; wait until `gpuward defrag` shows none, then plan again")
 
 
@@ -107,7 +122,7 @@ async def begin_relocations(connection: Any, *, at_once: int) -> int:
     )
     begun = await connection.fetch(_BEGIN, at_once)
     await notify_all(connection, {"deployment": [str(row["deployment_uid"]) for row in begun]})
-    open_now: int = await connection.fetchval("select count(*) from relocations where state in ('waiting', 'moving')")
+    open_now: int = await connection.fetchval(_COUNT_OPEN)
     return open_now
 
 
@@ -140,3 +155,16 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
         )
         if len(rows) != len(copies) + len(ends):
             raise LostGuardError("relocations")
+    await _record_drains(connection, steps)
+
+
+async def _record_drains(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Records the replacements of drained instances, each in progress from its beginning."""
+    drains = [
+        {"uid": s.facts.uid, "instance": c.drains[0], "epoch": c.drains[1], "copy": name}
+        for s in steps
+        for name, c in zip(s.names, s.effects.creates, strict=True)
+        if c.drains is not None
+    ]
+    if drains and len(await connection.fetch(_DRAIN, drains)) != len(drains):
+        raise LostGuardError("relocations of drained instances")
