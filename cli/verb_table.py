@@ -38,7 +38,14 @@ VERBS: Final = (
     ),
     Verb("stop", "cli.verbs.deployments", "Stop deployments."),
     Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
-    Verb("start", "cli.verbs.deployments", "Start stopped deployments."),
+    Verb(
+        "start", "cli.verbs.deployments", "Start stopped deployments, and run ended tasks and failed instances again."
+    ),
+    Verb(
+        "restart",
+        "cli.verbs.deployments",
+        "Restart the instances of a deployment, as many at a time as its `update` allows.",
+    ),
     Verb("delete", "cli.verbs.delete", "Delete deployments, policies or workers."),
     Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
     Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),

@@ -142,6 +142,7 @@ class InstanceFacts:
     start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
     start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
+    restarts_now: bool = False  # its user has asked for a restart of this start
     requests: int = 0  # at it, as the gateways last reported
     seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
     claims: tuple[ClaimFacts, ...] = ()
@@ -177,7 +178,7 @@ class InstanceFacts:
 class RelocationFacts:
     """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet.
 
-    `drain`: its worker is drained. The replacement has no place yet, and is placed like any instance.
+    purpose: of a `drain` of its worker or a `restart` by its user, the replacement is placed like any instance.
     """
 
     id: int
@@ -185,7 +186,7 @@ class RelocationFacts:
     epoch: int
     to: str  # names of the workers, for messages
     replacement: str = ""
-    drain: bool = False
+    purpose: Literal["plan", "drain", "restart"] = "plan"
 
 
 @dataclass(frozen=True)  # without slots: it keeps what was looked up

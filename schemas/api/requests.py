@@ -209,6 +209,16 @@ def refuse_limits(role: str, body: KeyLimitsBody) -> None:
                 raise ValueError(f"{name}: a viewer's key cannot ask models; leave it out, or write role inference")
 
 
+class RestartBody(Strict):
+    """`POST /deployments/{name}/restart`. No body restarts all of its instances.
+
+    Attributes:
+        instance: only this one.
+    """
+
+    instance: Text | None = None
+
+
 class UndoBody(Strict):
     """`POST /deployments/{name}/rollout/undo`."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, hosts
-from controller.domain.effects import Create, DeploymentEffects
+from controller.domain.effects import Create, DeploymentEffects, Replaced
 from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
@@ -92,7 +92,7 @@ def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts],
             effects.requeue(0.0)
             return
         started += 1
-        effects.creates.append(Create(instance.revision, drains=(instance.id, instance.epoch)))
+        effects.creates.append(Create(instance.revision, replaced=Replaced(instance.id, instance.epoch, "drain")))
         names = ", ".join(dict.fromkeys(host.name for host in drained))
         message = f"{instance.id} leaves {names}, which is drained: a replacement starts first"
         effects.events.append(NewEvent("relocating", message, (f"instance:{instance.id}",), {"from": names}))

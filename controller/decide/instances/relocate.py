@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final
 
 from controller.decide.instances.drain import keeps_revision, off_worker, until_drained_s
+from controller.decide.instances.restart import RESTARTED, left_until_ready_s
 from controller.domain.effects import Create, DeploymentEffects, RelocationEnd
 from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts, RelocationFacts
@@ -23,6 +24,7 @@ P = InstancePhase
 _PLACED_WITHIN: Final = timedelta(seconds=60)
 _RELOCATABLE: Final = frozenset({P.RUNNING, P.UNHEALTHY})
 _UNPLACED: Final = frozenset({P.PENDING, P.ANALYZING})
+_REASONS: Final = {"plan": "relocated", "drain": "drained", "restart": RESTARTED}
 _GIVEN_UP: Final = frozenset({P.STOPPING, P.UNREACHABLE, P.REPLACED})  # a replacement that frees the way for another
 _STARTING: Final = frozenset({P.SCHEDULED, P.STARTING})  # the agent kills a process that makes no progress
 
@@ -55,7 +57,7 @@ class Relocation:
         """The instance that it ends, and why: the old one once its replacement runs, or a replacement that failed."""
         if self.state is RelocationState.DONE:
             why = f"{self.facts.replacement} runs in its place; its capacity here is freed"
-            return {self.facts.instance: ("drained" if self.facts.drain else "relocated", why)}
+            return {self.facts.instance: (_REASONS[self.facts.purpose], why)}
         if self.state is RelocationState.ABANDONED:
             return {self.facts.replacement: ("relocation_abandoned", self.why)}
         return {}
@@ -78,15 +80,14 @@ def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effect
             effects.events.append(NewEvent("relocating", message, objects, {"to": one.to}))
         elif relocation.state is RelocationState.UNDER_WAY:
             # The step after a phase change of the replacement may end the relocation, and nothing else wakes it.
-            again_s = until_drained_s(facts, one.instance) if one.drain else (_PLACED_WITHIN / 2).total_seconds()
-            effects.requeue(0.0 if one.replacement in changed else again_s)
+            effects.requeue(0.0 if one.replacement in changed else _again_s(facts, one))
         else:
             done = relocation.state is RelocationState.DONE
             message = f"{one.instance} was relocated: {one.replacement} runs" if done else relocation.why
             effects.relocation_ends.append(RelocationEnd(one.id, "moved" if done else "abandoned", message))
             reason = "relocated" if done else "relocation_abandoned"
             effects.events.append(NewEvent(reason, message, objects, {"to": one.to}))
-            if one.drain and not done:
+            if one.purpose != "plan" and not done:
                 effects.requeue(0.0)  # the next step starts another replacement where one is due
 
 
@@ -96,7 +97,8 @@ def _judge(facts: DeploymentFacts, relocation: RelocationFacts, evicted: Collect
     if old is None or old.phase not in _RELOCATABLE or old.epoch != relocation.epoch or old.id in evicted:
         why = f"{relocation.instance} no longer runs as it did when its relocation was planned"
         return Relocation(relocation, RelocationState.OVERTAKEN, why)
-    return (_judge_drain if relocation.drain else _judge_planned)(facts, relocation, old, replacement)
+    judge = _judge_planned if relocation.purpose == "plan" else _judge_unplanned
+    return judge(facts, relocation, old, replacement)
 
 
 def _judge_planned(
@@ -118,12 +120,12 @@ def _judge_planned(
     return Relocation(relocation, RelocationState.ABANDONED, why)
 
 
-def _judge_drain(
+def _judge_unplanned(
     facts: DeploymentFacts, relocation: RelocationFacts, old: InstanceFacts, replacement: InstanceFacts | None
 ) -> Relocation:
-    """The replacement is tried again for as long as the drain waits. Only one that can never run here is abandoned."""
+    """The replacement is tried again for as long as its drain or restart lasts. One that has lost its place is not."""
     stays, why = f"{relocation.instance} stays", ""
-    if not off_worker(facts, old):
+    if relocation.purpose == "drain" and not off_worker(facts, old):
         why = f"{stays}: its worker is no longer drained"
     elif not keeps_revision(facts, old.revision):
         why = f"{stays}: its deployment was changed"
@@ -133,5 +135,22 @@ def _judge_drain(
         why = f"{stays}: its replacement is {replacement.phase.value}"
     if why:
         return Relocation(relocation, RelocationState.ABANDONED, why)
-    done = replacement is not None and replacement.phase is P.RUNNING
+    done = replacement is not None and _runs_long_enough(facts, relocation, replacement)
     return Relocation(relocation, RelocationState.DONE if done else RelocationState.UNDER_WAY)
+
+
+def _runs_long_enough(facts: DeploymentFacts, relocation: RelocationFacts, replacement: InstanceFacts) -> bool:
+    """Whether the old one may stop. A drain must not wait; a restart replaces as a rollout does."""
+    return replacement.phase is P.RUNNING and (
+        relocation.purpose == "drain" or left_until_ready_s(facts, replacement) <= 0
+    )
+
+
+def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
+    """Seconds until time alone may end it."""
+    replacement = facts.by_id.get(relocation.replacement)
+    if relocation.purpose == "drain":
+        return until_drained_s(facts, relocation.instance)
+    if relocation.purpose == "restart" and replacement is not None and replacement.phase is P.RUNNING:
+        return left_until_ready_s(facts, replacement)
+    return (_PLACED_WITHIN / 2).total_seconds()

@@ -199,7 +199,7 @@ def _deployment(
 
 def _relocation(row: Row) -> RelocationFacts:
     to = ", ".join(row["workers"])
-    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["drain"])
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["purpose"])
 
 
 def _revision(row: Row) -> RevisionFacts:
@@ -233,6 +233,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         start_phases=row["start_phases"],
         start_phase_since=row["start_phase_since"],
         preempted_for=row["pushed_out_for"],
+        restarts_now=row["restart_epoch"] == row["epoch"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

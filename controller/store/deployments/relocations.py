@@ -27,21 +27,23 @@ _EXPIRE: Final = """
 _BEGIN: Final = """
     update relocations set state = 'moving', started_at = clock_timestamp()
      where id in (select id from relocations where state = 'waiting' order by id
-                   limit greatest($1 - (select count(*) from relocations where state = 'moving' and not drain), 0))
+                   limit greatest($1 - (select count(*) from relocations
+                                         where state = 'moving' and purpose = 'plan'), 0))
  returning deployment_uid"""
 
 
-# Of a plan. Those of a drain have no planned places, so that nothing has to fit with them.
-_COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and not drain"
-# One that is planned and has not begun gives way: its worker is drained.
-_DRAIN: Final = """
-    insert into relocations as r (deployment_uid, instance_id, epoch, workers, gpus, state, copy_id, drain, started_at)
-    select x.uid, x.instance, x.epoch, '{}', '{}', 'moving', x.copy, true, clock_timestamp()
-      from jsonb_to_recordset($1) as x (uid uuid, instance text, epoch int, copy text)
+# Those of drains and restarts have no planned places, so that nothing has to fit with them.
+_COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and purpose = 'plan'"
+# One that is planned and has not begun gives way.
+_REPLACE: Final = """
+    insert into relocations as r
+           (deployment_uid, instance_id, epoch, workers, gpus, state, copy_id, purpose, started_at)
+    select x.uid, x.instance, x.epoch, '{}', '{}', 'moving', x.copy, x.purpose, clock_timestamp()
+      from jsonb_to_recordset($1) as x (uid uuid, instance text, epoch int, copy text, purpose text)
      order by x.instance
     on conflict (instance_id) where state in ('waiting', 'moving') do update
        set epoch = excluded.epoch, workers = '{}', gpus = '{}', rooms = '{}', demand = '', state = 'moving',
-           copy_id = excluded.copy_id, drain = true, started_at = excluded.started_at
+           copy_id = excluded.copy_id, purpose = excluded.purpose, started_at = excluded.started_at
      where r.state = 'waiting'
     returning r.id"""
 
@@ -155,16 +157,22 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
         )
         if len(rows) != len(copies) + len(ends):
             raise LostGuardError("relocations")
-    await _record_drains(connection, steps)
+    await _record_replacements(connection, steps)
 
 
-async def _record_drains(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Records the replacements of drained instances, each in progress from its beginning."""
-    drains = [
-        {"uid": s.facts.uid, "instance": c.drains[0], "epoch": c.drains[1], "copy": name}
+async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Records the replacements of drained and restarted instances, each in progress from its beginning."""
+    begun = [
+        {
+            "uid": s.facts.uid,
+            "instance": c.replaced.instance,
+            "epoch": c.replaced.epoch,
+            "copy": name,
+            "purpose": c.replaced.purpose,
+        }
         for s in steps
         for name, c in zip(s.names, s.effects.creates, strict=True)
-        if c.drains is not None
+        if c.replaced is not None
     ]
-    if drains and len(await connection.fetch(_DRAIN, drains)) != len(drains):
-        raise LostGuardError("relocations of drained instances")
+    if begun and len(await connection.fetch(_REPLACE, begun)) != len(begun):
+        raise LostGuardError("replacements")

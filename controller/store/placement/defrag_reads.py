@@ -97,7 +97,7 @@ async def read_relocations(connection: Reader) -> list[RelocationRow]:
     """The latest planned relocations, newest first: waiting, in progress, done or abandoned."""
     rows = await connection.fetch(
         """select r.*, d.name from relocations r join deployments d on d.uid = r.deployment_uid
-            where not r.drain order by r.id desc limit $1""",
+            where r.purpose = 'plan' order by r.id desc limit $1""",
         _SHOWN,
     )
     return [
@@ -138,7 +138,7 @@ async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
             where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
               and i.revision = d.revision
               and not exists (select 1 from relocations m
-                               where m.copy_id = i.id and m.state = 'moving' and not m.drain)
+                               where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan')
             order by (d.spec ->> 'priority')::int desc, i.created_at, i.id limit $1""",
         limit,
     )

@@ -4,4 +4,5 @@ alter table workers
     add column drain_restarts_tasks boolean not null default false  -- (api) tasks are stopped then
 --;;
 alter table relocations
-    add column drain boolean not null default false -- its worker is drained: its replacement has no planned place
+    -- `drain`: its worker is drained; `restart`: a user restarts it. Their replacements have no planned place.
+    add column purpose text not null default 'plan' check (purpose in ('plan', 'drain', 'restart'))

@@ -18,7 +18,7 @@ WAITS = host(draining=True, drain_until=NOW + timedelta(minutes=20))
 DUE = host(draining=True, drain_until=NOW - timedelta(seconds=1))
 AT_ONCE = host(draining=True)
 OTHER = host("w2")
-MOVE = RelocationFacts(1, "old", 1, "", replacement="new", drain=True)
+MOVE = RelocationFacts(1, "old", 1, "", replacement="new", purpose="drain")
 TASK = spec(restart="never")
 
 
@@ -28,6 +28,11 @@ def effects_of(*instances: InstanceFacts, at: HostFacts = WAITS, **fields: Any) 
 
 def stopped(effects: DeploymentEffects) -> set[str]:
     return {s.instance for s in effects.stops} | {r.instance for r in effects.removals}
+
+
+def replaced(effects: DeploymentEffects) -> list[str | None]:
+    """Of each new instance, the one that it replaces before that stops."""
+    return [c.replaced.instance if c.replaced is not None else None for c in effects.creates]
 
 
 def replacement(phase: str, **fields: Any) -> InstanceFacts:
@@ -40,13 +45,13 @@ def replacement(phase: str, **fields: Any) -> InstanceFacts:
 @pytest.mark.parametrize("phase", ["running", "unhealthy"])
 def test_a_replacement_starts_first(phase: str) -> None:
     effects = effects_of(instance("old", phase, processes=(process(phase),)))
-    assert (stopped(effects), [c.drains for c in effects.creates]) == (set(), [("old", 1)])
+    assert (stopped(effects), replaced(effects)) == (set(), ["old"])
     assert effects.wake_placement
 
 
 def test_each_drained_replica_gets_one_replacement() -> None:
     effects = effects_of(running("a"), running("b"), elsewhere("c"), spec=spec(replicas=3))
-    assert {c.drains for c in effects.creates} == {("a", 1), ("b", 1)}
+    assert set(replaced(effects)) == {"a", "b"}
     assert stopped(effects) == set()
 
 
@@ -74,7 +79,7 @@ def test_when_the_time_is_over_the_old_one_stops_and_the_replacement_is_a_replic
 @pytest.mark.parametrize("at", [DUE, AT_ONCE], ids=["its time is over", "at once"])
 def test_without_time_it_stops_and_then_starts_elsewhere(at: HostFacts) -> None:
     effects = effects_of(running("a"), at=at)
-    assert (stopped(effects), [c.drains for c in effects.creates]) == ({"a"}, [None])
+    assert (stopped(effects), replaced(effects)) == ({"a"}, [None])
 
 
 @pytest.mark.parametrize(
@@ -88,12 +93,12 @@ def test_without_time_it_stops_and_then_starts_elsewhere(at: HostFacts) -> None:
 )
 def test_what_serves_nothing_leaves_at_once(one: InstanceFacts) -> None:
     effects = effects_of(one)
-    assert (stopped(effects), [c.drains for c in effects.creates]) == ({"a"}, [None])
+    assert (stopped(effects), replaced(effects)) == ({"a"}, [None])
 
 
 def test_a_task_that_may_restart_never_runs_twice_at_the_same_time() -> None:
     effects = effects_of(running("a"), spec=spec(restart="on_failure"))
-    assert (stopped(effects), [c.drains for c in effects.creates]) == ({"a"}, [None])
+    assert (stopped(effects), replaced(effects)) == ({"a"}, [None])
 
 
 @pytest.mark.parametrize("phase", ["scheduled", "starting", "running", "unhealthy"])
@@ -124,7 +129,7 @@ def test_what_leaves_for_another_reason_has_one_successor(fields: dict[str, Any]
     old = replace(running("old"), **fields)
     effects = effects_of(old, replacement("starting"), relocations=(MOVE,))
     assert stopped(effects) >= gone
-    assert [c for c in effects.creates if c.drains is None] == []
+    assert [c for c in effects.creates if c.replaced is None] == []
 
 
 def test_the_end_of_a_drain_ends_its_replacements() -> None:
@@ -139,12 +144,12 @@ def test_a_replacement_that_is_gone_gets_a_successor(new: InstanceFacts | None) 
     effects = effects_of(*instances, relocations=(MOVE,))
     assert "old" not in stopped(effects)
     after = effects_of(running("old"))
-    assert [c.drains for c in after.creates] == [("old", 1)]
+    assert replaced(after) == ["old"]
 
 
 def test_an_outdated_instance_is_the_rollouts_to_move() -> None:
     effects = effects_of(running("old"), revision=2, spec=spec(replicas=1, update="rolling", env={"A": "b"}))
-    assert [c.drains for c in effects.creates if c.drains] == []
+    assert [one for one in replaced(effects) if one] == []
     assert stopped(effects) == set()
 
 
@@ -153,7 +158,7 @@ def test_after_a_failed_rollout_the_revision_that_serves_is_replaced() -> None:
     effects = effects_of(
         running("old"), revision=2, spec=spec(replicas=1, update="rolling"), rollout=RolloutFacts(record)
     )
-    assert [(c.drains, c.revision) for c in effects.creates] == [(("old", 1), 1)]
+    assert [(*replaced(effects), c.revision) for c in effects.creates] == [("old", 1)]
 
 
 def test_a_stopped_deployment_gets_no_replacement() -> None:
