@@ -1,7 +1,7 @@
 """Restarting on a user's request: each instance ends and starts again, with the same revision.
 
-What serves stops within `unavailable`, or once its replacement runs within `surge`; with `update: recreate` one
-instance stops after another. What serves nothing stops at once, what has ended is created again, and what waits out a delay
+What serves stops within `unavailable`, or once its replacement runs, within `surge`; with `update: recreate` one stops
+after another. What serves nothing stops at once, what has ended is created again, and what waits out a delay
 is tried now. The request is of one start, so it ends with the next one.
 """
 
