@@ -126,6 +126,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "new_revision": ReasonText("The instance is replaced because the spec changed.", _NONE),
     "scaled_down": ReasonText("The instance was removed because fewer replicas are wanted.", _NONE),
+    "restarted": ReasonText("A user restarts the instance; another one takes its place.", _NONE),
     "relocated": ReasonText("The instance was moved: its replacement runs elsewhere.", _NONE),
     "replaced": ReasonText("A replacement runs on another worker because its own worker is lost.", _NONE),
     "rank_ended": ReasonText("A process of the instance ended, so its other processes are stopped.", _SEE_LOGS),

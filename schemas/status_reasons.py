@@ -18,6 +18,7 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "applied": ReasonText("The deployment was created or changed.", _NONE),
     "scaled": ReasonText("The number of replicas was changed.", _NONE),
     "started": ReasonText("A user started the deployment again.", _NONE),
+    "restart_requested": ReasonText("A user restarted the deployment, or one of its instances.", _NONE),
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),

@@ -12,7 +12,7 @@ from controller.api.audit_trail import audit, audit_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import allowances, catalog, defrag, explain, pending, plan
+from controller.api.dry_run import allowances, catalog, defrag, drain, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
 from controller.api.errors import ApiError
@@ -89,6 +89,7 @@ def all_routes(version: str) -> list[Route]:
         plan.ROUTES,
         apply.ROUTES,
         defrag.ROUTES,
+        drain.ROUTES,
         instances.ROUTES,
         explain.ROUTES,
         pending.ROUTES,

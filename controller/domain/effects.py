@@ -15,6 +15,15 @@ ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """An instance at an epoch that stops once its replacement runs."""
+
+    instance: str
+    epoch: int
+    purpose: Literal["drain", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
 class Create:
     """A new instance of a revision, in `pending`, or in `analyzing` while its need is being analyzed."""
 
@@ -23,6 +32,7 @@ class Create:
     analyzing: bool = False
     born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
     relocation: int | None = None  # it is the replacement of this relocation
+    replaced: Replaced | None = None  # it is the replacement of this one, which is drained or restarted
 
 
 @dataclass(frozen=True, slots=True)

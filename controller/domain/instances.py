@@ -119,6 +119,8 @@ class HostFacts:
     deleted: bool
     confirmed_dead: bool
     fence_until: datetime | None
+    drain_until: datetime | None = None  # replacements start first until then; None: a drain stops all at once
+    drain_restarts_tasks: bool = False  # from then on, tasks that never restart are stopped and start elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class InstanceFacts:
     start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
     mended: bool = False  # a secret that its start lacked has changed since
+    restarts_now: bool = False  # its user has asked for a restart of this start
     requests: int = 0  # at it, as the gateways last reported
     seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
     claims: tuple[ClaimFacts, ...] = ()
@@ -177,13 +180,17 @@ class InstanceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RelocationFacts:
-    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet."""
+    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet.
+
+    purpose: of a `drain` of its worker or a `restart` by its user, the replacement is placed like any instance.
+    """
 
     id: int
     instance: str
     epoch: int
     to: str  # names of the workers, for messages
     replacement: str = ""
+    purpose: Literal["plan", "drain", "restart"] = "plan"
 
 
 @dataclass(frozen=True)  # without slots: it keeps what was looked up

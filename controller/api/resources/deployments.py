@@ -22,13 +22,14 @@ from controller.scheduling.estimate import input_hash
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
+from controller.store.deployments import restart as restarts
 from controller.store.deployments import stop as switch
 from controller.store.deployments.creations import Creations
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
 from schemas.api.envelopes import Page
-from schemas.api.requests import ScaleBody, WakeBody
+from schemas.api.requests import RestartBody, ScaleBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 
@@ -88,6 +89,14 @@ async def wake(request: web.Request) -> web.Response:
     return json_response(view, headers=etag(view))
 
 
+async def restart(request: web.Request) -> web.Response:
+    """`POST /deployments/{name}/restart`."""
+    body = await read_model(request, RestartBody, optional=True)
+    database, name = request.app[CONTEXT].database, request.match_info["name"]
+    view = await restarts.restart(database, name, body.instance, if_match=expected_generation(request))
+    return json_response(view, headers=etag(view))
+
+
 async def load(request: web.Request) -> web.Response:
     """`GET /deployments/{name}/load`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
@@ -129,8 +138,13 @@ ROUTES: Final = (
     *_MANIFEST_ROUTES,
     Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
     Route(
-        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops (If-Match: generation)", _TAG,
-        DeploymentView, expects="generation",
+        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE,
+        "Undo stops, and run ended tasks again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
+    ),
+    Route(
+        "POST", _PATH + "/{name}/restart", restart, Access.OPERATE,
+        "Restart instances, as many at a time as `update` allows (If-Match: generation)", _TAG, DeploymentView,
+        RestartBody, expects="generation",
     ),
     Route(
         "POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",

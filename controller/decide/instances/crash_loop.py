@@ -160,7 +160,9 @@ def end_backoff(
 
 
 def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
-    """Seconds that its delay still lasts; 0: it is over, or was set before the clock was set back."""
+    """Seconds that its delay still lasts; 0: it is over, its user restarts it, or the clock was set back."""
+    if instance.restarts_now:
+        return 0.0
     left_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
     if instance.mended:
         return 0.0

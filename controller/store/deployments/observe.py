@@ -93,7 +93,7 @@ _REQUESTS: Final = """
      where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
 _HOSTS: Final = """
     select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
-           confirmed_dead is not null as confirmed_dead, fence_until
+           confirmed_dead is not null as confirmed_dead, fence_until, drain_until, drain_restarts_tasks
       from workers
      where id = any($1::uuid[])"""
 
@@ -204,7 +204,7 @@ def _deployment(
 
 def _relocation(row: Row) -> RelocationFacts:
     to = ", ".join(row["workers"])
-    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "")
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["purpose"])
 
 
 def _revision(row: Row) -> RevisionFacts:
@@ -239,6 +239,7 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         start_phase_since=row["start_phase_since"],
         preempted_for=row["pushed_out_for"],
         mended=row["mended"],
+        restarts_now=row["restart_epoch"] == row["epoch"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

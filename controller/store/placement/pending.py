@@ -24,7 +24,8 @@ _NEXT_DUE: Final = """
 # Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
 # process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
 # as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
-# instance has ended. If more are pending than one pass reads, each deployment is limited: else thousands that fit
+# instance has ended. The replacement of a drained or restarted instance preempts nothing: that one still runs. A user's
+# restart ends a backoff. If more are pending than one pass reads, each deployment is limited: else thousands that fit
 # nowhere would keep all others from being considered.
 _WAITING: Final = f"""
     with rooms as (
@@ -37,14 +38,17 @@ _WAITING: Final = f"""
                 then extract(epoch from clock_timestamp() - i.reserved_since)::float8 end as reserved_s,
            greatest(i.epoch, i.seen_epoch) as epoch, i.failures, i.message, d.name,
            extract(epoch from i.created_at)::float8 as queued_at,
-           (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
+           (d.spec ->> 'priority')::int as priority,
+           (d.spec ->> 'preempt')::boolean and not exists (
+               select 1 from relocations m
+                where m.copy_id = i.id and m.state = 'moving' and m.purpose <> 'plan') as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
                       and not exists (select 1 from claims c join devices g on g.uuid = c.device
                                         join workers w on w.id = g.worker_id
                                        where c.instance_id = v.id and w.phase = 'lost')) as preempting,
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
-             where m.copy_id = i.id and m.state = 'moving') as destination,
+             where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan') as destination,
            (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
@@ -59,11 +63,12 @@ _WAITING: Final = f"""
                    count(*) over () as in_all
               from instances i
              where phase in ('pending', 'analyzing')
-               and (not_before is null or not_before <= clock_timestamp() or {MENDED})) i
+               and (not_before is null or not_before <= clock_timestamp() or restart_epoch = epoch or {MENDED})) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where (i.in_all <= $1 or i.place <= $2) and {PLACEABLE}
-     order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
+     order by not exists (select 1 from relocations m
+                           where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan'),
               (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""  # noqa: S608 - a constant, no input
 # The next relocations, as if their replacements were pending already.

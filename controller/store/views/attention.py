@@ -27,6 +27,7 @@ from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
 _NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
+_EXPECTED: Final = "drain_waits"  # an operator's own doing, until its time is over
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
       from workers w
@@ -36,7 +37,8 @@ _WORKERS: Final = f"""
             from (select distinct c.instance_id from claims c join devices d on d.uuid = c.device
                    where d.worker_id = w.id) c) h on true
      where w.deleted_at is null
-       and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
+       and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min'
+            or w.drain_until < clock_timestamp())
      order by w.name"""  # noqa: S608 - constants, no input
 # What is fetched before the process starts has a limit of its own.
 _OVERDUE: Final = """
@@ -161,7 +163,7 @@ def _worker(row: Any) -> WorkerFacts:
         conditions=[
             (one.reason, one.message, one.since)
             for one in worker_conditions(row)
-            if one.status == "false" and one.type not in _NOT_TOLD
+            if one.status == "false" and one.type not in _NOT_TOLD and one.reason != _EXPECTED
         ],
         instances=row["instances"],
         sample=row["sample"] or (),

@@ -8,7 +8,7 @@ from typing import Any
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
+from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RelocationFacts, RevisionFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
@@ -30,6 +30,7 @@ class RollingWorld:
     """
 
     replicas: int = 4
+    update: str = "rolling"
     rollout: dict[str, Any] = field(default_factory=dict)
     start_timeout: float = 60.0
     capacity: int = 100
@@ -45,6 +46,7 @@ class RollingWorld:
     instances: dict[str, InstanceFacts] = field(default_factory=dict)
     events: list[NewEvent] = field(default_factory=list)
     needs: dict[int, NeedError] = field(default_factory=dict)
+    relocations: list[RelocationFacts] = field(default_factory=list)
     least_ready: int = 10**6
     most_in_all: int = 0
     status: tuple[str, str] = ("", "")
@@ -56,7 +58,7 @@ class RollingWorld:
         given = self._specs.get(self.replicas)
         if given is None:
             given = self._specs[self.replicas] = spec(
-                replicas=self.replicas, update="rolling", rollout=self.rollout, start_timeout=self.start_timeout
+                replicas=self.replicas, update=self.update, rollout=self.rollout, start_timeout=self.start_timeout
             )
         revisions = {
             n: RevisionFacts(n, given, f"hash-{n}", NOW, need=None if n in self.needs else NEED,
@@ -65,7 +67,7 @@ class RollingWorld:
         }  # fmt: skip
         return deployment(
             *self.instances.values(), spec=given, revision=self.revision, generation=self.generation,
-            revisions=revisions, now=self.now,
+            revisions=revisions, now=self.now, relocations=tuple(self.relocations),
             rollout=RolloutFacts(self.record, self.paused, self.asked, self.outcomes),
         )  # fmt: skip
 
@@ -83,7 +85,10 @@ class RollingWorld:
                       stop_reason=change.stop_reason or self.instances[change.instance].stop_reason,
                       phase_since=self.now)  # fmt: skip
         for restart in effects.restarts:
-            self._set(restart.instance, phase=P.STARTING, phase_since=self.now, processes=(process("starting"),))
+            self._set(restart.instance, phase=P.STARTING, phase_since=self.now, processes=(process("starting"),),
+                      restarts_now=False)  # fmt: skip
+        over = {end.id for end in effects.relocation_ends}
+        self.relocations = [one for one in self.relocations if one.id not in over]
         for removal in effects.removals:
             del self.instances[removal.instance]
         for create in effects.creates:
@@ -91,6 +96,8 @@ class RollingWorld:
             name = f"i{self._number:03}"
             self.instances[name] = instance(name, "pending", revision=create.revision, replaces=create.replaces,
                                             created_at=self.now, phase_since=self.now)  # fmt: skip
+            if (old := create.replaced) is not None:
+                self.relocations.append(RelocationFacts(self._number, old.instance, old.epoch, "", name, old.purpose))
         self._note()
         return effects
 
@@ -133,6 +140,12 @@ class RollingWorld:
 
     def pause(self, *, paused: bool) -> "RollingWorld":
         self.paused, self.asked = paused, self.asked + 1
+        return self
+
+    def restart(self) -> "RollingWorld":
+        """Its user restarts all of its instances."""
+        for name in self.instances:
+            self._set(name, restarts_now=True)
         return self
 
     def kill(self, name: str) -> None:

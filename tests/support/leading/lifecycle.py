@@ -18,6 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import restart as restarts
 from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
@@ -293,7 +294,9 @@ ACTS: Sequence[Act] = (
     Act("return", _return),
     Act("roll_out", _rolling()),
     Act("roll_on", _rolling(args={"token_seconds": 0.1})),
+    Act("restart_rolling", lambda w: restarts.restart(w.db, "rolling")),
     Act("roll_no_more", _rolling(args={"token_seconds": 0.1}, update="recreate")),
+    Act("restart", lambda w: restarts.restart(w.db, "whole")),
     Act("fetch", _fetch),
     Act("is_fetched", _is_fetched),
     Act("delete_fetched", lambda w: deployments.delete(w.db, "fetched")),
