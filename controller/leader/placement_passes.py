@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from controller.decide.start_command import rendezvous_port, start_payload
 from controller.domain.holdings import Holder, Holders, Holdings
-from controller.domain.pending import PendingInstance, PendingRow
+from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.leader.inventory_cache import InventoryCache
 from controller.leader.revision_asks import RevisionAsks
@@ -50,12 +50,14 @@ class StillPending:
         decision: the reason.
         victims: the holders that it preempts.
         awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
+        promised: the place that is kept for it, since it preempted for it.
     """
 
     waiting: PendingRow
     decision: Unplaced
     victims: tuple[Holder, ...] = ()
     awaits_servers: bool = False
+    promised: Destination | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class PlacementPasses:
             holders,
             reserve=self._reserve,
             reserved=self._asks(reserved),
+            promised=self._pending([one for one in waiting if one.promised is not None], []),
             max_preemptions=_MAX_PREEMPTIONS,
         )
         with closing(decisions):
@@ -183,7 +186,9 @@ class PlacementPasses:
                 if isinstance(admission.decision, Placed):
                     yield self._start(one, admission.decision)
                 else:
-                    yield StillPending(one, admission.decision, admission.victims, admission.awaits_servers)
+                    yield StillPending(
+                        one, admission.decision, admission.victims, admission.awaits_servers, admission.promised
+                    )
         yield from impossible
 
     def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:

@@ -213,6 +213,7 @@ class PlacementReconciler:
             or one.waiting.phase != "pending"
             or one.waiting.message != one.decision.explain.message
             or (one.awaits_servers and one.waiting.reserved_s is None)
+            or one.promised not in {None, one.waiting.promised}
         ]
         for batch in _batches(changed, _MAX_EXPLAINED):
             await self._explain_batch(batch)
@@ -233,7 +234,8 @@ class PlacementReconciler:
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
             awaiting = {one.waiting.id for one in unplaced if one.awaits_servers}
-            await store_explanations(connection, explained, victims_of, awaiting)
+            promised = {one.waiting.id: one.promised for one in unplaced if one.promised is not None}
+            await store_explanations(connection, explained, victims_of, awaiting, promised)
         self._changed.update(victims_of, (one.waiting.deployment_uid for one in unplaced))
 
 

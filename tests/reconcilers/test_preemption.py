@@ -145,3 +145,51 @@ async def test_after_a_victims_worker_is_lost_another_is_preempted(db: Database,
     await leader_term.settle()
     stopping = {row["id"] for one in (await look(db)).values() for row in one if row["phase"] == "stopping"}
     assert len(stopping) == 2
+
+
+async def _waits_long(db: Database, name: str) -> None:
+    async with db.connection() as connection:
+        await connection.execute(
+            """update instances i set phase_since = now() - interval '2 min' from deployments d
+                where d.uid = i.deployment_uid and d.name = $1""",
+            name,
+        )
+
+
+async def test_what_is_drained_goes_to_its_preemptor_and_not_to_an_older_one_of_equal_priority(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    for host in ("a", "b"):
+        await add_host(db, host, gpus=1)
+    for name in ("t", "s"):
+        await run(db, leader_term, name, priority=10, resources={"gpus": 1})
+    await add_deployment(db, "w", priority=50, resources={"gpus": 1})
+    await leader_term.settle()
+    await _waits_long(db, "w")
+    await add_deployment(db, "p", priority=50, preempt=True, resources={"gpus": 1})
+    await leader_term.settle()
+    for _ in range(3):
+        for row in [row for name in ("s", "t") for row in (await look(db))[name] if row["phase"] == "stopping"]:
+            await report(db, row["id"], "exited", reason="stopped", code=0)
+        other = await LeaderTerm.begin(db)
+        await other.settle()
+        await other.aclose()
+    seen = await look(db)
+    assert [row["phase"] for row in seen["p"]] == ["scheduled"]
+    assert [row["phase"] for row in seen["w"]] == ["pending"]
+    assert sorted(row["phase"] for name in ("s", "t") for row in seen[name]) == ["pending", "running"]
+    assert len(await rows(db, "select 1 from events where reason = 'preempting'")) == 1
+
+
+async def test_a_place_is_kept_while_its_victims_end_one_after_another(db: Database, leader_term: LeaderTerm) -> None:
+    await add_host(db, "a", gpus=2)
+    low = [await run(db, leader_term, name, priority=10, resources={"gpus": 1}) for name in ("s", "t")]
+    await add_deployment(db, "older", priority=50, resources={"gpus": 1})
+    await leader_term.settle()
+    await add_deployment(db, "pair", priority=50, preempt=True, resources={"gpus": 2})
+    for victim in low:
+        await leader_term.settle()
+        await report(db, victim, "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    seen = await look(db)
+    assert [row["phase"] for row in (*seen["pair"], *seen["older"])] == ["scheduled", "pending"]

@@ -189,15 +189,21 @@ class Rehearsal:
         waiting = sorted(self._waiting.values(), key=lambda entry: entry.order)
         holders = Holders(tuple(self.staying.values()), tuple(self._leaving.values()), self._relocating_now())
         pending = [replace(one.pending, preempting=self._preempts_still(one)) for one in waiting]
+        promised = [one for one in pending if one.promised is not None]
         pending = sorted([*pending, *self._awaited()], key=lambda one: -one.priority)
         watched = self._watch.before_each(self._inventory, pending)
-        answers = admit(self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved)
+        answers = admit(
+            self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved, promised=promised
+        )
         for entry, answer in zip(waiting, answers, strict=True):
             self._decisions += 1
             entry.answer = answer
             if isinstance(answer.decision, Placed):
                 self._place(entry, answer.decision)
-            elif answer.victims:
+                continue
+            if answer.promised is not None:
+                entry.pending = replace(entry.pending, promised=answer.promised)
+            if answer.victims:
                 entry.waited = entry.waited or answer
                 entry.victims += answer.victims
         for entry in waiting:

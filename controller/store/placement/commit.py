@@ -1,10 +1,11 @@
 """The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from controller.domain.pending import PendingRow
+from controller.domain.pending import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.acting import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
@@ -35,7 +36,8 @@ _WRITE: Final = """
     with taken as (
         update instances i
            set phase = 'scheduled', phase_since = clock_timestamp(), epoch = x.epoch, reason = '', message = '',
-               explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
+               explain = null, not_before = null, running_since = null, promised = null, engine = x.engine,
+               layout = x.layout
           from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
          where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch - 1
            and i.phase in ('pending', 'analyzing')
@@ -247,21 +249,24 @@ async def store_explanations(
     unplaced: Sequence[tuple[PendingRow, str, Explain]],
     also: Collection[str] = (),
     awaits_servers: Collection[str] = (),
+    promised: Mapping[str, Destination] = MappingProxyType({}),
 ) -> None:
     """Writes why instances stay pending: reason and explanation of each.
 
     The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
     deployments whose watchers are notified. `awaits_servers`: ids of instances for which capacity is reserved that
-    servers hold; the time for that runs from the first such call.
+    servers hold; the time for that runs from the first such call. `promised`: the place that is kept for an instance,
+    by its id.
     """
     await connection.execute(
         """update instances i
               set phase = 'pending', reason = x.reason, message = x.message, explain = x.explain,
                   phase_since = case when i.phase = 'pending' then i.phase_since else clock_timestamp() end,
                   reserved_since = case when i.id = any($6) and (i.reserved_since >= i.phase_since) is not true
-                                        then clock_timestamp() else i.reserved_since end
-             from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
-                  as x (id, epoch, reason, message, explain)
+                                        then clock_timestamp() else i.reserved_since end,
+                  promised = coalesce(x.promised, i.promised)
+             from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[], $7::jsonb[])
+                  as x (id, epoch, reason, message, explain, promised)
             where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch and i.phase in ('pending', 'analyzing')""",
         [row.id for row, _, _ in unplaced],
         [row.epoch for row, _, _ in unplaced],
@@ -269,5 +274,6 @@ async def store_explanations(
         [explain.message for _, _, explain in unplaced],
         [explain.model_dump(mode="json") for _, _, explain in unplaced],
         list(awaits_servers),
+        [asdict(place) if (place := promised.get(row.id)) is not None else None for row, _, _ in unplaced],
     )
     await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

@@ -49,7 +49,7 @@ _WAITING: Final = f"""
                                        where c.instance_id = v.id and w.phase = 'lost')) as preempting,
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
              where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan') as destination,
-           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
+           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target, i.promised,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
@@ -58,7 +58,7 @@ _WAITING: Final = f"""
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
       from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
-                   created_at, seen_epoch,
+                   created_at, seen_epoch, promised,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
               from instances i
@@ -158,6 +158,7 @@ async def read_pending(
             relocation_target=_destination(row["relocation_target"]),
             reserved_s=row["reserved_s"],
             queued_at=row["queued_at"],
+            promised=_promised(row["promised"]),
         )
         for row in rows
     ]
@@ -166,6 +167,10 @@ async def read_pending(
 
 def _destination(stored: Any) -> Destination | None:
     return Destination(*map(tuple, stored)) if stored else None
+
+
+def _promised(stored: Any) -> Destination | None:
+    return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 
 async def read_planned_copies(connection: Any) -> list[PendingRow]:
