@@ -22,6 +22,7 @@ from controller.store.core.database import Database
 from controller.store.deployments import apply as store
 from controller.store.deployments import stop as switch
 from controller.store.deployments.creations import Creations
+from controller.store.policies.checks import coverage_warnings
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
@@ -52,6 +53,7 @@ async def _apply(
 ) -> store.Applied:
     async with database.snapshot() as connection:
         warnings = [*await placement_warnings(connection, spec), *secret_warnings(redaction, spec)]
+    warnings += coverage_warnings(spec)
     applied = await creations.apply(
         name,
         spec,
