@@ -52,7 +52,8 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
     "window_not_full": ReasonText("The instance has not run for the whole window yet.", "Wait."),
     "coverage": ReasonText(
-        "Samples cover too little of the window.", "Check the agent, or lower `min_coverage` of the policy."
+        "Samples cover too little of the window.",
+        "Check the agent, or lower `min_coverage` of the policy, to 0.5 at least.",
     ),
     "stale": ReasonText(
         "No fresh sample has arrived, so the present use of the GPU is unknown.",

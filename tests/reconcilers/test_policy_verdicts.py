@@ -175,8 +175,8 @@ async def test_the_past_is_read_in_portions_between_looks(world: PolicyLedger) -
 
 
 async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(world: PolicyLedger) -> None:
-    """Even where a policy asks for hardly any coverage."""
-    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.1}
+    """Even where a policy requires as little coverage as it may."""
+    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.5}
     uid = await world.deployment(utilization_policy=rule)
     await world.samples("d-0", steady(0))
     leader = await world.leader()

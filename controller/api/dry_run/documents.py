@@ -16,6 +16,7 @@ from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.deployments.names import problems_of_names
+from controller.store.policies.checks import coverage_warnings, problems_of_coverage
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects
@@ -85,9 +86,10 @@ async def check_documents(
         policies = await policy_effects(
             connection, documents.written, longest_window_s=longest_window_s, secrets=secrets
         )
+        specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
         problems = [*policies.problems, *await problems_of_names(connection, documents.deployments)]
+        problems += await problems_of_coverage(connection, deployments=specs, policies=documents.policies)
         if secrets:
-            specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
             problems += await problems_of_secrets(connection, specs, current_role())
             problems += await problems_of_webhook_secrets(
                 connection, deployments=specs, policies=documents.policies, role=current_role()
@@ -100,4 +102,5 @@ async def check_documents(
         raise invalid(problems)
     for one in documents.written.values():
         warnings += secret_warnings(known or NOTHING_REDACTED, one.spec(), one.name)
+        warnings += coverage_warnings(one.spec(), one.name)
     return Checked(policies, warnings)

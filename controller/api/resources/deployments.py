@@ -25,6 +25,7 @@ from controller.store.deployments import apply as store
 from controller.store.deployments import restart as restarts
 from controller.store.deployments import stop as switch
 from controller.store.deployments.creations import Creations
+from controller.store.policies.checks import coverage_warnings
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
@@ -60,6 +61,7 @@ async def _apply(
             *await named_secret_warnings(connection, {name: spec}, secret_keys, named=False),
             *secret_warnings(redaction, spec),
         ]
+    warnings += coverage_warnings(spec)
     applied = await creations.apply(
         name,
         spec,

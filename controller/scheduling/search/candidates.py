@@ -42,7 +42,7 @@ class Candidates:
         self._ranking = ranking(request.inventory, request.ask, layout)
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self.eligible: Bools = (request.failed_at == FITS)[groups.worker] & request.may_serve(self.wanted)
+        self.eligible: Bools = (request.failed_at == FITS)[groups.worker] & request.may_serve(layout, self.wanted)
         self._of_one_kind: Bools | None = None if not groups.level.any() else groups.level == OF_ONE_KIND
         if not request.allows(layout):
             self.eligible[:] = False

@@ -32,7 +32,7 @@ from controller.store.deployments.revisions import (
     write_revision,
 )
 from controller.store.policies.apply import changed_fields, lock_policy
-from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
@@ -141,7 +141,7 @@ async def apply_on(
     judge: Judge,
 ) -> Written:
     """`apply` as a part of a transaction."""
-    await _check_policy(connection, spec, longest_window_s)
+    await _check_policy(connection, name, spec, longest_window_s)
     await _check_secrets(connection, name, spec)
     row = await connection.fetchrow(LIVE, name)
     if if_match is not None and (row["generation"] if row else 0) != if_match:
@@ -233,11 +233,12 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         return (await views_of(connection, [row]))[0]
 
 
-async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
+async def _check_policy(connection: Any, name: str, spec: DeploymentSpec, longest_window_s: float) -> None:
     named = named_policy(spec)
     if named is not None:
         await lock_policy(connection, named)
     problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+    problems += await problems_of_coverage(connection, deployments={"": (name, spec)}, policies={})
     if problems:
         raise ManifestError(problems)
 

@@ -3,7 +3,7 @@
 from controller.store.migrations.sql import run_sql
 
 revision = "0044"
-down_revision = "0037"
+down_revision = "0043"
 
 
 def upgrade() -> None:
