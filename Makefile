@@ -173,7 +173,7 @@ reference: $(VENV)/.ready-dev
 release: $(VENV)/.ready-dev $(RELEASE)/.ready
 	$(BIN)/python deploy/release.py $(ARGS)
 
-# What a check on a host with a GPU and without a network needs, in folders that can be sent one by one: docs/gpu-check.md.
+# A check for a host with a GPU and without a network, in folders that can be sent one by one: docs/gpu-check.md.
 gpu-kit: $(VENV)/.ready
 	$(BIN)/python bench/gpu_kit/build.py --folder $(BUILD)/gpu-kit $(ARGS)
 

@@ -18,11 +18,11 @@ from gpu_kit.steps import burner, faults, host, idle, nvml, product, serving
 from schemas.version import __version__
 
 STEPS: Final = (
-    Step("host", 60, host.host),
+    Step("host", 90, host.host),
     Step("NVML fields", 45, nvml.fields),
     Step("CUDA program", 65, burner.build),
     Step("NVML cost", 45, nvml.cost),
-    Step("utilization", 60, burner.truth),
+    Step("utilization", 75, burner.truth),
     Step("start", 90, product.start),
     Step("serving", 180, serving.serve),
     Step("idle", 120, idle.idle),
@@ -33,7 +33,7 @@ STEPS: Final = (
     Step("out of memory", 90, faults.out_of_memory),
     Step("end", 70, product.end),
 )
-_SECONDS: Final = 450.0
+_SECONDS: Final = 435.0
 _WORK: Final = Path("/var/tmp")  # noqa: S108 - on a disk, and other accounts can enter it
 _MOST_LOG: Final = 2 * 2**20  # of one file; the end of it is kept
 _MOST_ALL: Final = 40 * 2**20

@@ -96,9 +96,7 @@ def _anyones(one: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def gather(place: Path, python: str) -> None:
     """Makes all files of the kit in one folder, as they lie in its parts."""
-    fetch(
-        rows((ROOT / "requirements.lock").read_text(), LEFT_OUT), place / "product", python
-    )
+    fetch(rows((ROOT / "requirements.lock").read_text(), LEFT_OUT), place / "product", python)
     fetch((ROOT / "requirements-gpu-kit.lock").read_text(), place / "engine", python)
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", place / "product")
     (wheel,) = (place / "product").glob(f"{_POSTGRES}-*.whl")

@@ -37,7 +37,6 @@ class Kit:
         false_library: folder of the false NVML; None: the real one.
         small: tiny models.
         stand_in: a stand-in for `transformers serve` instead of `engines`.
-        cuda: whether PyTorch can use a GPU; known after the first step.
     """
 
     results: Path
@@ -47,7 +46,6 @@ class Kit:
     false_library: Path | None = None
     small: bool = False
     stand_in: bool = False
-    cuda: bool = False
     uuid: str = ""
     compute_capability: str = ""
     total_mib: float = 0.0
@@ -58,6 +56,11 @@ class Kit:
     _models: ModelMaker | None = None
     _closing: list[Callable[[], None]] = field(default_factory=list)
     _burners: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def cuda(self) -> bool:
+        """Whether there is a GPU that programs can use, once NVML was read."""
+        return self.false_library is None and bool(self.uuid)
 
     @property
     def logs(self) -> Path:

@@ -1,4 +1,4 @@
-"""What this host is: for the summary, and to find out whether PyTorch can use a GPU."""
+"""What this host is: for the summary, and whether PyTorch can use its GPU."""
 
 import importlib.metadata
 import json
@@ -33,7 +33,7 @@ _OURS: Final = ("gpuward", "aiohttp", "uvloop", "numpy", "nvidia-ml-py", "pydant
 
 
 def host(kit: Kit) -> Iterator[Finding]:
-    """Versions, `host.txt`, and whether there is CUDA."""
+    """Versions, `host.txt`, and whether PyTorch finds CUDA."""
     parts = []
     for argv in _COMMANDS:
         code, text = output_of(argv, _LIMIT_S)
@@ -62,8 +62,8 @@ def _torch(kit: Kit) -> Iterator[Finding]:
         yield Finding("PyTorch", Status.FAILED, "it cannot be imported", detail=text)
         return
     found = json.loads(text.splitlines()[-1])
-    kit.cuda = found["cuda"] and kit.false_library is None
-    yield judged("PyTorch", kit.cuda or kit.false_library is not None, "" if kit.cuda else "it finds no CUDA", **found)
+    words = "" if found["cuda"] else "it finds no CUDA"
+    yield judged("PyTorch", found["cuda"] or kit.false_library is not None, words, **found)
     code, text = output_of([str(kit.engine_python), "-c", "import transformers; print(transformers.__version__)"],
                            _TORCH_LIMIT_S)  # fmt: skip
     yield judged("Transformers", code == 0, text.strip()[-200:])

@@ -13,29 +13,26 @@ from gpu_kit.nvml_reader import NvmlReader, NvmlReaderError, sample_of
 from gpu_kit.results import NO_CUDA, Finding, Status, judged, noted, skipped
 from gpu_kit.scenario import scenario
 
-READINGS: Final = "nvml-readings.json"
-FIXTURE: Final = "false-nvml.txt"
 _NEEDED: Final = ("memory", "utilization", "model", "compute_capability")
 _SPECIAL: Final = ("recovery", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "mig_mode", "compute_mode")
 _LINKS: Final = ("numa_node", "peers", "nvlinks", "nvlink_peers")
 _SAMPLES, _MANY, _HELD_MIB = 40, 8, 64
 _EXTRA_LIMIT_S: Final = 20.0
 _CONTEXT_MIB: Final = 1200  # a CUDA context of a large GPU takes 300 to 700 MiB
+_DUTY: Final = 5  # percent of each, so that the driver reports their utilization
 _SEEN_S: Final = 5.0
+_BETWEEN_S: Final = 1.0
 
 
 def fields(kit: Kit) -> Iterator[Finding]:
     """Each field of each GPU: a value, unsupported, or an error. The answer is left as it is and as a fixture."""
     with NvmlReader(kit.env()) as reader:
-        began = time.monotonic()
         try:
-            answer = reader.sample()
+            answer, first_s = _read_twice(reader)
         except NvmlReaderError as error:
             yield Finding("first reading", Status.FAILED, str(error))
             return
-        first_s = time.monotonic() - began
-        (kit.results / READINGS).write_text(json.dumps(answer, indent=1))
-        (kit.results / FIXTURE).write_text(scenario(answer))
+    _keep(kit, answer, "idle")
     gpus = [gpu for gpu in answer["gpus"] if gpu.get("uuid") and not gpu.get("parent")]
     yield judged("first reading", bool(gpus), seconds=round(first_s, 2), driver=answer["driver"], gpus=len(gpus))
     for gpu in answer["gpus"]:
@@ -49,6 +46,25 @@ def fields(kit: Kit) -> Iterator[Finding]:
     yield noted("Xids", "unsupported" if answer["xids_unsupported"] else f"watched, {len(answer['xids'])} so far")
     _choose(kit, gpus)
     yield from _beyond(kit)
+
+
+def _read_twice(reader: NvmlReader) -> tuple[dict[str, Any], float]:
+    """The first answer, which has all fields, with the processes of the second, which have their utilization.
+
+    Also the seconds of the first one, which opens the library.
+    """
+    began = time.monotonic()
+    answer = reader.sample()
+    first_s = time.monotonic() - began
+    time.sleep(_BETWEEN_S)
+    answer["work"] = reader.sample().get("work", {})
+    return answer, first_s
+
+
+def _keep(kit: Kit, answer: Mapping[str, Any], when: str) -> None:
+    """Leaves the answer as it is, and as a file of the false library."""
+    (kit.results / f"nvml-readings-{when}.json").write_text(json.dumps(answer, indent=1))
+    (kit.results / f"false-nvml-{when}.txt").write_text(scenario(answer))
 
 
 def _choose(kit: Kit, gpus: list[dict[str, Any]]) -> None:
@@ -83,8 +99,11 @@ def cost(kit: Kit) -> Iterator[Finding]:
         for number in (1, _MANY):
             burners: list[subprocess.Popen[str]] = []
             try:
-                burners += [kit.burn(mib=_HELD_MIB, duty=0, seconds=60) for _ in range(number)]
+                burners += [kit.burn(mib=_HELD_MIB, duty=_DUTY, seconds=60) for _ in range(number)]
                 yield from _with(kit, reader, burners)
+                if number == _MANY:
+                    with NvmlReader(kit.env()) as another:
+                        _keep(kit, _read_twice(another)[0], "busy")
             finally:
                 kit.quench(*burners)
 

@@ -52,12 +52,14 @@ def _left(results: Path) -> None:
     """Few files, which name no more than they must: readings, a fixture, logs; and no process."""
     names = {file.name for file in results.iterdir()}
     assert names == {
-        "summary.txt", "results.json", "host.txt", "nvml-readings.json", "false-nvml.txt", "logs.tar.gz",
+        "summary.txt", "results.json", "host.txt", "logs.tar.gz", "nvml-readings-idle.json", "false-nvml-idle.txt",
+        "nvml-readings-busy.json", "false-nvml-busy.txt",
     }  # fmt: skip
     with tarfile.open(results / "logs.tar.gz") as packed:
         logs = {Path(one).name for one in packed.getnames()}
     assert {"controller.log", "agent.log", "nvml-samples.jsonl", "doctor.txt"} <= logs
-    assert "driver 580.95.05\ngpu GPU-" in (results / "false-nvml.txt").read_text()
+    assert (results / "false-nvml-idle.txt").read_text().startswith("driver 580.95.05\ngpu GPU-")
+    assert (results / "false-nvml-busy.txt").read_text().count("sm=5\n") == 8
     left = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"]) if "gpu_kit" in str(one.info["cmdline"])]
     assert left == []
 
@@ -69,7 +71,7 @@ def test_a_check_that_is_ended_leaves_what_it_knows_and_no_process(tmp_path: Pat
     process = subprocess.Popen(argv, env=gpu_check.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
-        while not (results / "nvml-readings.json").exists():
+        while not (results / "nvml-readings-idle.json").exists():
             assert process.poll() is None
             assert time.monotonic() < end
             time.sleep(0.2)

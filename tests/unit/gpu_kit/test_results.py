@@ -34,7 +34,15 @@ def test_the_summary_has_each_finding_and_the_details_of_failures() -> None:
     steps = [StepResult("first", 10, 1, [judged("good", True, mib=3), failed]), StepResult("second", 5, 0)]
     steps[1].findings.append(skipped("third", "no CUDA"))
     text = summary(steps, {"Gpuward": "1.0"})
-    for part in ("Gpuward: 1.0", "good", "bad", "why; mib=12", "Traceback ...", "skipped: no CUDA", "1 failed, 1 passed"):
+    for part in (
+        "Gpuward: 1.0",
+        "good",
+        "bad",
+        "why; mib=12",
+        "Traceback ...",
+        "skipped: no CUDA",
+        "1 failed, 1 passed",
+    ):
         assert part in text
     kept = json.loads(json.dumps(as_json(steps, {"Gpuward": "1.0"})))
     assert (kept["failed"], kept["counts"]) == (True, {"failed": 1, "passed": 1, "skipped": 1})
@@ -86,7 +94,13 @@ def test_utilization_follows_what_was_burnt(duty: float, percents: list[float], 
 
 @pytest.mark.parametrize(
     ("stopped_s", "status"),
-    [(None, Status.FAILED), (129.0, Status.FAILED), (130.0, Status.PASSED), (138.0, Status.PASSED), (139.0, Status.FAILED)],
+    [
+        (None, Status.FAILED),
+        (129.0, Status.FAILED),
+        (130.0, Status.PASSED),
+        (138.0, Status.PASSED),
+        (139.0, Status.FAILED),
+    ],
 )
 def test_an_idle_stop_is_neither_early_nor_late(stopped_s: float | None, status: Status) -> None:
     assert judge.idle_stop("one", judge.Stop(100.0, stopped_s, 30.0, 8.0)).status is status
@@ -94,7 +108,12 @@ def test_an_idle_stop_is_neither_early_nor_late(stopped_s: float | None, status:
 
 @pytest.mark.parametrize(
     ("listed_s", "gone_s", "status"),
-    [(10.0, 11.0, Status.PASSED), (11.0, 10.0, Status.FAILED), (None, 10.0, Status.FAILED), (10.0, None, Status.FAILED)],
+    [
+        (10.0, 11.0, Status.PASSED),
+        (11.0, 10.0, Status.FAILED),
+        (None, 10.0, Status.FAILED),
+        (10.0, None, Status.FAILED),
+    ],
 )
 def test_memory_is_back_before_the_claim_goes(listed_s: float | None, gone_s: float | None, status: Status) -> None:
     assert judge.memory_first("one", listed_s, gone_s).status is status
