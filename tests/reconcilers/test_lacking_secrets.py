@@ -49,7 +49,7 @@ async def lacking(db: Database, term: LeaderTerm, code: str = LacksSecret.MISSIN
 
 
 @pytest.mark.parametrize("code", list(LacksSecret))
-async def test_it_is_no_failure_and_has_a_reason_of_its_own(db: Database, term: LeaderTerm, code: str) -> None:
+async def test_it_counts_as_no_failure_and_has_a_reason_of_its_own(db: Database, term: LeaderTerm, code: str) -> None:
     found = await lacking(db, term, code)
     assert (found["phase"], found["reason"], found["failures"], found["claims"]) == ("pending", code, 0, 0)
     assert found["message"] == "secret 'hf' does not exist; set it with: gpuward secret set hf"
