@@ -158,7 +158,7 @@ class Holder:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether its capacity may be awaited: it is a task that is no server."""
+        """Whether its capacity may be awaited: it is a task, and serves no requests."""
         return self.task and not self.serves
 
     @property

@@ -6,6 +6,7 @@ import pytest
 
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.secret_scopes import LacksSecret
+from controller.runtime.outcome import Requeue
 from controller.store.access.secrets import delete_secret, put_secret, scope_secret
 from controller.store.core.database import Database
 from controller.store.deployments.commands import refuse_unsent
@@ -49,7 +50,7 @@ async def lacking(db: Database, term: LeaderTerm, code: str = LacksSecret.MISSIN
 
 
 @pytest.mark.parametrize("code", list(LacksSecret))
-async def test_it_is_no_failure_and_has_a_reason_of_its_own(db: Database, term: LeaderTerm, code: str) -> None:
+async def test_it_counts_as_no_failure_and_has_a_reason_of_its_own(db: Database, term: LeaderTerm, code: str) -> None:
     found = await lacking(db, term, code)
     assert (found["phase"], found["reason"], found["failures"], found["claims"]) == ("pending", code, 0, 0)
     assert found["message"] == "secret 'hf' does not exist; set it with: gpuward secret set hf"
@@ -80,6 +81,10 @@ async def test_a_secret_that_is_set_while_the_start_is_refused_counts(db: Databa
     await put_secret(db, "hf", "value")
     async with db.transaction() as c:
         await refuse_unsent(c, id_, LacksSecret.MISSING, "secret 'hf' does not exist")
+    (uid,) = await term.instances.list_keys()
+    (outcome,) = (await term.instances.step([uid])).values()
+    assert isinstance(outcome, Requeue)
+    assert outcome.after_s < 1, "no other hint of the change will come"
     await term.settle()
     assert (await instance(db))["epoch"] == 2
 

@@ -70,7 +70,7 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
 
 
 def collateral_ranks(instance: InstanceFacts, cause: ProcessFacts) -> list[int] | None:
-    """The ranks that failed by themselves after the one that stands for the gang; None: it is no gang."""
+    """The ranks that failed by themselves after the one that stands for the gang; None: it has one rank."""
     if len(instance.ranks) <= 1:
         return None
     others = (p for rank in instance.ranks if (p := instance.process(rank)) is not None and p.rank != cause.rank)

@@ -167,10 +167,10 @@ def _tell_what_helps(facts: DeploymentFacts, instance: InstanceFacts, effects: D
         return
     name, fence = lost[0].name, lost[0].fence_until
     again = "ends" if facts.revisions[instance.revision].spec.restart == "never" else "starts elsewhere"
-    by_itself = f", or at {fence:%H:%M:%S} UTC, when its fence is over" if fence is not None else ""
+    by_itself = f" at {fence:%H:%M:%S} UTC, when its fence is over, or" if fence is not None else ""
     message = (
         f"worker {name} is lost and may still run it. Bring the worker back; if it is dead for certain, the task "
-        f"{again} after: gpuward delete worker {name} --confirm-dead{by_itself}"
+        f"{again}{by_itself} after: gpuward delete worker {name} --confirm-dead"
     )
     if (instance.reason, instance.message) != (TASK_MAY_RUN, message):
         effects.progress.append(Progress(instance.id, instance.epoch, TASK_MAY_RUN, message))

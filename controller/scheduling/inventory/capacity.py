@@ -89,16 +89,8 @@ class Inventory:
 
     def hosts_at(self, address: str) -> list[str]:
         """The host devices of all known workers at this address; several agents may run there. Empty: unknown."""
-        workers = self.workers
-        return (
-            [
-                uuid
-                for uuid, facts in zip(workers.host_uuid, workers.facts, strict=True)
-                if uuid and facts.host == address
-            ]
-            if address
-            else []
-        )
+        rows = zip(self.workers.host_uuid, self.workers.facts, strict=True)
+        return [uuid for uuid, facts in rows if uuid and address and facts.host == address]
 
     def gpu_row(self, uuid: str) -> int | None:
         """The row of this GPU; None if no known worker has it."""
