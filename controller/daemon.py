@@ -61,6 +61,11 @@ def make_local_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
+def make_resignation() -> Resignation:
+    """What ends the leadership of `run_controller` before its end."""
+    return Resignation()
+
+
 async def run_controller(
     settings: ControllerSettings,
     *,

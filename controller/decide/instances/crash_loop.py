@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from controller.decide.instances.gang import is_done_at_stop
 from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
@@ -46,7 +47,8 @@ def after_exit(
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
     evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
     failures = instance.failures + 1
-    if process.exit_code == 0 and reason == Cause.EXIT and restart != "always":
+    completed = process.exit_code == 0 and reason == Cause.EXIT and restart != "always"
+    if completed or (reason in BLAMELESS and is_done_at_stop(facts, instance)):
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)
         effects.release(instance)
         effects.events.append(NewEvent("succeeded", text, objects, evidence))
