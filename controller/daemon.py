@@ -15,7 +15,8 @@ from controller.client_env import ClientEnvError
 from controller.controller import Controller
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.gc_tuning import tune_gc
-from controller.runtime.lease import Resignation, expire_lease
+from controller.runtime.lease import expire_lease
+from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.secrets_key import open_keys, protect_secrets
 from controller.serving import CannotListenError
