@@ -27,8 +27,9 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.lease import Lease, Resignation
+from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
 from controller.secrets_key import drop_old_keys, renew_key

@@ -15,7 +15,8 @@ from controller.client_env import ClientEnvError
 from controller.controller import Controller
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.gc_tuning import tune_gc
-from controller.runtime.lease import Resignation, expire_lease
+from controller.runtime.lease import expire_lease
+from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.secrets_key import open_keys, protect_secrets
 from controller.serving import CannotListenError
@@ -59,6 +60,11 @@ def main(settings: ControllerSettings) -> int:
 def make_local_key() -> str:
     """A new key for `run_controller`."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def make_resignation() -> Resignation:
+    """What ends the leadership of `run_controller` before its end."""
+    return Resignation()
 
 
 async def run_controller(

@@ -76,7 +76,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "gone": ReasonText("The process ended unobserved, for example at a power loss of its host.", _NONE),
     "ended_repeatedly": ReasonText(
-        "The agent or its host ended the process several times in a row, so each restart waits longer.",
+        "The process ended several times in a row through no fault of its own, so each restart waits longer.",
         "Read the message for the last end, and the agent's log on the worker. A stable run ends the delays.",
     ),
     "stopped": ReasonText("A user or a command stopped it.", "Run `gpuward start NAME` to start the deployment again."),
@@ -101,7 +101,9 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The instance has been starting for longer than `start_timeout`, and its engine still logs.",
         "See the log: `gpuward logs NAME`. After 12 times `start_timeout` the start ends.",
     ),
-    "shutting_down": ReasonText("The agent refused a start because it is shutting down.", "Start the agent again."),
+    "shutting_down": ReasonText(
+        "The agent refused a start because it is shutting down.", "Nothing to do: it is placed again at once."
+    ),
     "claim_conflict": ReasonText(
         "The agent refused a start because another process on the worker still holds the GPU.",
         "Wait: the start is repeated.",

@@ -56,16 +56,15 @@ class EngineEnd(BaseModel):
 def reserve_record(path: Path) -> int:
     """Makes an empty record with its space; returns its descriptor, which the caller closes.
 
+    A full disk does not prevent the start: there may be space by the time of the end.
+
     Raises:
         OSError: it cannot be made.
     """
     path.unlink(missing_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
+    with suppress(OSError):
         os.write(file, b" " * _BYTES)
-    except OSError:
-        os.close(file)
-        raise
     return file
 
 

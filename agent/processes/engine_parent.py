@@ -44,7 +44,11 @@ class EngineParent:
     @property
     def is_alive(self) -> bool:
         """Whether it runs. So long it keeps the zombie of its engine, and thus the engine's pid."""
-        return self._fd >= 0 and not select.select([self._fd], [], [], 0)[0]
+        if self._fd < 0:
+            return False
+        ended = select.poll()  # `select` knows no descriptor above 1023
+        ended.register(self._fd, select.POLLIN)
+        return not ended.poll(0)
 
     async def release(self) -> None:
         """Lets it end, after which its record is complete. What does not end in time is killed."""

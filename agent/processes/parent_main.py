@@ -68,6 +68,7 @@ def main() -> None:
         _write(go_write, b"g")
     os.close(go_write)  # without a word the engine's process ends
     failure = _read_all(failure_read)
+    os.close(failure_read)
     if failure or not ticks:
         os.waitpid(pid, 0)
         _write(channel, failure)
@@ -76,6 +77,7 @@ def main() -> None:
     os.close(channel)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    os.close(null)
     _watch(pid, int(ticks), record)
 
 

@@ -90,8 +90,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-    from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
-    from controller.runtime.lease import Resignation  # noqa: PLC0415 - as above
+    from controller.daemon import make_local_key, make_resignation, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
     settings = validated(
@@ -105,7 +104,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
     key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
     engine_user = _engine_user(folder)
 
-    resignation = Resignation()
+    resignation = make_resignation()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
         return await run_controller(

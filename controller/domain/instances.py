@@ -169,6 +169,12 @@ class InstanceFacts:
         return start.id if start is not None and unseen else None
 
     @property
+    def ended_with_zero(self) -> bool:
+        """Whether the processes of all its ranks have ended with exit code 0."""
+        processes = [self.process(rank) for rank in self.ranks]
+        return bool(processes) and all(p is not None and p.state == "exited" and p.exit_code == 0 for p in processes)
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that hold claims."""
         return tuple(sorted({c.rank for c in self.claims}))

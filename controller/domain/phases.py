@@ -158,7 +158,9 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
     P.REPLACED: {P.STOPPING: _instances("its worker returns")},
     P.SUCCEEDED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
     P.FAILED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
-    P.STOPPING: {},
+    P.STOPPING: {
+        P.SUCCEEDED: _instances("it is a task that is drained or preempted, and its process exits with code 0"),
+    },
 }
 
 # The end of every instance's row, from any phase.

@@ -117,26 +117,6 @@ async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int
     return raised
 
 
-class Resignation:
-    """Asks a controller to lead no more while it goes on to serve.
-
-    Attributes:
-        asked: set it.
-        done: it does not lead, and will not.
-    """
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.done = asyncio.Event()
-
-    async def carry_out(self, leading: asyncio.Task[None]) -> None:
-        """Waits until it is asked for, then ends the task that holds the lease, or campaigns for it."""
-        await self.asked.wait()
-        leading.cancel()
-        await asyncio.wait({leading})
-        self.done.set()
-
-
 class Lease:
     """Campaigns for the lease, and leads while it holds the lease.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from controller.decide.instances.gang import collateral_ranks
+from controller.decide.instances.gang import collateral_ranks, is_done_at_stop
 from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
@@ -51,7 +51,8 @@ def after_exit(
     if (collateral := collateral_ranks(instance, process)) is not None:
         evidence |= {"rank": process.rank, "collateral_ranks": collateral}
     failures = instance.failures + 1
-    if process.exit_code == 0 and reason == Cause.EXIT and restart != "always":
+    completed = process.exit_code == 0 and reason == Cause.EXIT and restart != "always"
+    if completed or (reason in BLAMELESS and is_done_at_stop(facts, instance)):
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)
         effects.release(instance)
         effects.events.append(NewEvent("succeeded", text, objects, evidence))

@@ -6,6 +6,7 @@ the effects.
 
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
+from controller.decide.instances.done_tasks import finish_done
 from controller.decide.instances.drain import start_replacements
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
 from controller.decide.instances.relocate import relocate
@@ -39,6 +40,8 @@ def decide(
     buckets = classify(facts)
     rolling = rolling_of(facts, buckets, wanted)
     for instance in buckets.stopping:
+        if not deleted and finish_done(facts, instance, effects):
+            continue
         stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
     if deleted:
         leaving = stop_all(facts, effects) | {i.id for i in buckets.stopping}

@@ -91,14 +91,30 @@ def is_finished(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     if instance.phase in (InstancePhase.SUCCEEDED, InstancePhase.FAILED):
         return True
     restart, process = facts.revisions[instance.revision].spec.restart, leading_process(instance)
-    if restart == "always" or process is None or process.state != "exited" or process.reason not in (None, "exit"):
+    if restart == "always" or process is None or process.state != "exited":
         return False
+    if process.reason not in (None, "exit"):
+        return is_done_at_stop(facts, instance)
     return not any_may_run(facts, instance) and (process.exit_code == 0 or restart == "never")
 
 
 def _end_order(process: ProcessFacts) -> tuple[float, int]:
     """By the time of the end. One without a time comes last, and of equal ones the lowest rank is first."""
     return (math.inf if process.ended_at is None else process.ended_at.timestamp(), process.rank)
+
+
+def is_task(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it works until it is done, and answers no requests."""
+    spec = facts.revisions[instance.revision].spec
+    return spec.restart != "always" and not spec.takes_requests
+
+
+def is_done_at_stop(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is a task whose work was done within its time to stop: all of its ranks ended with code 0.
+
+    Of a server such a code only means that it has heeded the stop.
+    """
+    return instance.ended_with_zero and is_task(facts, instance)
 
 
 def _ended_well(facts: DeploymentFacts, instance: InstanceFacts, alive: list[int]) -> bool:

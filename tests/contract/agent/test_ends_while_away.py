@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from agent.processes.engine_launch import EngineLaunch
 from agent.processes.folders import InstanceFolders
 from schemas.wire import LOWEST_PROTOCOL, SPOKEN, ProcessReport, Protocols
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
+from support.processes.small_disk import small_disk
 from support.standins.controller import WAIT_S, ControllerDouble, start_order
 
 EARLIER = Protocols(LOWEST_PROTOCOL, SPOKEN.highest - 1)
@@ -316,6 +318,39 @@ async def test_a_parent_whose_record_is_removed_ends_with_its_engine(
     await _until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
     assert not psutil.pid_exists(running.pid or 0)
     await agent.stop()
+
+
+async def test_an_end_is_recorded_on_a_full_disk(controller: ControllerDouble, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 8) as disk:
+        agent = await _agent(controller, disk.folder)
+        running = await _waiting_engine(controller, tmp_path / "go", "exit 6")
+        await agent.crash()
+        disk.fill()
+        (tmp_path / "go").touch()
+        await _until(lambda: _ended(running.pid or 0))
+        await asyncio.sleep(0.2)
+        disk.free()
+        agent = await _agent(controller, disk.folder)
+        assert (await controller.state("i-1", "exited")).exit_code == 6
+        await agent.stop()
+
+
+@pytest.mark.usefixtures("agent")
+async def test_an_agent_with_very_many_open_files_starts_and_stops_engines(controller: ControllerDouble) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 2048:
+        pytest.skip("this host allows few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        await controller.start_order("i-1", start_order("sleep", "1000"))
+        await controller.state("i-1", "running")
+        await controller.stop_order("i-1")
+        assert (await controller.state("i-1", "exited")).exit_code == -signal.SIGTERM
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_nothing_runs_before_the_agents_word(tmp_path: Path) -> None:
