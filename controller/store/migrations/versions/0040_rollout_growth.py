@@ -1,4 +1,4 @@
-"""Rollouts that grow on full hosts: how many replicas each keeps up."""
+"""How many replicas a rollout keeps up on full hosts; a stored `strategy: pack` counts as not written."""
 
 from controller.store.migrations.sql import run_sql
 

@@ -4,3 +4,8 @@ alter table rollouts
 --;;
 alter table deployments
     add column placed_before integer -- (api) replicas with a place when `revision` became the newest; null: unknown
+--;;
+-- A strategy that was stored as `pack` need not have been written: what is missing is the default.
+update deployments set spec = spec #- '{placement,strategy}' where spec #>> '{placement,strategy}' = 'pack'
+--;;
+update revisions set spec = spec #- '{placement,strategy}' where spec #>> '{placement,strategy}' = 'pack'
