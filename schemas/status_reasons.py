@@ -123,6 +123,10 @@ SCALING: Final[Mapping[str, ReasonText]] = {
 ROLLOUTS: Final[Mapping[str, ReasonText]] = {
     "rolling_out": ReasonText("Instances of the newest revision take the place of older ones.", "Wait."),
     "canary": ReasonText("The newest revision gets a share of the requests for a time.", "Wait."),
+    "rollout_blocked": ReasonText(
+        "A new instance finds no place, and the old ones that hold the places must all stay available.",
+        "Raise `rollout.unavailable` or set `update: recreate`, as the message says, or free a place for the surge.",
+    ),
     "rollout_started": ReasonText("The rollout of a new revision has begun, or is tried once more.", _NONE),
     "rollout_promoted": ReasonText("The canary is over, and the rollout goes on.", _NONE),
     "rollout_complete": ReasonText("All replicas run the newest revision.", _NONE),

@@ -34,6 +34,7 @@ class TroubledInstance:
     """An instance that is pending, failed or failing.
 
     Attributes:
+        message: its own; of one that is pending also what holds up its rollout.
         failures: in a row.
         failing_since: the first failure in the row, or the first vain reading of its model; None: unknown.
         need_error: why the need of its model is unknown; empty: it is known, or being worked out.

@@ -224,6 +224,7 @@ class DeploymentFacts:
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     relocations: tuple[RelocationFacts, ...] = ()
     rollout: RolloutFacts | None = None  # None: nothing is stored about one
+    placed_before: int | None = None  # replicas with a place when its revision became the newest; None: unknown
 
     @cached_property
     def by_id(self) -> Mapping[str, InstanceFacts]:

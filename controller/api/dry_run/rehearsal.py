@@ -17,8 +17,9 @@ from controller.api.dry_run.rollouts import Rollout
 from controller.domain.holdings import Holder, Holders
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import PendingInstance
-from controller.domain.placement import Ask, Need, Placed
+from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.scheduling.admission.admit import ReserveTimes, admit
+from controller.scheduling.explain.unplaced import headline
 
 # Beyond these, the rest of each rollout counts as stopped at once, so that a plan ends soon.
 _MAX_ROUNDS: Final = 200
@@ -263,12 +264,19 @@ class Rehearsal:
         """What stops has ended, and what was placed runs; whether anything ended."""
         ended, self._ending = self._ending, set()
         self._free(ended)
+        answers = ((name, one.answer.decision) for name, one in self._waiting.items() if one.answer is not None)
+        unplaced = {name: one.reason or headline(one.explain) for name, one in answers if isinstance(one, Unplaced)}
         for rollout in self._rollouts.values():
-            rollout.end(ended)
+            rollout.end(ended, unplaced)
         for one in self._foreign:
             self._enqueue(replace(one, awaited=False), math.inf, one.ask.deployment_uid)
         self._foreign = []
         return bool(ended)
+
+    def blocked(self, uid: str) -> str:
+        """What holds up the rollout of this deployment of the file; empty: nothing of its own."""
+        rollout = self._rollouts.get(uid)
+        return rollout.blocked() if rollout is not None else ""
 
     def _free(self, instances: Iterable[str]) -> None:
         for instance in sorted(instances):

@@ -199,6 +199,7 @@ def _deployment(
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},
         relocations=tuple(_relocation(r) for r in row["relocations"] or ()),
+        placed_before=row["placed_before"],
     )
 
 

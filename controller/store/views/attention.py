@@ -51,10 +51,12 @@ _INSTANCES: Final = f"""
     with troubled as materialized (
         select i.id, i.phase, i.phase_since, i.reason, i.message, i.failures, i.created_at, d.uid, d.name as deployment,
                r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error,
-               {_OVERDUE} as overdue
+               {_OVERDUE} as overdue,
+               case when i.phase = 'pending' and o.reason = 'rollout_blocked' then o.message end as held
           from instances i
           join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
           join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+          left join rollouts o on o.deployment_uid = i.deployment_uid and o.revision = i.revision
          where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
             or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
             or {_OVERDUE}
@@ -68,7 +70,7 @@ _INSTANCES: Final = f"""
                              and e.reason = 'metadata_unknown') end as vain
           from troubled t)
     select t.id, t.deployment, t.phase, t.phase_since as since, t.reason, t.message, t.failures,
-           t.overdue, t.need_error ->> 'message' as need_error,
+           t.overdue, t.need_error ->> 'message' as need_error, t.held,
            coalesce(max(t.vain) over (partition by t.uid, t.generation),
                     (select max(e.at) from events e
                       where t.failures > 0 and e.objects @> array['instance:' || t.id] and e.reason = 'backoff'
@@ -182,7 +184,7 @@ def _instance(row: Any) -> TroubledInstance:
         phase=row["phase"],
         since=row["since"],
         reason=row["reason"],
-        message=row["message"],
+        message="; ".join(text for text in (row["message"], row["held"]) if text),
         failures=row["failures"],
         failing_since=failing_since,
         need_error=row["need_error"] or "",
