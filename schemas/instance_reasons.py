@@ -51,6 +51,10 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The registry has no such image, or shows it only after a login.",
         "Correct `image`, or log Docker in on the host of the worker: `docker login`.",
     ),
+    "model_commit_gone": ReasonText(
+        "The hub no longer has the commit of the model that the revision runs, and the host has not cached it.",
+        "Run `gpuward restart NAME --pull`: a new revision takes what the hub has now.",
+    ),
     "image_pull_failed": ReasonText(
         "The agent could not fetch the image of the container.",
         "Read the message. Check the way from the host to the registry, and the disk of Docker.",

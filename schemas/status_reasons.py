@@ -11,6 +11,7 @@ from schemas.instance_reasons import INSTANCES
 from schemas.placement_reasons import PLACEMENT, ReasonText
 
 IMAGE_DIFFERS: Final = "image_differs"
+MODEL_DIFFERS: Final = "model_differs"
 NO_LEADER: Final = "no_leader"
 _NONE: Final = "Nothing to do."
 
@@ -22,6 +23,10 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    MODEL_DIFFERS: ReasonText(
+        "An instance runs another commit of its model than its revision keeps: its branch moved between two starts.",
+        "Run `gpuward restart NAME --instance ID`: it starts with the commit that is kept.",
+    ),
     IMAGE_DIFFERS: ReasonText(
         "Two replicas of a revision run different images, because a tag moved between their first starts.",
         "Stop and start the deployment: later starts all run the digest that the revision keeps.",

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from agent.errors import SpawnError
+from agent.model_cache.snapshot_args import with_snapshots
 from agent.process_records import name_of
 from agent.processes.account import Account
 from agent.processes.end_record import EndRecord
@@ -19,6 +20,7 @@ from agent.processes.running import Running
 from agent.processes.spawn import account_env, engine_argv, engine_env
 from agent.redaction import secrets_of
 from agent.wait_first import wait_first
+from schemas.hub_commits import hub_reference
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder
 
@@ -39,7 +41,7 @@ class EngineStart:
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext, stopped: asyncio.Event) -> None:
         self._kept = kept
-        self._order = order
+        self._order = with_snapshots(order, context.fetches.path)
         self._context = context
         self._stopped = stopped
         self._hub_is_away = False
@@ -69,9 +71,14 @@ class EngineStart:
     async def _fetch(self) -> None:
         """Returns once models and image are here. Progress is reported as the message of the starting process."""
         order, fetches, user = self._order, self._context.fetches, name_of(self._kept.key)
+        commits = {}
         for fetch in order.fetches:
-            if not await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell):
+            provided = await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell)
+            if not provided.asked:
                 self._hub_is_away = True
+            commits[hub_reference(fetch.repo, fetch.revision)] = provided.commit
+        if commits:
+            self._kept.amend(model_commits=commits)
         if order.container is not None:
             await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.tell)
         if self._kept.now.message:

@@ -75,7 +75,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "ps": Verb(("deployments",), flags=_flags("--watch -w")),
     "stop": _DEPLOYMENTS,
     "start": _DEPLOYMENTS,
-    "restart": Verb(("deployments",), values={"--instance": ("instances",)}),
+    "restart": Verb(("deployments",), flags=_flags("--pull"), values={"--instance": ("instances",)}),
     "wait": _DEPLOYMENTS,
     "scale": _DEPLOYMENT,
     "wake": _DEPLOYMENT,

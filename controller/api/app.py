@@ -43,6 +43,7 @@ from controller.api.resources import (
     logs,
     metrics,
     model_cache,
+    model_heads,
     policies,
     rollouts,
     secrets,
@@ -86,6 +87,7 @@ def all_routes(version: str) -> list[Route]:
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
         rollouts.ROUTES,
+        model_heads.ROUTES,
         plan.ROUTES,
         apply.ROUTES,
         defrag.ROUTES,
@@ -186,6 +188,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
+    app[model_heads.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)

@@ -1,12 +1,13 @@
 """The start command of one process, from its spec and its claims. Pure."""
 
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from controller.domain.placement import Layout, Need
 from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
 from controller.engines.containers import container_env, container_of, image_key
+from controller.engines.pinning import named_fetches, pinned_models
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
@@ -51,6 +52,7 @@ def start_payload(
     leader: str = "",
     need: Need | None = None,
     builds: Iterable[str] = (),
+    commits: Mapping[str, str] = {},
 ) -> dict[str, Any]:
     """A start command as JSON, with what its dispatch needs beside it.
 
@@ -72,6 +74,7 @@ def start_payload(
         leader: host name or address of the leader's worker, if the gang spans several.
         need: the revision's; the process starts with the context and sequences that its memory was estimated for.
         builds: what the worker says of its engines and their builds.
+        commits: of models of the hub, which the revision keeps, by `org/name@revision`.
     """
     layout = layout or _NO_LAYOUT
     own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
@@ -98,7 +101,9 @@ def start_payload(
         host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,
     )
     own = engine_for(spec).chosen(engine)
+    spec = pinned_models(spec, own.name, commits)
     order = _order(spec, deployment, deployment_uid, gpus, own, launch)
+    order = order.model_copy(update={"fetches": named_fetches(order.fetches, commits)})
     beside: dict[str, Any] = {
         "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     }

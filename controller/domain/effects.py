@@ -116,6 +116,7 @@ class StoreNeed:
     generation: int
     need: Need | None
     error: NeedError | None
+    commits: Mapping[str, str] = field(default_factory=dict)  # of its models on the hub, as they were read
 
 
 @dataclass(frozen=True, slots=True)

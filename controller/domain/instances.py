@@ -32,6 +32,7 @@ class RevisionFacts:
     created_at: datetime
     need: Need | None = None
     need_error: NeedError | None = None
+    commits: Mapping[str, str] = field(default_factory=dict)  # of models on the hub, by `org/name@revision`
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ None means that the files do not state it; that is never zero.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ class ModelFacts:
     draft: "ModelFacts | None" = None
 
 
+COMMITS: Final = "commits"  # beside the facts of an analysis: what was read of each model on the hub
+
+
 def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
     """Facts as JSON."""
     return asdict(facts)
@@ -85,7 +88,7 @@ def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
 
 def facts_from_json(value: dict[str, Any]) -> ModelFacts:
     """The facts that `facts_to_json` wrote."""
-    facts = ModelFacts(**value)
+    facts = ModelFacts(**{name: one for name, one in value.items() if name != COMMITS})
     quantization, draft = value.get("quantization"), value.get("draft")
     return replace(
         facts,

@@ -183,8 +183,9 @@ def model_reference(spec: DeploymentSpec) -> str | None:
 
 
 def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
-    """The adapters of `serving` by name: folders, and names on the hub, without their schemes."""
-    return {name: place.partition(":")[2] for name, place in spec.serving.adapters.items()}
+    """The adapters of `serving` by name: folders, and names on the hub, without their schemes and commits."""
+    places = {name: place.partition(":") for name, place in spec.serving.adapters.items()}
+    return {name: place.partition("@")[0] if scheme == "hf" else place for name, (scheme, _, place) in places.items()}
 
 
 def refuse_adapters(spec: DeploymentSpec, why: str) -> None:

@@ -7,9 +7,9 @@ second commit and all the reads for it. The inventory is a cache; the commit che
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from controller.decide.start_command import rendezvous_port, start_payload
@@ -67,6 +67,7 @@ class NewInstance:
     waiting: PendingRow
     spec: DeploymentSpec
     need: Need
+    commits: Mapping[str, str] = field(default_factory=dict)
 
 
 class PlacementPasses:
@@ -139,7 +140,7 @@ class PlacementPasses:
 
     def _decide_new(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
         for one in new_instances:
-            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need, one.commits)
         decisions = self.decide([one.waiting for one in new_instances])
         return [decision for decision in decisions if isinstance(decision, PlacedStart)]
 
@@ -232,6 +233,7 @@ class PlacementPasses:
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
                     need=revision.need,
+                    commits=revision.commits,
                     builds=self.inventory.worker(placed.worker_id).engines or (),
                 )
             )

@@ -214,9 +214,17 @@ class RestartBody(Strict):
 
     Attributes:
         instance: only this one.
+        pull: a new revision of the same spec, which takes the models and images that hub and registry have now.
     """
 
     instance: Text | None = None
+    pull: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> "RestartBody":
+        if self.pull and self.instance is not None:
+            raise ValueError("instance: write it without pull, which makes a new revision of the whole deployment")
+        return self
 
 
 class UndoBody(Strict):

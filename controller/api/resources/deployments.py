@@ -95,7 +95,11 @@ async def restart(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/restart`."""
     body = await read_model(request, RestartBody, optional=True)
     database, name = request.app[CONTEXT].database, request.match_info["name"]
-    view = await restarts.restart(database, name, body.instance, if_match=expected_generation(request))
+    if_match = expected_generation(request)
+    if body.pull:
+        view = await restarts.pull(database, name, if_match=if_match)
+    else:
+        view = await restarts.restart(database, name, body.instance, if_match=if_match)
     return json_response(view, headers=etag(view))
 
 

@@ -1,7 +1,7 @@
 """The newest revision's need: storing the result of its analysis, and deciding whether the analysis must run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ class Finished:
     need: Need | None = None
     error: str = ""
     retryable: bool = False
+    commits: Mapping[str, str] = field(default_factory=dict)  # that were read, by `org/name@revision`
 
 
 def settle_need(
@@ -47,7 +48,7 @@ def settle_need(
             effects.store_need = StoreNeed(revision.generation, None, None)
         return False
     if finished.need is not None:
-        effects.store_need = StoreNeed(revision.generation, finished.need, None)
+        effects.store_need = StoreNeed(revision.generation, finished.need, None, finished.commits)
         effects.events.append(_analyzed(facts, finished.need))
         return True
     attempts = (revision.need_error.attempts if revision.need_error else 0) + 1

@@ -279,6 +279,8 @@ async def _change(
     """
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
+    if back_to is not None and back_to != row["revision"]:
+        change = "replaced"  # an equal spec may run other weights: each revision keeps its commits
     if change == "unchanged":
         return change
     uid, old = row["uid"], row["generation"]

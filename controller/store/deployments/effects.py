@@ -221,6 +221,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
             "generation": n.generation,
             "need": need_to_json(n.need) if n.need is not None else None,
             "error": need_error_to_json(n.error) if n.error is not None else None,
+            "commits": dict(n.commits),
         }
         for s in steps
         if (n := s.effects.store_need) is not None
@@ -228,8 +229,10 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     if rows or found:
         await connection.execute(
             """with found as (
-                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null')
-                     from jsonb_to_recordset($2) as x (uid uuid, generation bigint, need jsonb, error jsonb),
+                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null'),
+                          model_commits = x.commits || r.model_commits
+                     from jsonb_to_recordset($2)
+                          as x (uid uuid, generation bigint, need jsonb, error jsonb, commits jsonb),
                           deployments d
                     where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
                       and d.uid = x.uid and d.deleted_at is null)

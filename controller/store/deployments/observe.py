@@ -216,6 +216,7 @@ def _revision(row: Row) -> RevisionFacts:
         created_at=row["created_at"],
         need=need_from_json(row["need"]) if row["need"] is not None else None,
         need_error=need_error_from_json(row["need_error"]) if row["need_error"] is not None else None,
+        commits=row["model_commits"],
     )
 
 

@@ -7,8 +7,10 @@ from controller.store.core.locks import lock_rows
 from controller.store.core.refusals import NotFoundError, NothingToRestartError
 from controller.store.deployments.changes import record_change
 from controller.store.deployments.live import live_row
+from controller.store.deployments.revisions import write_revision
 from controller.store.views.deployments import deployment_by_uid
 from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentSpec
 
 # A replacement that is on its way is as new as a restart would make it.
 _RESTARTABLE: Final = """
@@ -48,6 +50,26 @@ async def restart(
             raise NotFoundError(f"deployment {name!r} has no instance {instance!r}; `gpuward ps {name}` lists them")
         what = f"deployment {name}" if instance is None else f"instance {instance}"
         await record_change(connection, uid, "restart_requested", f"{what} is restarted by its user")
+        return await deployment_by_uid(connection, str(uid))
+
+
+async def pull(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Makes a new revision of the same spec, which asks hub and registry for what they have now.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        uid, old, present = row["uid"], row["generation"], row["revision"]
+        input_hash = await connection.fetchval(
+            "select input_hash from revisions where deployment_uid = $1 and generation = $2", uid, present
+        )
+        await connection.execute("update deployments set generation = $2, revision = $2 where uid = $1", uid, old + 1)
+        await write_revision(connection, uid, old + 1, DeploymentSpec.model_validate(row["spec"]), input_hash)
+        message = f"deployment {name} takes the models that the hub has now"
+        await record_change(connection, uid, "restart_requested", message, old=old, new=old + 1)
         return await deployment_by_uid(connection, str(uid))
 
 

@@ -1,6 +1,6 @@
 """Pending instances in admission order, and the specs and needs of their revisions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ _AWAITED: Final = """
                           where k.deployment_uid = d.uid and k.phase not in ('stopping', 'replaced'))
      order by priority desc, i.created_at, i.id"""
 _REVISIONS: Final = """
-    select r.deployment_uid, r.generation, r.spec, r.need
+    select r.deployment_uid, r.generation, r.spec, r.need, r.model_commits
       from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
         on r.deployment_uid = x.uid and r.generation = x.generation
      where r.need is not null"""
@@ -110,6 +110,7 @@ class RevisionRow:
 
     spec: Any
     need: Any
+    commits: Mapping[str, str]  # of its models on the hub, by `org/name@revision`
 
     def parse(self) -> tuple[DeploymentSpec, Need]:
         """The spec and the need.
@@ -197,6 +198,9 @@ async def read_awaited(connection: Any) -> list[PendingRow]:
 
 
 async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
-    """Specs and needs of revisions, not parsed. Once its need is known a revision never changes: cache it."""
+    """Specs and needs of revisions, not parsed. Once its need is known, only commits come in addition: cache it."""
     rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
-    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}
+    return {
+        (str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"], row["model_commits"])
+        for row in rows
+    }

@@ -3,7 +3,7 @@
 from controller.store.migrations.sql import run_sql
 
 revision = "0043"
-down_revision = "0041"
+down_revision = "0042"
 
 
 def upgrade() -> None:
