@@ -63,7 +63,8 @@ _ANSWER: Final = """
      where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
     returning c.instance_id"""
 _REFUSE_UNSENT: Final = """
-    update commands set state = 'refused', code = 'bad_command', message = $2, answered_at = clock_timestamp()
+    update commands set state = 'refused', code = 'bad_command', message = $2, unmet = $3,
+                        answered_at = clock_timestamp()
      where id = $1 and state = 'open'
     returning instance_id"""
 _DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = any($1)"
@@ -170,9 +171,12 @@ async def write_answers(connection: Connection, answers: Sequence[Answer]) -> se
     return await _deployments(connection, [row["instance_id"] for row in rows])
 
 
-async def refuse_unsent(connection: Connection, command_id: int, message: str) -> set[str]:
-    """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned."""
-    rows = await connection.fetch(_REFUSE_UNSENT, command_id, message)
+async def refuse_unsent(connection: Connection, command_id: int, message: str, unmet: str | None = None) -> set[str]:
+    """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned.
+
+    `unmet`: the code of what the start needs and does not find.
+    """
+    rows = await connection.fetch(_REFUSE_UNSENT, command_id, message, unmet)
     return await _deployments(connection, [row["instance_id"] for row in rows])
 
 
