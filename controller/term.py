@@ -76,7 +76,7 @@ class Term:
             on_start=self._recheck_analysis,
             loop_lag_s=loop_lag_s,
         )
-        passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve)
+        passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve, keys=keys)
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._instances = self._loop(
             InstancesReconciler(
@@ -163,12 +163,10 @@ class Term:
             self._judge(kind, id_)
         if kind in ("wake", "*"):
             self._demand.poke()
-        if kind in ("relocation", "*"):
-            self._relocations.add(EVERYTHING)
-        if kind in ("found", "*"):
-            self._adoption.add(EVERYTHING)
-        if kind in ("worker", "*"):
-            self._workers.add(EVERYTHING)
+        for of, loop in (("relocation", self._relocations), ("found", self._adoption), ("worker", self._workers)):
+            if kind in (of, "*"):
+                loop.add(EVERYTHING)
+        if kind in ("worker", "secret", "*"):  # what keeps an instance from starting may be mended
             self._wake_placement()
 
     def _judge(self, kind: str, uid: str | None) -> None:

@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 import structlog
 from pydantic import ValidationError
 
+from controller.decide.start_needs import unmet_needs
 from controller.domain.events import NewEvent
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
-from controller.domain.secret_scopes import LacksSecret, missing_secret
 from controller.domain.start_receipts import seal
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
@@ -181,7 +181,7 @@ class CommandDispatcher:
             )
             for command in due
             for name in sorted(set(_secret_names(command).values()))
-            if name in secrets and not _refusal(command, name, secrets[name])
+            if not unmet_needs(_deployment(command), {"": name}, secrets)
         ]
         if entries:
             async with self._database.transaction() as connection:
@@ -211,9 +211,8 @@ def _secret_names(command: DueCommand) -> dict[str, str]:
     return names if isinstance(names, dict) else {}
 
 
-def _refusal(command: DueCommand, name: str, secret: StoredSecret) -> str:
-    """Why a command gets no value of a secret; empty: it does."""
-    return secret.problem or secret.scope.refusal(name, str(command.payload.get("deployment", "")), "")
+def _deployment(command: DueCommand) -> str:
+    return str(command.payload.get("deployment", ""))
 
 
 def compose(
@@ -239,14 +238,8 @@ def compose(
             invalid, or the agent knows no containers.
     """
     names = _secret_names(command)
-    missing = sorted({name for name in names.values() if name not in secrets})
-    if missing:
-        name = missing[0]
-        raise CommandNotSendableError(missing_secret(name), LacksSecret.MISSING)
-    for name in sorted(set(names.values())):
-        if problem := _refusal(command, name, secrets[name]):
-            code = LacksSecret.UNREADABLE if secrets[name].problem else LacksSecret.FORBIDDEN
-            raise CommandNotSendableError(problem, code)
+    if needs := unmet_needs(_deployment(command), names, secrets):
+        raise CommandNotSendableError(needs[0].message, needs[0].code)
     try:
         start, stop = None, None
         if command.verb == "start":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from controller.domain.holdings import Holders
@@ -144,6 +144,8 @@ class PlacementReconciler:
             reserved = await read_planned_copies(connection)
             awaited = await read_awaited(connection)
             await self._passes.refresh(connection, [*pending.instances, *awaited, *reserved])
+            checked = await self._passes.check_starts(connection, pending.instances, self._settings)
+            pending = replace(pending, instances=checked)
             leaving = Holders()
             if pending.instances:
                 leaving = await read_holders(connection, self._passes.holdings, only_leaving=True)

@@ -71,7 +71,7 @@ HOUSE = tuple(n for n in REACHED if n.startswith(KEEPING))
 RECONCILER = "reconcilers.placement.PlacementReconciler"
 PREEMPTING = tuple(
     n for n in REACHED if n.startswith(("placement.preemption.", f"{RECONCILER}._read_holders"))
-    or n == f"{RECONCILER}._explain_batch[3]"
+    or n in (f"{RECONCILER}._explain_batch[3]", f"{RECONCILER}._observe[5]") or ".check_starts[" in n
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING)
 STORM = 150

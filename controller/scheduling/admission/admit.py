@@ -246,7 +246,10 @@ class _Pass:
         self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
     ) -> tuple[AdmissionDecision | None, Unplaced]:
         """Chooses victims and reserves the place that they leave. Else the decision, with a reason if there is one."""
-        preemption = future.preempt(pending) if pending.preempt and not pending.preempting else ""
+        may = pending.preempt and not pending.preempting
+        if may and pending.no_preemption:
+            return None, _with_note(decision, decision.reason, f"preempts nothing: {pending.no_preemption}")
+        preemption = future.preempt(pending) if may else ""
         if not isinstance(preemption, Reservation):
             return None, _with_note(decision, decision.reason, preemption) if preemption else decision
         text = f"preempts {', '.join(victim.instance for victim in preemption.victims)} on"

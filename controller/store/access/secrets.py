@@ -91,7 +91,7 @@ async def scope_secret(
             raise NotFoundError(f"no secret is named {name!r}")
         text = f"the scope of secret {name} was changed"
         await write_events(connection, [NewEvent("secret_set", text, (f"secret:{name}",))])
-        await notify_all(connection, {"deployment": await _lacking(connection)})
+        await notify_all(connection, {"secret": [name], "deployment": await _lacking(connection)})
 
 
 async def _lacking(connection: Connection) -> list[str]:
@@ -140,6 +140,13 @@ async def resolve_secrets(
                    and (used_at is null or used_at < clock_timestamp() - interval '{_USE_NOTED_EVERY}')""",  # noqa: S608
             wanted,
         )
+    await keys.learn(row["key_id"] for row in rows)
+    return {row["name"]: _stored(row, keys) for row in rows}
+
+
+async def read_states(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, StoredSecret]:
+    """As `resolve_secrets`, within a transaction. It counts as no use of them."""
+    rows = await connection.fetch(_VALUES, sorted(set(names)))
     await keys.learn(row["key_id"] for row in rows)
     return {row["name"]: _stored(row, keys) for row in rows}
 

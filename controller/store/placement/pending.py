@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
-from controller.domain.pending import Destination, PendingRow, new_instance
+from controller.domain.pending import Destination, PendingRow, RefusedStart, new_instance
 from controller.domain.placement import Need
 from controller.store.deployments.mended import MENDED
 from controller.store.deployments.specs import spec_from_json
@@ -50,6 +50,14 @@ _WAITING: Final = f"""
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
              where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan') as destination,
            (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target, i.promised,
+           case when (d.spec ->> 'preempt')::boolean then (
+                select jsonb_build_object(
+                           'code', c.code, 'message', c.message, 'worker', coalesce(w.name, ''),
+                           'ago_s', extract(epoch from clock_timestamp() - c.answered_at)::float8,
+                           'changed', coalesce(w.reported_at > c.answered_at, true))
+                  from commands c left join workers w on w.id = c.worker_id and w.deleted_at is null
+                 where c.instance_id = i.id and c.epoch = i.epoch and c.verb = 'start' and c.state = 'refused'
+                 order by c.answered_at desc limit 1) end as refused,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
@@ -160,6 +168,8 @@ async def read_pending(
             reserved_s=row["reserved_s"],
             queued_at=row["queued_at"],
             promised=_promised(row["promised"]),
+            failures=row["failures"],
+            refused=RefusedStart(**row["refused"]) if row["refused"] else None,
         )
         for row in rows
     ]

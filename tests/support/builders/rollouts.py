@@ -46,7 +46,6 @@ class RollingWorld:
     capacity: int = 100
     bad: set[int] = field(default_factory=set)
     drains_s: float = 3.0
-    update: str = "rolling"
     silent: dict[str, datetime] = field(default_factory=dict)
     crashing: set[str] = field(default_factory=set)
     outcomes: RequestOutcomes = field(default_factory=RequestOutcomes)

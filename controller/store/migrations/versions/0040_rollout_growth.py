@@ -3,7 +3,7 @@
 from controller.store.migrations.sql import run_sql
 
 revision = "0040"
-down_revision = "0037"
+down_revision = "0039"
 
 
 def upgrade() -> None:

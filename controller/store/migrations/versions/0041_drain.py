@@ -3,7 +3,7 @@
 from controller.store.migrations.sql import run_sql
 
 revision = "0041"
-down_revision = "0039"
+down_revision = "0040"
 
 
 def upgrade() -> None:
