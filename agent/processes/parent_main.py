@@ -13,8 +13,8 @@ Descriptors: 0 the channel to the agent, 1 and 2 the engine's log, and RECORD, w
     parent → agent   "ok", or why it could not be started
 
 Without "go" nothing runs: where the agent dies before, the waiting process ends. After the engine's end its zombie is
-kept until the agent signals SIGUSR1: so long its pid, and with it the number of its group, is no other's. A record that
-was removed is read by no agent; then it ends as well.
+kept until the agent signals SIGUSR1: until then its pid, and with it the number of its group, cannot be reused. A
+record that was removed is read by no agent; then it ends as well.
 
 It imports little, for its memory, and nothing after its start: its installation may be replaced while it waits.
 """

@@ -50,7 +50,7 @@ class ProcessGroup:
             folder: likewise.
             cgroup: holds the process and all that it starts; None: it has none.
             uid: of this instance's processes alone; None: others have it too.
-            parent: of the leader, which this object closes; None: it has died, or is no program of ours.
+            parent: of the leader, which this object closes; None: it has died, or never was.
             record: where the parent records the end.
             is_gone: the leader has ended and was reaped; others of its group may live.
             unwatched: the leader has ended while no agent ran.

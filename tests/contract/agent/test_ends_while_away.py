@@ -237,7 +237,7 @@ def _record(folder: Path, running: ProcessReport) -> EndRecord:
 
 
 @pytest.mark.parametrize(("then", "expected"), [("wait", ("agent_stopped", -15)), ("exit 0", ("exit", 0))])
-async def test_what_the_hosts_shutdown_ends_is_no_crash(
+async def test_what_the_hosts_shutdown_ends_does_not_count_as_a_crash(
     then: str, expected: tuple[str, int], controller: ControllerDouble, tmp_path: Path
 ) -> None:
     """Then all processes are signalled. What ends with 0 has finished its work."""

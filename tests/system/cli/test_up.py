@@ -117,7 +117,7 @@ def test_short_sessions_do_not_delay_the_return_of_what_ran(data_dir: Path):
 
 
 @pytest.mark.cases
-def test_a_forced_stop_is_no_crash_of_the_engines(data_dir: Path):
+def test_a_forced_stop_does_not_count_as_a_crash_of_the_engines(data_dir: Path):
     """The second Ctrl-C kills what ignores SIGTERM, while its agent is about to end."""
     with Up(data_dir, "--agents", "1", "--port", "0") as up:
         up.wait_until_ready()
