@@ -77,8 +77,8 @@ def test_the_loss_follows_the_definition_and_no_place_loses_less(
         before = [value(inventory, worker) for worker in workers]
         losses = []
         for worker in workers:  # the loss on each worker, by trying it
-            named = Ask(f"t{number}", f"d{number}", ask.layouts,
-                        host_memory_mib=ask.host_memory_mib, cpu_milli=ask.cpu_milli, strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
+            named = Ask(f"t{number}", f"d{number}", ask.layouts, host_memory_mib=ask.host_memory_mib,
+                        cpu_milli=ask.cpu_milli, strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
             if isinstance(place(inventory, [named])[0], Placed):
                 losses.append(before[worker] - value(inventory, worker))
             inventory.rollback()
