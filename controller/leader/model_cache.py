@@ -37,9 +37,10 @@ class ModelCache:
     def find(self, analysis: Analysis, branch_s: float = BRANCH_FRESH_S) -> Any | None:
         """The result of an equal analysis, if it has not expired. `branch_s`: the greatest age of what may move."""
         source = source_of(analysis)
-        at, result = self._kept.pop(source, (-math.inf, None))
+        at, result = self._kept.get(source, (-math.inf, None))
         if self._monotonic() - at >= fresh_for_s(analysis.payload, branch_s):
             return None
+        del self._kept[source]
         self._kept[source] = (at, result)  # most recently used
         return result
 

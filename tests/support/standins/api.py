@@ -60,6 +60,7 @@ class ApiDouble:
         api = "/api/v1"
         app.router.add_get(api + "/instances/{name}/logs", self._logs)
         app.router.add_get(api + "/deployments/{name}/logs", self._logs)
+        app.router.add_get(api + "/deployments/{name}/models", self._models)
         app.router.add_put(api + "/deployments/{name}", self._put)
         app.router.add_put(api + "/policies/{name}", self._put_policy)
         app.router.add_post(api + "/apply", self._apply)
@@ -193,6 +194,9 @@ class ApiDouble:
     async def _put_secret(self, request: web.Request) -> web.Response:
         self.secrets[request.match_info["name"]] = (await request.json())["value"]
         return web.Response(status=204)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.canned["models"]) if "models" in self.canned else self._unknown(request)
 
     async def _canned(self, request: web.Request) -> web.Response:
         return web.json_response(self.canned[request.path.rsplit("/", 1)[1]])
