@@ -97,16 +97,11 @@ class Term:
             ),
             _ONE_AT_A_TIME,
         )
-        self._workers = self._loop(
-            WorkersReconciler(
-                database,
-                term,
-                healthy_for_s=healthy_for_s,
-                settings=settings.workers,
-                told=self._agents_told,
-            ),
-            _ONE_AT_A_TIME,
+        workers = WorkersReconciler(
+            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
         )
+        self._gather_s = lambda: workers.gather_s
+        self._workers = self._loop(workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
             AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
         )
@@ -167,9 +162,9 @@ class Term:
             self._relocations.add(EVERYTHING)
         if kind in ("found", "*"):
             self._adoption.add(EVERYTHING)
-        if kind in ("worker", "*"):
-            self._workers.add(EVERYTHING)
-            self._wake_placement()
+        if kind in ("worker", "*"):  # of a large fleet that returns there are many
+            self._workers.add(EVERYTHING, after_s=self._gather_s())
+            self._wake_placement(after_s=self._gather_s())
 
     def _judge(self, kind: str, uid: str | None) -> None:
         """Policies and the autoscaler look at it soon; the autoscaler at those alone whose replicas follow requests."""
@@ -208,8 +203,8 @@ class Term:
     def _wake_deployment(self, uid: str) -> None:
         self._instances.add(uid)
 
-    def _wake_placement(self) -> None:
-        self._placement.add(EVERYTHING)
+    def _wake_placement(self, after_s: float = 0.0) -> None:
+        self._placement.add(EVERYTHING, after_s=after_s)
 
     def _loop(self, reconciler: Reconciler[str], settings: LoopSettings) -> ReconcileLoop[str]:
         return ReconcileLoop(
