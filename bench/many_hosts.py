@@ -168,13 +168,14 @@ class SyntheticHost:
 
     async def run(self) -> None:
         """Stays connected, or tries again as an agent does, until it is cancelled."""
-        wait_s = BACKOFF_FIRST_S
+        wait_s, turn_s = BACKOFF_FIRST_S, 0.0
         while True:
             try:
                 await self._serve()
-            except* (aiohttp.ClientError, ConnectionError):
+            except* (aiohttp.ClientError, ConnectionError) as failures:
                 wait_s = BACKOFF_FIRST_S if self.ready.is_set() else min(2 * wait_s, BACKOFF_MAX_S)
-            await asyncio.sleep(random.uniform(0, wait_s))  # noqa: S311 - keeps no secret
+                turn_s = _turn_s(failures)
+            await asyncio.sleep(turn_s + random.uniform(0, 1.0 if turn_s else wait_s))  # noqa: S311 - keeps no secret
 
     async def _serve(self) -> None:
         """Connects, then obeys, sends heartbeats and samples until the connection ends."""
@@ -200,7 +201,7 @@ class SyntheticHost:
                 case "command":
                     await self._obey(socket, content)
                 case "rejected":
-                    raise RuntimeError(content["message"])
+                    raise ConnectionError(content["message"])
         raise ConnectionError(f"host {self.number} lost its connection")
 
     async def _obey(self, socket: aiohttp.ClientWebSocketResponse, command: Json) -> None:
@@ -250,6 +251,16 @@ class SyntheticHost:
     def _used_mib(self, gpu: str) -> int:
         """Only claimed memory is in use: the controller places nothing on memory that no claim explains."""
         return _USED_MIB if any(gpu in devices for _, devices in self.held.values()) else 0
+
+
+def _turn_s(failures: BaseExceptionGroup[Exception]) -> float:
+    """Seconds after which a controller that is busy wants it to come again; 0: it names none."""
+    for error in failures.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return _turn_s(error)
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            return float((error.headers or {}).get("Retry-After", 0))
+    return 0.0
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, message: Json) -> None:
