@@ -97,11 +97,10 @@ class Term:
             ),
             _ONE_AT_A_TIME,
         )
-        workers = WorkersReconciler(
+        self._all_workers = WorkersReconciler(
             database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
         )
-        self._gather_s = lambda: workers.gather_s
-        self._workers = self._loop(workers, _ONE_AT_A_TIME)
+        self._workers = self._loop(self._all_workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
             AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
         )
@@ -163,8 +162,8 @@ class Term:
         if kind in ("found", "*"):
             self._adoption.add(EVERYTHING)
         if kind in ("worker", "*"):  # of a large fleet that returns there are many
-            self._workers.add(EVERYTHING, after_s=self._gather_s())
-            self._wake_placement(after_s=self._gather_s())
+            self._workers.add(EVERYTHING, after_s=self._all_workers.gather_s)
+            self._wake_placement(after_s=self._all_workers.gather_s)
 
     def _judge(self, kind: str, uid: str | None) -> None:
         """Policies and the autoscaler look at it soon; the autoscaler at those alone whose replicas follow requests."""

@@ -93,7 +93,7 @@ class Channel:
             if error.status in _UNAUTHORIZED:
                 raise UnauthorizedError(f"the credential is refused ({error.status})") from error
             busy = UnreachableError(f"the controller answers {error.status}")
-            busy.retry_after_s = _seconds((error.headers or {}).get("Retry-After", ""))
+            busy.retry_after_s = _seconds("" if error.headers is None else error.headers.get("Retry-After", ""))
             raise busy from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
