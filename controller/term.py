@@ -97,16 +97,10 @@ class Term:
             ),
             _ONE_AT_A_TIME,
         )
-        self._workers = self._loop(
-            WorkersReconciler(
-                database,
-                term,
-                healthy_for_s=healthy_for_s,
-                settings=settings.workers,
-                told=self._agents_told,
-            ),
-            _ONE_AT_A_TIME,
+        self._all_workers = WorkersReconciler(
+            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
         )
+        self._workers = self._loop(self._all_workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
             AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
         )
@@ -163,10 +157,17 @@ class Term:
             self._judge(kind, id_)
         if kind in ("wake", "*"):
             self._demand.poke()
-        for of, loop in (("relocation", self._relocations), ("found", self._adoption), ("worker", self._workers)):
+        for of, loop in (("relocation", self._relocations), ("found", self._adoption)):
             if kind in (of, "*"):
                 loop.add(EVERYTHING)
-        if kind in ("worker", "secret", "*"):  # what keeps an instance from starting may be mended
+        self._hint_placement(kind)
+
+    def _hint_placement(self, kind: str) -> None:
+        """A worker, or what keeps an instance from starting, has changed."""
+        if kind in ("worker", "*"):  # of a large fleet that returns there are many
+            self._workers.add(EVERYTHING, after_s=self._all_workers.gather_s)
+            self._wake_placement(after_s=self._all_workers.gather_s)
+        elif kind == "secret":
             self._wake_placement()
 
     def _judge(self, kind: str, uid: str | None) -> None:
@@ -206,8 +207,8 @@ class Term:
     def _wake_deployment(self, uid: str) -> None:
         self._instances.add(uid)
 
-    def _wake_placement(self) -> None:
-        self._placement.add(EVERYTHING)
+    def _wake_placement(self, after_s: float = 0.0) -> None:
+        self._placement.add(EVERYTHING, after_s=after_s)
 
     def _loop(self, reconciler: Reconciler[str], settings: LoopSettings) -> ReconcileLoop[str]:
         return ReconcileLoop(

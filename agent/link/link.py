@@ -36,6 +36,7 @@ class Link:
         self._failures: set[str] = set()
         self._leaving = False
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
+        self._backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S)
 
     async def run(self) -> None:
         """Stays connected or connecting until cancelled.
@@ -94,11 +95,17 @@ class Link:
     async def _connect(self) -> tuple[Channel, Welcome]:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnreachableError),
-            wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
+            wait=self._wait_s,
             before_sleep=self._log_failure,
         )
         self._failures.clear()
         return await retrying(connect, self._context)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        """Until the next attempt. A controller to which too many connect at once gives each agent its turn."""
+        error = None if state.outcome is None else state.outcome.exception()
+        turn_s = error.retry_after_s if isinstance(error, UnreachableError) else 0.0
+        return turn_s + self._rng.uniform(0, 1.0) if turn_s else float(self._backoff(state))
 
     def _log_failure(self, state: RetryCallState) -> None:
         """Logs the first failure, and every one with another reason. The next attempt asks the next controller."""

@@ -89,7 +89,7 @@ class CommandDispatcher:
 
     async def run(self) -> None:
         """Dispatches until cancelled."""
-        next_poll = self._clock.monotonic() + POLL_S
+        next_poll, next_look = self._clock.monotonic() + POLL_S, 0.0
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -98,7 +98,9 @@ class CommandDispatcher:
             if self._clock.monotonic() >= next_poll:
                 next_poll = self._clock.monotonic() + POLL_S
                 self.wake(None)
-            self._wake_unanswered()
+            if self._clock.monotonic() >= next_look:  # not at each hint: it goes through all connections
+                next_look = self._clock.monotonic() + TICK_S
+                self._wake_unanswered()
             woken, self._woken = self._woken, set()
             there = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
             sessions = [session for session in there if session.held_until is None]

@@ -252,8 +252,9 @@ async def test_a_goodbye_is_written(hub: HubUnderTest) -> None:
     await connection.send('{"type": "goodbye"}')
     await connection.socket.close()
     await eventually(lambda: hub.value("select clean and not connected from worker_liveness"), "the goodbye is written")
-    await hub.connect()
+    again = await hub.connect()
     assert await hub.value("select connected and not clean from worker_liveness")
+    await again.drop()
 
 
 @pytest.mark.parametrize("says", ["goodbye", "refusal"])
