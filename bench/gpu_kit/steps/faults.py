@@ -14,6 +14,7 @@ from gpu_kit.steps.serving import manifest
 
 _AGAIN_S: Final = 90.0
 _GONE_S: Final = 40.0
+_LISTED_S: Final = 5.0
 _SEEN_S: Final = 45.0
 _FOREIGN_MIB: Final = 8192
 _GRAIN_MIB: Final = 64
@@ -43,9 +44,8 @@ def killed(kit: Kit) -> Iterator[Finding]:
     yield judged("it runs again", bool(back), seconds=round(time.monotonic() - killed_s, 1),
                  epochs=[before["epoch"], (product.instance(name) or {}).get("epoch")])  # fmt: skip
     new = set(product.engines(name)) - old
-    firsts = [one.at_s for one in watch.since(killed_s) if new & one.memory_mib.keys()]
-    yield judge.memory_first("the new one opens the GPU after the old one", watch.last_listed(old, began),
-                             min(firsts, default=None))  # fmt: skip
+    first_s = until(lambda: watch.first_listed(new, killed_s), _LISTED_S)
+    yield judge.memory_first("the new one opens the GPU after the old one", watch.last_listed(old, began), first_s)
     yield judged("it answers again", bool(until(lambda: product.answers(name), 30)))
 
 

@@ -35,10 +35,9 @@ def work() -> Iterator[Path]:
 
 
 def test_all_of_it_but_cuda_is_tried_without_a_gpu(tmp_path: Path, work: Path) -> None:
-    results, programs = tmp_path / "results", tmp_path / "programs"
-    programs.mkdir()
+    results = tmp_path / "results"
     began = time.monotonic()
-    argv = [*gpu_check.argv(results, programs, real=False), "--work", str(work)]
+    argv = [*gpu_check.argv(results, None, real=False), "--work", str(work)]
     done = subprocess.run(argv, env=gpu_check.env(), capture_output=True, text=True, check=False, timeout=LIMIT_S + 30)
     assert time.monotonic() - began < LIMIT_S
     found = findings(results)
@@ -74,9 +73,8 @@ def _left(results: Path, work: Path) -> None:
 
 
 def test_a_check_that_is_ended_leaves_what_it_knows_and_no_process(tmp_path: Path) -> None:
-    results, programs = tmp_path / "results", tmp_path / "programs"
-    programs.mkdir()
-    argv = [*gpu_check.argv(results, programs, real=False), "--steps", "host,NVML fields,utilization"]
+    results = tmp_path / "results"
+    argv = [*gpu_check.argv(results, None, real=False), "--steps", "host,NVML fields,utilization"]
     process = subprocess.Popen(argv, env=gpu_check.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
