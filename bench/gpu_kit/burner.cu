@@ -67,7 +67,8 @@ static double option(int argc, char **argv, const char *name, double otherwise) 
     return otherwise;
 }
 
-/* Memory in pieces, since one allocation as large as what is free may fail. `but_mib` of what is free is left. */
+/* Memory in pieces, since one allocation as large as what is free may fail. `but_mib` of what is free is left; then less
+ * than that is no error, since another program may have taken some at the same time. */
 static void hold(double mib, double but_mib) {
     size_t free_bytes, total;
     if (but_mib >= 0) {
@@ -77,7 +78,10 @@ static void hold(double mib, double but_mib) {
     for (double left = mib; left > 0; left -= 256) {
         void *piece;
         size_t bytes = (size_t)((left < 256 ? left : 256) * MIB);
-        check(cudaMalloc(&piece, bytes), "memory");
+        cudaError_t result = cudaMalloc(&piece, bytes);
+        if (but_mib >= 0 && result == cudaErrorMemoryAllocation)
+            break;
+        check(result, "memory");
         check(cudaMemset(piece, 1, bytes), "memory set");
     }
 }

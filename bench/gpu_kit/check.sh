@@ -5,4 +5,4 @@
 #
 # Other options: --false-nvml FOLDER --small, for trying it on a host without a GPU; --steps NAME,NAME.
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
-exec timeout --kill-after 15 460 "${PYTHON:-python3}" -I "$here/host_setup.py" "$@"
+exec timeout --kill-after 20 455 "${PYTHON:-python3}" -I "$here/host_setup.py" "$@"

@@ -46,8 +46,8 @@ def main() -> None:
         complain(
             [f"this is Python {version}, and the kit is for {contents['python']}: name it, as in PYTHON=python3.12"]
         )
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    warm = subprocess.Popen([sys.executable, "-c", WARM_UP], **quiet)
+    null = subprocess.DEVNULL
+    warm = subprocess.Popen([sys.executable, "-c", WARM_UP], stdin=null, stdout=null, stderr=null)
     work = Path(tempfile.mkdtemp(prefix="gpu-kit-environments-", dir="/var/tmp"))
     work.chmod(0o755)
     product = environment(work / "product", contents, "product")

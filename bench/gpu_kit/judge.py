@@ -28,7 +28,7 @@ def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
 
 def sample_cost(name: str, seconds: Sequence[float]) -> Finding:
     """Whether samples are read well within the agent's period."""
-    return judged(name, percentile(seconds, 0.99) <= SAMPLE_LIMIT_S, samples=len(seconds), **spread_ms(seconds))
+    return judged(name, percentile(seconds, 0.99) <= SAMPLE_LIMIT_S, "", samples=len(seconds), **spread_ms(seconds))
 
 
 def fields_by_kind(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -17,7 +17,6 @@ from gpu_kit.nvml_reader import NvmlWatch
 from gpu_kit.product import Product
 
 _POLL_S: Final = 0.1
-BURNER_READY_S: Final = 20.0
 T = TypeVar("T")
 
 
@@ -182,12 +181,15 @@ class Kit:
                 self._burners.remove(process)
 
     def close(self) -> None:
-        """Ends everything, the last started first."""
-        self.quench(*self._burners)
+        """Ends everything, the last started first; what cannot be ended keeps nothing else from it."""
         if self._watch is not None:
             self._watch.write(self.logs / "nvml-samples.jsonl")
-        for close in reversed(self._closing):
-            close()
+        for close in (lambda: self.quench(*self._burners), *reversed(self._closing)):
+            try:
+                close()
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                with (self.logs / "not-ended.txt").open("a") as out:
+                    out.write(f"{error!r}\n")
 
 
 def until(seen: Callable[[], T], limit_s: float) -> T | None:

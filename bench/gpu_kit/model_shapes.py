@@ -96,7 +96,7 @@ def tokenizer() -> dict[str, Any]:
         for place, token in enumerate(SPECIAL)
     ]  # fmt: skip
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    model = {
+    model: dict[str, Any] = {
         "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
         "vocab": vocabulary, "merges": [],

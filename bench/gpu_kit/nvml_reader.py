@@ -160,6 +160,10 @@ class NvmlWatch:
         listed = (one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids))
         return max(listed, default=None)
 
+    def first_listed(self, pids: Collection[int], since_s: float) -> float | None:
+        """When the driver first listed any of these processes; None: not yet."""
+        return next((one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids)), None)
+
     def most_memory(self, pids: Collection[int], since_s: float) -> float | None:
         """The most that these processes held together; None: unknown."""
         sums = [

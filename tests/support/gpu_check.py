@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 _ENGINES = ROOT / ".venv-engines"
 
 
-def argv(results: Path, programs: Path, *, real: bool) -> list[str]:
-    """The command line; `programs` is an empty folder for the engine's program."""
+def argv(results: Path, programs: Path | None, *, real: bool) -> list[str]:
+    """The command line; `programs` is an empty folder for the engine's program, None: a stand-in serves."""
     words = [sys.executable, "-P", "-m", "gpu_kit", "--results", str(results)]
     if not real:
         words += ["--false-nvml", str(library_folder()), "--small"]
-    if not (_ENGINES / ".ready").exists():
+    if programs is None or not (_ENGINES / ".ready").exists():
         return [*words, "--stand-in"]
     (programs / "transformers").symlink_to(_ENGINES / "bin/transformers")
     return [*words, "--engines", str(programs), "--engine-python", str(_ENGINES / "bin/python")]

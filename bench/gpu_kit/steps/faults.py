@@ -14,6 +14,7 @@ from gpu_kit.steps.serving import manifest
 
 _AGAIN_S: Final = 90.0
 _GONE_S: Final = 40.0
+_LISTED_S: Final = 5.0
 _SEEN_S: Final = 45.0
 _FOREIGN_MIB: Final = 8192
 _GRAIN_MIB: Final = 64
@@ -32,7 +33,10 @@ def killed(kit: Kit) -> Iterator[Finding]:
     """An engine dies by kill -9: it comes back, and not before the driver has let go of the old one."""
     product, watch, name = kit.product, kit.watch, kit.shapes[0].name
     before, began = _running(product, name), time.monotonic() - 2.0
-    old = set(product.engines(name))
+    sample = watch.next_after(time.monotonic())
+    old = set(product.engines(name)) & (sample.memory_mib.keys() if sample else set())
+    if not old:
+        raise SkippedError(f"NVML lists no process of {name}")
     for pid in old:
         os.kill(pid, signal.SIGKILL)
     killed_s = time.monotonic()
@@ -40,9 +44,8 @@ def killed(kit: Kit) -> Iterator[Finding]:
     yield judged("it runs again", bool(back), seconds=round(time.monotonic() - killed_s, 1),
                  epochs=[before["epoch"], (product.instance(name) or {}).get("epoch")])  # fmt: skip
     new = set(product.engines(name)) - old
-    firsts = [one.at_s for one in watch.since(killed_s) if new & one.memory_mib.keys()]
-    yield judge.memory_first("the new one opens the GPU after the old one", watch.last_listed(old, began),
-                             min(firsts, default=None))  # fmt: skip
+    first_s = until(lambda: watch.first_listed(new, killed_s), _LISTED_S)
+    yield judge.memory_first("the new one opens the GPU after the old one", watch.last_listed(old, began), first_s)
     yield judged("it answers again", bool(until(lambda: product.answers(name), 30)))
 
 
@@ -61,8 +64,7 @@ def claims_go_last(kit: Kit) -> Iterator[Finding]:
     gone_s = time.monotonic() if held else None
     watch.next_after(time.monotonic() + 1)
     yield judge.memory_first("memory is back before the claim goes", watch.last_listed(pids, began), gone_s)
-    events = product.get("/events?limit=200")["items"]
-    held_events = [one for one in events if one["reason"] == "gpu_memory_held"]
+    held_events = product.get("/events?reason=gpu_memory_held&limit=100")["items"]
     yield judged("no claim went by its deadline", not held_events, "; ".join(one["message"] for one in held_events))
 
 

@@ -19,6 +19,7 @@ _BUSY: Final = "neighbour"
 _HELD_MIB: Final = 2048
 _RUNS_S: Final = 30.0
 _COST_S: Final = 15.0
+_GONE_S: Final = 20.0
 _MIB: Final = 2**20
 
 
@@ -50,10 +51,12 @@ def idle(kit: Kit) -> Iterator[Finding]:
     still = product.instance(_BUSY) or {}
     stays = still.get("phase") == "running" and still.get("epoch") == neighbour.get("epoch")
     yield judged("the busy neighbour stays", stays, verdict.get("message", ""), verdict=verdict.get("verdict"))
-    yield noted("percent of the GPU in the window", **_window(kit, since_s))
-    product.delete(_BUSY)
-    product.call("DELETE", f"/deployments/{quiet}")
-    product.call("DELETE", f"/policies/{_POLICY}") if until(lambda: not product.engines(_BUSY), 20) else None
+    yield noted("percent of the GPU in the window", "", **_window(kit, since_s))
+    for name in (_BUSY, quiet):
+        product.delete(name)
+    gone = until(lambda: not (product.instance(_BUSY) or product.instance(quiet)), _GONE_S)
+    yield judged("both go", bool(gone))
+    product.call("DELETE", f"/policies/{_POLICY}")
 
 
 def _stops(product: Product, name: str) -> bool:

@@ -111,7 +111,9 @@ def cost(kit: Kit) -> Iterator[Finding]:
 def _with(kit: Kit, reader: NvmlReader, burners: list[subprocess.Popen[str]]) -> Iterator[Finding]:
     number, pids = len(burners), {one.pid for one in burners}
     name = f"with {number} process{'es' if number > 1 else ''}"
-    seconds, listed, end = [], {}, time.monotonic() + _SEEN_S
+    seconds: list[float] = []
+    listed: dict[int, float | None] = {}
+    end = time.monotonic() + _SEEN_S
     while len(seconds) < _SAMPLES or (not pids <= listed.keys() and time.monotonic() < end):
         began = time.monotonic()
         sample = sample_of(reader.sample(), kit.uuid, began)

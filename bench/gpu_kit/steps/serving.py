@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from gpu_kit import judge
@@ -36,7 +37,7 @@ def serve(kit: Kit) -> Iterator[Finding]:
     yield noted("models", "written from a seed", seconds=kit.models.seconds)
     for shape in kit.shapes:
         left_s = max(1.0, began + _RUNS_S - time.monotonic())
-        status = until(lambda name=shape.name: _settled(product, name), left_s) or product.instance(shape.name) or {}
+        status = until(partial(_settled, product, shape.name), left_s) or product.instance(shape.name) or {}
         running = status.get("phase") == "running"
         words = f"{status.get('phase')} {status.get('reason', '')} {status.get('message', '')}".strip()
         yield judged(f"{shape.name} runs", running, words, seconds=round(time.monotonic() - began, 1))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from support import gpu_check
+from support.database.postgres import reachable_folder
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(600)]
 
@@ -25,11 +27,17 @@ def findings(results: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(step["name"], one["name"]): one for step in kept["steps"] for one in step["findings"]}
 
 
-def test_all_of_it_but_cuda_is_tried_without_a_gpu(tmp_path: Path) -> None:
-    results, programs = tmp_path / "results", tmp_path / "programs"
-    programs.mkdir()
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A folder that the account of the database can enter."""
+    with reachable_folder() as folder:
+        yield folder
+
+
+def test_all_of_it_but_cuda_is_tried_without_a_gpu(tmp_path: Path, work: Path) -> None:
+    results = tmp_path / "results"
     began = time.monotonic()
-    argv = gpu_check.argv(results, programs, real=False)
+    argv = [*gpu_check.argv(results, None, real=False), "--work", str(work)]
     done = subprocess.run(argv, env=gpu_check.env(), capture_output=True, text=True, check=False, timeout=LIMIT_S + 30)
     assert time.monotonic() - began < LIMIT_S
     found = findings(results)
@@ -45,11 +53,11 @@ def test_all_of_it_but_cuda_is_tried_without_a_gpu(tmp_path: Path) -> None:
     assert found["idle", "the busy neighbour stays"]["status"] == "passed"
     assert found["adoption", "adopted after kill -9"]["status"] == "passed"
     assert found["foreign process", "it is named"]["status"] == "passed"
-    _left(results)
+    _left(results, work)
 
 
-def _left(results: Path) -> None:
-    """Few files, which name no more than they must: readings, a fixture, logs; and no process."""
+def _left(results: Path, work: Path) -> None:
+    """Few files: readings, fixtures, logs. Nothing in the working folder, and no process."""
     names = {file.name for file in results.iterdir()}
     assert names == {
         "summary.txt", "results.json", "host.txt", "logs.tar.gz", "nvml-readings-idle.json", "false-nvml-idle.txt",
@@ -60,14 +68,13 @@ def _left(results: Path) -> None:
     assert {"controller.log", "agent.log", "nvml-samples.jsonl", "doctor.txt"} <= logs
     assert (results / "false-nvml-idle.txt").read_text().startswith("driver 580.95.05\ngpu GPU-")
     assert (results / "false-nvml-busy.txt").read_text().count("sm=5\n") == 8
-    left = [one.info["cmdline"] for one in psutil.process_iter(["cmdline"]) if "gpu_kit" in str(one.info["cmdline"])]
-    assert left == []
+    assert list(work.iterdir()) == []
+    assert [one.info["cmdline"] for one in psutil.process_iter(["cmdline"]) if str(work) in str(one.info)] == []
 
 
 def test_a_check_that_is_ended_leaves_what_it_knows_and_no_process(tmp_path: Path) -> None:
-    results, programs = tmp_path / "results", tmp_path / "programs"
-    programs.mkdir()
-    argv = [*gpu_check.argv(results, programs, real=False), "--steps", "host,NVML fields,utilization"]
+    results = tmp_path / "results"
+    argv = [*gpu_check.argv(results, None, real=False), "--steps", "host,NVML fields,utilization"]
     process = subprocess.Popen(argv, env=gpu_check.env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 120
