@@ -43,13 +43,15 @@ def refusal(spec: DeploymentSpec, architectures: Sequence[str]) -> str | None:
         return None
     if (never := next((one for one in architectures if one in _NEVER), None)) is not None:
         return f"vllm does not support {never}: {_NEVER[never]}"
-    spans = {one: _data()["architectures"][one] for one in architectures if one in _data()["architectures"]}
+    served: Mapping[str, Sequence[Sequence[str]]] = _data()["architectures"]
+    spans = {one: served[one] for one in architectures if one in served}
     version = image_version(spec)
     known: list[str] = _data()["versions"]
     if not spans or (version is not None and _number(version) < _number(known[0])):
         return None
     meant = _from_default(known) if version is None else [_nearest(known, version)]
-    if any(_within(spans[one], candidate) for one in spans for candidate in meant):
+    alike = [served[one] for name in spans for one in _convertible(name) if one in served]
+    if any(_within(one, candidate) for one in (*spans.values(), *alike) for candidate in meant):
         return None
     name = next(iter(spans))
     return f"{_named(version)} does not support {name}: {_why(name, spans[name], meant)}"
@@ -73,6 +75,14 @@ def _pools_by_name(name: str) -> bool | None:
     if name.endswith(_GENERATING_ENDINGS):
         return False
     return True if name.endswith(_POOLING_ENDINGS) else None
+
+
+def _convertible(name: str) -> list[str]:
+    """The architectures from which vLLM makes a pooling model of this name (_normalize_arch)."""
+    ending = next((one for one in (*_GENERATING_ENDINGS, *_POOLING_ENDINGS) if name.endswith(one)), None)
+    if ending is None:
+        return []
+    return [name.removesuffix(ending) + one for one in (*_GENERATING_ENDINGS, *_POOLING_ENDINGS)]
 
 
 def image_version(spec: DeploymentSpec) -> str | None:

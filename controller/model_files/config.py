@@ -28,7 +28,7 @@ _LENGTHS: Final = (
 )  # fmt: skip
 
 
-_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers", "decoder_layers")
 _INNER: Final = ("intermediate_size", "decoder_ffn_dim", "ffn_dim", "n_inner", "ffn_hidden_size")
 # Of models with an encoder, whose num_hidden_layers may be the encoder's.
 _DECODER_LAYERS: Final = ("decoder_layers", "num_decoder_layers")
@@ -121,7 +121,7 @@ def _heads_of(facts: ModelFacts) -> Heads:
 
 
 def _with_heads(facts: ModelFacts, config: ConfigScopes, model_type: str, first: tuple[str, ...]) -> ModelFacts:
-    hidden = config.count("hidden_size", "n_embd", "d_model", "dim")
+    hidden = config.count("hidden_size", "n_embd", "d_model", "dim", "model_dim")
     heads = config.count(*first) if first else None
     heads = heads or heads_of_all(
         config, "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"
