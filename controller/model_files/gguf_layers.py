@@ -42,7 +42,7 @@ def with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str, 
     sizes = {n: _size(facts, fields, kv_heads[n], windowed=windowed[n]) for n in caching}
     window = fields.count(Keys.Attention.SLIDING_WINDOW)
     cached: tuple[CachedLayers, ...] = ()
-    if facts.kv_lora_rank is None and len(set(sizes.values())) > 1:
+    if facts.kv_lora_rank is None and set(sizes.values()) - {_size(facts, fields, facts.kv_heads, windowed=False)}:
         groups = Counter((windowed[n], size) for n, size in sizes.items() if size is not None)
         cached = tuple(
             CachedLayers(n, heads, size, window if narrow else None) for (narrow, (heads, size)), n in groups.items()
