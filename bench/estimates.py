@@ -91,8 +91,8 @@ Flags that leave out a part of a model are read: `language-model-only`, `limit-m
 videos, `mm-encoder-only`, and SGLang's `language-only`, `encoder-only` and `enable-multimodal: false`.
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
-GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, and CUDA graphs of
-unusual sizes.
+GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, and CUDA graphs
+of unusual sizes.
 
 ## Figures
 """

@@ -17,6 +17,7 @@ from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.placement_reasons import Reason
 
 PURPOSE = "analysis"
 
@@ -134,7 +135,15 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
         text = _text(result)
         text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
         return Finished(revision.input_hash, error=text, retryable=retryable)
-    return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+    need = engine_for(revision.spec).need(revision.spec, result)
+    if (unknown := _unknown(need)) is not None:
+        return Finished(revision.input_hash, error=unknown, retryable=False)
+    return Finished(revision.input_hash, need=need)
+
+
+def _unknown(need: Need) -> str | None:
+    """Why the need stays unknown although the files were read; None: it is known."""
+    return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
 
 
 def _text(error: BaseException) -> str:
@@ -174,7 +183,10 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
                 return need
             raise
         known.keep(analysis, result)
-    return engine.need(spec, result)
+    need = engine.need(spec, result)
+    if (unknown := _unknown(need)) is not None:
+        raise ChildError("MetadataError", unknown, retryable=False)
+    return need
 
 
 def known_need(revision: RevisionFacts) -> Need | None:

@@ -151,7 +151,8 @@ def _by_indices(config: ConfigScopes, layers: int) -> list[Kind] | None:
     indices = config.value("attn_layer_indices")
     if not isinstance(indices, list):
         return None
-    return [Kind.FULL if n in indices else Kind.STATE for n in range(layers)]
+    full = {one for one in indices if isinstance(one, int)}
+    return [Kind.FULL if n in full else Kind.STATE for n in range(layers)]
 
 
 def _by_blocks(config: ConfigScopes, layers: int) -> list[Kind] | None:

@@ -1,6 +1,7 @@
 """Models whose layers keep states: what they claim on each server, and that vLLM can start with the blocks it gets."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -9,13 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.decide.start_command import start_payload
-from controller.domain.model_facts import CachedLayers, ModelFacts, States
+from controller.domain.instances import RevisionFacts
+from controller.domain.model_facts import CachedLayers, ModelFacts, States, facts_to_json
 from controller.domain.need_json import need_from_json, need_to_json
 from controller.domain.placement import Layout, Need, PlannedClaim, Share
 from controller.domain.splits import Split
 from controller.engines.llama_cpp_memory import Model, cache_bytes
 from controller.engines.memory import MIB, Workload
 from controller.engines.model_server import outside_parts
+from controller.engines.registry import engine_for
+from controller.leader.analyses import _finish, analyse_now
+from controller.leader.model_cache import ModelCache
+from controller.runtime.child import ChildError
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import GIB, LLAMA, QUANTISED, asks, need, spec
 
@@ -217,6 +223,27 @@ def test_what_is_not_known_asks_for_the_memory(engine: str) -> None:
     (asked,) = asks(engine, facts, resources={"gpu_memory": "20GiB", "gpus": 1}, args=args)
     assert [layout.memory_mib for layout in asked.layouts] == [20 * GIB]
     assert asked.refused == ()
+
+
+def test_an_unknown_need_is_an_error_that_names_the_fix() -> None:
+    wanted = spec("vllm")
+    result = facts_to_json(replace(LLAMA, unknown="a layer of type 'new'"))
+    finished = _finish(RevisionFacts(1, wanted, "hash", datetime.now(UTC)), result)
+    assert (finished.need, finished.retryable) == (None, False)
+    assert "'new'" in finished.error
+    assert "resources.gpu_memory" in finished.error
+    stated = spec("vllm", resources={"gpu_memory": "20GiB", "gpus": 1})
+    assert _finish(RevisionFacts(1, stated, "hash", datetime.now(UTC)), result).need is not None
+
+
+async def test_a_plan_shows_an_unknown_need_as_unknown() -> None:
+    wanted = spec("vllm")
+    known = ModelCache(lambda: 0.0)
+    analysis = engine_for(wanted).analysis(wanted)
+    assert analysis is not None
+    known.keep(analysis, facts_to_json(replace(LLAMA, elsewhere="text_model_id")))
+    with pytest.raises(ChildError, match="text_model_id"):
+        await analyse_now(known, wanted)
 
 
 def test_weights_elsewhere_ask_for_the_memory_on_every_engine() -> None:
