@@ -28,6 +28,7 @@ WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; abo
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
 _SHARE: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
+_SLOTS: Final = re.compile(r"[1-9][0-9]{0,8}")
 _POOLING: Final = ("ForSequenceClassification", "RewardModel", "ForRewardModeling", "EmbeddingModel")
 # It does not account for activations: they must fit into what its fraction leaves. This is for a prefill chunk.
 ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
@@ -121,11 +122,11 @@ class SglangEngine(ModelServer):
         """With a pool of states where layers keep some."""
         if facts.states is None:
             return super().cache(spec, facts, split, workload)
-        stated_slots = figure(spec, "max-mamba-cache-size")
+        given_slots = text(spec, "max-mamba-cache-size") or ""
         share: float | None = SGLANG_SHARE
         slots = SGLANG_SLOTS * workload.sequences
-        if stated_slots is not None:
-            slots, share = max(stated_slots, slots), None
+        if _SLOTS.fullmatch(given_slots):
+            slots, share = int(given_slots), None
         elif stated(spec, ("disable-radix-cache",)) is True:
             slots, share = max(workload.sequences, figure(spec, *_TABLE.sequences) or workload.batch_sequences), None
         elif _SHARE.fullmatch(given := text(spec, "mamba-full-memory-ratio") or "") and float(given):

@@ -182,6 +182,8 @@ def test_sglang_has_a_pool_of_states() -> None:
     assert found < 1.01 * max(pool / 0.9 * 1.9, tokens * 1.9)
     stated = need("sglang", QWEN36, args={"max-mamba-cache-size": 100}).shares[0].parts["cache"] * MIB
     assert stated == pytest.approx(tokens + 101 * 30 * STATE, rel=0.001)
+    for args in ({"max-mamba-cache-size": "many"}, {"mamba-full-memory-ratio": "x"}):  # the server refuses these itself
+        assert need("sglang", QWEN36, args=args).shares[0].parts["cache"] * MIB == found
 
 
 @pytest.mark.parametrize(
