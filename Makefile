@@ -23,7 +23,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates vllm-architectures docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
+	@echo 'make vllm-architectures  add versions of vLLM to the table of architectures (ARGS: wheels)'
 	@echo 'make lock          resolve the dependencies again'
 	@echo 'make clean         remove everything that the other targets made'
 
@@ -163,6 +164,10 @@ bench-agent-cost: $(VENV)/.ready-dev
 # The page of well-known models' needs; a test compares it with docs/models.yaml.
 estimates: $(VENV)/.ready-dev
 	$(BIN)/python bench/estimates.py $(ARGS)
+
+# Architectures by version of vLLM, from wheels or unpacked registries.
+vllm-architectures: $(VENV)/.ready-dev
+	$(BIN)/python bench/vllm_architectures.py $(ARGS)
 
 # Manifest fields, command line, settings, reason codes, states, metrics; tests compare the pages with the code.
 reference: $(VENV)/.ready-dev

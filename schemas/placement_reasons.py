@@ -166,7 +166,7 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "Set `resources.cpus` lower, or free cores on the worker.",
     ),
     Reason.METADATA_UNKNOWN: ReasonText(
-        "The files that describe the model cannot be read, so its need is unknown.",
+        "The model's need is unknown: its files cannot be read, or this version does not know a part of them.",
         "Check the model name, the access token and the way to the hub (`HF_ENDPOINT`), or set `resources.gpu_memory`.",
     ),
     Reason.NOT_ALL_SELECTED_READY: ReasonText(

@@ -22,11 +22,18 @@ class Share:
     sequences: int | None = None  # concurrent sequences that it allows for; None: as in the need
     context: int | None = None  # tokens of a sequence that it allows for; None: as in the need
     least_mib: int = 0  # with which the engine starts: one sequence; 0: unknown
+    # Bytes of a block of its cache, of which each running sequence needs one; 0: its number bounds no sequences.
+    block_bytes: int = 0
 
     @property
     def gpus(self) -> int:
         """Total number of GPUs."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def cache_mib(self) -> int:
+        """What is left to the cache, beside the other parts."""
+        return self.memory_mib - sum(size for part, size in self.parts.items() if part != "cache")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class Launch:
         host: the address to listen on.
         context, sequences: those that the need was estimated for; None: there was no estimate.
         builds: what the worker says of its engines and their builds.
+        cache_mib: of the claim, for the cache of each GPU; 0: unknown.
+        block_bytes: of a block of that cache, of which each running sequence needs one; 0: nothing of the kind.
     """
 
     gpu_count: int = 0
@@ -81,6 +83,8 @@ class Launch:
     name: str = ""
     host: str = LOOPBACK
     builds: frozenset[str] = frozenset()
+    cache_mib: int = 0
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

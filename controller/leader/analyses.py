@@ -18,6 +18,7 @@ from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.placement_reasons import Reason
 
 PURPOSE = "analysis"
 
@@ -137,12 +138,19 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
         text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
         return Finished(revision.input_hash, error=text, retryable=retryable)
     need = engine_for(revision.spec).need(revision.spec, result)
+    if (unknown := _unknown(need)) is not None:
+        return Finished(revision.input_hash, error=unknown, retryable=False)
     return Finished(revision.input_hash, need=need, commits=_commits(revision.spec, result))
 
 
 def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
     """The commits that were read. A hub that a deployment names itself may hold others, which its agents report."""
     return {} if "HF_ENDPOINT" in spec.env or not isinstance(result, dict) else dict(result.get(COMMITS, {}))
+
+
+def _unknown(need: Need) -> str | None:
+    """Why the need stays unknown although the files were read; None: it is known."""
+    return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
 
 
 def _text(error: BaseException) -> str:
@@ -182,7 +190,10 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
                 return need
             raise
         known.keep(analysis, result)
-    return engine.need(spec, result)
+    need = engine.need(spec, result)
+    if (unknown := _unknown(need)) is not None:
+        raise ChildError("MetadataError", unknown, retryable=False)
+    return need
 
 
 def known_need(revision: RevisionFacts) -> Need | None:

@@ -17,6 +17,7 @@ from controller.model_files.weights import read_weights
 from schemas.hub_commits import hub_reference, is_commit
 
 MAX_ADAPTERS: Final = 64
+_MODULES_FILE: Final = "modules.json"
 MAX_SIMULATED_S: Final = 3600.0
 
 
@@ -97,7 +98,8 @@ def facts_of(
     facts = ModelFacts(
         weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
     )
-    return with_config(facts, read_config(files))
+    # By this file of sentence-transformers vLLM takes a generating architecture for an embedding model.
+    return replace(with_config(facts, read_config(files)), pooling=_MODULES_FILE in files.sizes)
 
 
 def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
