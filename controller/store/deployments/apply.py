@@ -29,6 +29,7 @@ from controller.store.deployments.revisions import (
     revision_to_undo,
     revision_under_way,
     spec_of_revision,
+    write_change,
     write_revision,
 )
 from controller.store.policies.apply import changed_fields, lock_policy
@@ -68,15 +69,6 @@ _DELETE: Final = """
     select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
            pg_notify($3, 'deployment ' || uid)
       from gone"""
-_CHANGE: Final = """
-    update deployments d
-       set generation = $2, spec = $4, revision = $3,
-           placed_before = case when revision = $3 then placed_before else
-               (select count(*) from instances i
-                 where i.deployment_uid = d.uid
-                   and (i.phase in ('scheduled', 'starting', 'running', 'unhealthy', 'backoff')
-                        or i.phase = 'stopping' and i.stop_reason = 'new_revision')) end
-     where uid = $1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +283,7 @@ async def _change(
         revision = await revision_under_way(connection, uid, revision, spec) if back_to is None else back_to
         if revision is not None:
             await apply_again(connection, uid, revision)
-    await connection.execute(_CHANGE, uid, new, revision or new, spec.model_dump(mode="json"))
+    await write_change(connection, uid, new, revision or new, spec)
     if revision is None:
         await write_revision(connection, uid, new, spec, input_hash)
     await keep_number(connection, uid, before, spec)

@@ -7,7 +7,7 @@ from controller.store.core.locks import lock_rows
 from controller.store.core.refusals import NotFoundError, NothingToRestartError
 from controller.store.deployments.changes import record_change
 from controller.store.deployments.live import live_row
-from controller.store.deployments.revisions import write_revision
+from controller.store.deployments.revisions import write_change, write_revision
 from controller.store.views.deployments import deployment_by_uid
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
@@ -66,8 +66,9 @@ async def pull(database: Database, name: str, *, if_match: int | None = None) ->
         input_hash = await connection.fetchval(
             "select input_hash from revisions where deployment_uid = $1 and generation = $2", uid, present
         )
-        await connection.execute("update deployments set generation = $2, revision = $2 where uid = $1", uid, old + 1)
-        await write_revision(connection, uid, old + 1, DeploymentSpec.model_validate(row["spec"]), input_hash)
+        spec = DeploymentSpec.model_validate(row["spec"])
+        await write_change(connection, uid, old + 1, old + 1, spec)
+        await write_revision(connection, uid, old + 1, spec, input_hash)
         message = f"deployment {name} takes the models that the hub has now"
         await record_change(connection, uid, "restart_requested", message, old=old, new=old + 1)
         return await deployment_by_uid(connection, str(uid))
