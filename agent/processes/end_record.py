@@ -47,11 +47,6 @@ class EngineEnd(BaseModel):
     oom_kills: bool
     usage: Usage | None = None
 
-    @property
-    def of_the_host(self) -> bool:
-        """Whether the host's shutdown has ended it: it was asked to end, and has not finished its work."""
-        return self.asked and self.code != 0
-
 
 def reserve_record(path: Path) -> int:
     """Makes an empty record with its space; returns its descriptor, which the caller closes.

@@ -41,6 +41,7 @@ class ProcessGroup:
         record: EndRecord | None = None,
         is_gone: bool = False,
         unwatched: bool = False,
+        serves: bool = False,
     ) -> None:
         """Starts to watch.
 
@@ -54,6 +55,7 @@ class ProcessGroup:
             record: where the parent records the end.
             is_gone: the leader has ended and was reaped; others of its group may live.
             unwatched: the leader has ended while no agent ran.
+            serves: it answers requests until it is stopped, so an end with code 0 is no result of its own.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -68,6 +70,7 @@ class ProcessGroup:
         self._parent = parent
         self._record = record
         self._unwatched = unwatched
+        self._serves = serves
         self._end: EngineEnd | None = None
         self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
         self._loop = asyncio.get_running_loop()
@@ -89,8 +92,8 @@ class ProcessGroup:
     @property
     def end(self) -> ExitReason:
         """It has exited, or its host has stopped it. An agent that runs is told to stop as well, and has a plan."""
-        stopped = self._unwatched and self._end is not None and self._end.of_the_host
-        return "agent_stopped" if stopped else "exit"
+        asked = self._unwatched and self._end is not None and self._end.asked
+        return "agent_stopped" if asked and (self._serves or self.exit_code != 0) else "exit"
 
     @property
     def end_note(self) -> str:

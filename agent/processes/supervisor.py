@@ -196,6 +196,7 @@ class Supervisor:
                 parent=parent,
                 record=end,
                 unwatched=leader.zombie,
+                serves=_serves(record),
             )
         except ProcessLookupError:
             if parent is not None:
@@ -217,7 +218,12 @@ class Supervisor:
             return False
         alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
         group = ProcessGroup(
-            *(record.pid, record.key, folder, cgroup), uid=alone, record=end, is_gone=True, unwatched=True
+            *(record.pid, record.key, folder, cgroup),
+            uid=alone,
+            record=end,
+            is_gone=True,
+            unwatched=True,
+            serves=_serves(record),
         )
         self._launch_adopted(record, group)
         return True
@@ -278,3 +284,7 @@ class Supervisor:
             for process in self._running.values()
             if process.order.stop_on_disconnect_after_s is not None
         ]
+
+
+def _serves(record: ProcessRecord) -> bool:
+    return record.order is not None and record.order.needs_port

@@ -81,3 +81,14 @@ async def test_a_new_revision_has_none_and_the_old_one_keeps_its_own(migrated: D
     async with migrated.transaction() as connection:
         found = {one.revision: one.model_commits for one in (await revisions_of(connection, "d")).items}
     assert found == {2: {}, 1: {"org/model@main": OLD}}
+
+
+async def test_a_new_revision_begins_with_the_places_that_are_held(migrated: Database) -> None:
+    """A rollout by `recreate` waits for new replicas unless the deployment has grown by them."""
+    await set_up(migrated, "i", "j")
+    for held in (2, 1):
+        await pull(migrated, "d")
+        assert (await rows(migrated, "select placed_before from deployments"))[0]["placed_before"] == held
+        async with migrated.transaction() as connection:
+            await connection.execute("delete from claims where instance_id = 'j'")
+            await connection.execute("update instances set phase = 'pending' where id = 'j'")

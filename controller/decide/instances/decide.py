@@ -13,6 +13,7 @@ from controller.decide.instances.relocate import relocate
 from controller.decide.instances.replicas import create_wanted, stop_unwanted
 from controller.decide.instances.restart import start_restarting
 from controller.decide.instances.rolling import note_rollout, rolling_of
+from controller.decide.instances.rolling_view import stopping_outdated
 from controller.decide.instances.rollout import unblocks_next_step
 from controller.decide.instances.scale import stop_all, wanted_replicas
 from controller.decide.instances.status import derive_status
@@ -57,7 +58,7 @@ def decide(
         relocate(facts, buckets.relocations, effects)
         replicas = [i for i in buckets.replicas if i.id not in leaving]
         start_replacements(facts, replicas, effects)
-        start_restarting(facts, replicas, buckets.stopping, wanted, effects)
+        start_restarting(facts, replicas, stopping_outdated(facts, buckets, effects), wanted, effects)
         if unblocks_next_step(facts, effects):
             effects.requeue(0.0)
     elif len(effects.removals) == len(facts.instances):

@@ -8,7 +8,8 @@ nothing is served by it, or it must not run twice at the same time.
 from collections.abc import Sequence
 from typing import Final
 
-from controller.decide.instances.liveness import any_may_run, hosts
+from controller.decide.instances.gang import has_begun
+from controller.decide.instances.liveness import hosts
 from controller.domain.effects import Create, DeploymentEffects, Replaced
 from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
@@ -37,9 +38,8 @@ def stays(facts: DeploymentFacts, instance: InstanceFacts, drained: Sequence[Hos
     due = [host for host in drained if host.drain_until is not None and host.drain_until <= facts.now]
     restart = facts.revisions[instance.revision].spec.restart
     if restart == "never":
-        began = any(instance.unsent_start(rank) is None for rank in instance.ranks)
-        works = instance.phase in _WORKS and began and any_may_run(facts, instance)
-        return works and not any(host.drain_restarts_tasks for host in due)
+        # One that has ended, however that was, is not the drain's: it must not run a second time.
+        return instance.phase in _WORKS and has_begun(instance) and not any(host.drain_restarts_tasks for host in due)
     return restart == "always" and instance.phase in _SERVES and not due
 
 

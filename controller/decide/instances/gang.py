@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from controller.decide.instances.liveness import any_may_run, may_run
+from controller.decide.instances.liveness import any_may_run, may_run, never_ran
 from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
@@ -38,6 +38,11 @@ def has_lost_ranks(instance: InstanceFacts) -> bool:
     """Whether ranks with a start command hold no claims any more: a worker was lost and the others were released."""
     ranks = instance.ranks
     return any(c.verb == "start" and c.epoch == instance.epoch and c.rank not in ranks for c in instance.commands)
+
+
+def has_begun(instance: InstanceFacts) -> bool:
+    """Whether any of its ranks may have done some of its work."""
+    return has_lost_ranks(instance) or any(not never_ran(instance, rank) for rank in instance.ranks)
 
 
 def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -> bool:

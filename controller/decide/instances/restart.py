@@ -48,7 +48,7 @@ def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wante
 def start_restarting(
     facts: DeploymentFacts,
     staying: Sequence[InstanceFacts],
-    stopping: Sequence[InstanceFacts],
+    leaving: int,
     wanted: int,
     effects: DeploymentEffects,
 ) -> None:
@@ -57,7 +57,7 @@ def start_restarting(
     Args:
         facts: the deployment.
         staying: its replicas that this step does not stop.
-        stopping: its instances that stop already.
+        leaving: number of its instances that stop for a restart or a rollout, and still hold their place.
         wanted: number of wanted replicas.
         effects: what is added to.
     """
@@ -69,13 +69,10 @@ def start_restarting(
         effects.wake_placement = True
     replaced = {relocation.instance for relocation in facts.relocations}
     open_now = sum(relocation.purpose == "restart" for relocation in facts.relocations)
-    leaving = {i.id for i in stopping if i.reason == RESTARTED}
-    leaving |= {change.instance for change in effects.phase_changes if change.reason == RESTARTED}
-    leaving -= {removal.instance for removal in effects.removals}
     created = sum(create.replaced is None for create in effects.creates)
     surge, unavailable = bounds(facts)
     # Where some may be missing, successors use the surge themselves: they need not await the end of those that stop.
-    room = wanted + surge - len(staying) - created - open_now - len(leaving) if not unavailable else 0
+    room = wanted + surge - len(staying) - created - open_now - leaving if not unavailable else 0
     servers = [
         i for i in asked
         if i.phase is P.RUNNING and i.id not in replaced and facts.revisions[i.revision].spec.restart == "always"

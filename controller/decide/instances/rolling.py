@@ -137,7 +137,8 @@ def create_rolling(
     new = sum(i.revision == plan.target for i in replicas)
     others = len(replicas) - new
     stopping = stopping_outdated(facts, buckets, effects)
-    room = plan.wanted + plan.surge - len(replicas) - stopping if plan.wanted else 0
+    restarting = sum(relocation.purpose == "restart" for relocation in facts.relocations)  # their copies use the surge
+    room = plan.wanted + plan.surge - len(replicas) - stopping - restarting if plan.wanted else 0
     created = min(max(plan.most_new - new, 0), max(room, 0), MAX_CREATED)
     add_creates(facts, buckets, leaving, plan.target, created, effects)
     missing = plan.wanted - len(replicas) - created - stopping

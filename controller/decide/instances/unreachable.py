@@ -3,6 +3,7 @@
 from controller.decide.instances.classify import may_be_substituted
 from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (
+    has_begun,
     has_lost_ranks,
     leading_process,
     refused_start,
@@ -17,7 +18,6 @@ from controller.decide.instances.liveness import (
     is_lost,
     is_silent,
     may_run,
-    never_ran,
 )
 from controller.decide.instances.stop import order_stop, stop, stop_reachable_ranks
 from controller.domain.effects import DeploymentEffects, Progress
@@ -139,7 +139,7 @@ def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: 
     fences = [host.fence_until for host in hosts(facts, instance) if host.fence_until is not None]
     if not any_may_run(facts, instance):
         spec = facts.revisions[instance.revision].spec
-        if spec.restart == "never" and _has_begun(instance):
+        if spec.restart == "never" and has_begun(instance):
             message = "its worker is lost; with restart: never it does not run again"
             effects.change_phase(instance, P.FAILED, "worker_lost", message)
             effects.release(instance)
@@ -153,11 +153,6 @@ def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: 
         effects.requeue(max((min(fences) - facts.now).total_seconds(), 0.05))
     if is_lost(facts, instance) and not may_be_substituted(facts, instance):
         _tell_what_helps(facts, instance, effects)
-
-
-def _has_begun(instance: InstanceFacts) -> bool:
-    """Whether any of its ranks may have done some of its work."""
-    return has_lost_ranks(instance) or any(not never_ran(instance, rank) for rank in instance.ranks)
 
 
 def _tell_what_helps(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:

@@ -26,10 +26,10 @@ from controller.store.deployments.live import LIVE, live_row, missing
 from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import (
     apply_again,
-    change_spec,
     revision_to_undo,
     revision_under_way,
     spec_of_revision,
+    write_change,
     write_revision,
 )
 from controller.store.policies.apply import changed_fields, lock_policy
@@ -283,7 +283,7 @@ async def _change(
         revision = await revision_under_way(connection, uid, revision, spec) if back_to is None else back_to
         if revision is not None:
             await apply_again(connection, uid, revision)
-    await change_spec(connection, uid, new, revision or new, spec)
+    await write_change(connection, uid, new, revision or new, spec)
     if revision is None:
         await write_revision(connection, uid, new, spec, input_hash)
     await keep_number(connection, uid, before, spec)

@@ -7,7 +7,7 @@ from controller.store.core.locks import lock_rows
 from controller.store.core.refusals import NotFoundError, NothingToRestartError
 from controller.store.deployments.changes import record_change
 from controller.store.deployments.live import live_row
-from controller.store.deployments.revisions import change_spec, write_revision
+from controller.store.deployments.revisions import write_change, write_revision
 from controller.store.views.deployments import deployment_by_uid
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
@@ -67,7 +67,7 @@ async def pull(database: Database, name: str, *, if_match: int | None = None) ->
             "select input_hash from revisions where deployment_uid = $1 and generation = $2", uid, present
         )
         spec = DeploymentSpec.model_validate(row["spec"])
-        await change_spec(connection, uid, old + 1, old + 1, spec)
+        await write_change(connection, uid, old + 1, old + 1, spec)
         await write_revision(connection, uid, old + 1, spec, input_hash)
         message = f"deployment {name} takes the models that the hub has now"
         await record_change(connection, uid, "restart_requested", message, old=old, new=old + 1)

@@ -49,8 +49,8 @@ _CHANGE: Final = """
      where uid = $1"""
 
 
-async def change_spec(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:
-    """Gives a deployment this spec and its newest revision, and remembers how many replicas had a place by then."""
+async def write_change(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:
+    """Writes a deployment's new spec; of a revision that becomes the newest, how many replicas had a place then."""
     await connection.execute(_CHANGE, uid, generation, revision, spec.model_dump(mode="json"))
 
 

@@ -236,26 +236,32 @@ def _record(folder: Path, running: ProcessReport) -> EndRecord:
     return EndRecord(path, running.pid, known.pid_start_ticks)
 
 
-@pytest.mark.parametrize(("then", "expected"), [("wait", ("agent_stopped", -15)), ("exit 0", ("exit", 0))])
+@pytest.mark.parametrize(
+    ("then", "serves", "expected"),
+    [
+        ("wait", False, ("agent_stopped", -15)),
+        ("exit 0", False, ("exit", 0)),
+        ("exit 0", True, ("agent_stopped", 0)),
+    ],
+)
 async def test_what_the_hosts_shutdown_ends_does_not_count_as_a_crash(
-    then: str, expected: tuple[str, int], controller: ControllerDouble, tmp_path: Path
+    then: str, expected: tuple[str, int], controller: ControllerDouble, tmp_path: Path, *, serves: bool
 ) -> None:
-    """Then all processes are signalled. What ends with 0 has finished its work."""
+    """Then all processes are signalled. A task that ends with 0 has finished its work; a server has heeded that."""
     agent = await _agent(controller, tmp_path)
-    trap = "trap 'exit 0' TERM; " if then == "exit 0" else ""
-    script = f"{trap}touch {tmp_path / 'trapped'}; while :; do sleep 0.1; done" if trap else "exec sleep 1000"
-    await controller.start_order("i-1", start_order("bash", "-c", script))
-    running = await controller.state("i-1", "running")
-    if trap:
-        await _until((tmp_path / "trapped").exists)
-    parent = _parent(running.pid or 0)
+    trap, pid_file = "trap 'exit 0' TERM; " if then == "exit 0" else "", tmp_path / "pid"
+    script = f"{trap}echo $$ > {pid_file}; " + ("while :; do sleep 0.1; done" if trap else "exec sleep 1000")
+    await controller.start_order("i-1", start_order("bash", "-c", script, port=serves))
+    await _until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    engine = psutil.Process(int(pid_file.read_text()))
+    parent = _parent(engine.pid)
     await agent.stop()
-    for process in (parent, psutil.Process(running.pid)):
+    for process in (parent, engine):
         process.suspend()
-    for process in (psutil.Process(running.pid), parent):
+    for process in (engine, parent):
         process.terminate()
         process.resume()
-    await _until(lambda: _ended(running.pid or 0))
+    await _until(lambda: _ended(engine.pid))
     agent = await _agent(controller, tmp_path)
     ended = await controller.state("i-1", "exited")
     assert (ended.reason, ended.exit_code) == expected

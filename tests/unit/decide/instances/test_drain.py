@@ -12,7 +12,7 @@ from controller.domain.instances import HostFacts, InstanceFacts, RelocationFact
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
 from support.builders.facts import NOW, deployment, host, instance, process, spec, start
-from support.decisions import elsewhere, running
+from support.decisions import elsewhere, phases_of, running
 
 WAITS = host(draining=True, drain_until=NOW + timedelta(minutes=20))
 DUE = host(draining=True, drain_until=NOW - timedelta(seconds=1))
@@ -106,6 +106,22 @@ def test_a_task_that_may_restart_never_runs_twice_at_the_same_time() -> None:
 def test_a_task_runs_until_it_ends(phase: str, at: HostFacts) -> None:
     ran = () if phase == "scheduled" else (process(phase),)
     effects = effects_of(instance("a", phase, processes=ran), at=at, spec=TASK)
+    assert (stopped(effects), effects.creates) == (set(), [])
+
+
+@pytest.mark.parametrize("at", [WAITS, DUE, replace(WAITS, drain_restarts_tasks=True)])
+@pytest.mark.parametrize("reason", ["gone", "agent_stopped", "disconnected", "liveness", "start_timeout"])
+def test_a_task_whose_end_came_during_the_drain_does_not_run_again(reason: str, at: HostFacts) -> None:
+    ended = instance("a", "running", processes=(process("exited", reason, -9),))
+    effects = effects_of(ended, at=at, spec=TASK)
+    assert phases_of(effects) == ["failed"]
+    assert (stopped(effects), effects.creates) == (set(), [])
+
+
+def test_a_task_whose_drained_worker_is_dead_does_not_run_again() -> None:
+    dead = replace(WAITS, phase="lost", confirmed_dead=True)
+    effects = effects_of(instance("a", "unreachable", processes=(process("running"),)), at=dead, spec=TASK)
+    assert phases_of(effects) == ["failed"]
     assert (stopped(effects), effects.creates) == (set(), [])
 
 

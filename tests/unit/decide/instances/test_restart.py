@@ -64,6 +64,18 @@ def test_a_new_revision_meanwhile_replaces_all() -> None:
     assert world.least_ready >= 4
 
 
+@pytest.mark.parametrize("bounds", [(1, 0), (1, 1), (2, 0), (3, 2)])
+@pytest.mark.parametrize("after_s", range(14))
+def test_a_restart_during_a_rollout_shares_its_bounds(bounds: tuple[int, int], after_s: int) -> None:
+    surge, unavailable = bounds
+    world = rolled_out(rollout={"surge": surge, "unavailable": unavailable, "ready_for": 2}, capacity=8)
+    world.apply().play(after_s)
+    world.restart().play(150)
+    assert len(world.of(2)) == len(world.instances) == world.running() == 4
+    assert world.least_ready >= 4 - unavailable
+    assert world.most_in_all <= 4 + surge
+
+
 @pytest.mark.parametrize("phase", ["succeeded", "failed"])
 @pytest.mark.parametrize("restart", ["never", "on_failure", "always"])
 def test_what_has_ended_is_created_again(phase: str, restart: str) -> None:
