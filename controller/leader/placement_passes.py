@@ -9,22 +9,21 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from controller.decide.start_command import rendezvous_port, start_payload
-from controller.decide.start_needs import secret_names, unmet_needs, why_no_preemption
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.inventory_cache import InventoryCache
 from controller.leader.revision_asks import RevisionAsks
+from controller.leader.start_checks import check_starts
 from controller.runtime.clock import Clock
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.access.secrets import read_states
 from controller.store.placement.commit import PlacedStart
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
@@ -166,21 +165,7 @@ class PlacementPasses:
         self, connection: Any, waiting: Sequence[PendingRow], settings: RestartSettings
     ) -> list[PendingRow]:
         """Marks those that preempt nothing since their start would fail. After `refresh`, in its transaction."""
-        names: dict[str, dict[str, str]] = {}
-        for row in waiting:
-            if row.preempt:
-                with suppress(ValueError):  # this version cannot run it: it is not placed either
-                    names[row.id] = secret_names(self._revisions.of(row).spec)
-        wanted = {name for some in names.values() for name in some.values()}
-        secrets = await read_states(connection, wanted, self._keys) if wanted else {}
-        checked = []
-        for row in waiting:
-            why = ""
-            if row.preempt:
-                needs = unmet_needs(row.deployment, names.get(row.id, {}), secrets)
-                why = why_no_preemption(needs, row.refused, row.failures, settings)
-            checked.append(replace(row, no_preemption=why) if why else row)
-        return checked
+        return await check_starts(connection, waiting, lambda row: self._revisions.of(row).spec, self._keys, settings)
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
         """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""

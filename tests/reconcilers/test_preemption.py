@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from controller.domain.pending import Destination
 from controller.domain.restart_delays import RestartSettings
 from controller.store.core.database import Database
+from controller.store.placement.defrag_reads import read_demands
 from support.database.ledger import add_deployment, add_host, report, rows
 from support.leading.leader_term import LeaderTerm
 
@@ -294,3 +296,18 @@ async def test_after_a_passing_refusal_its_delay_comes_first(db: Database, leade
 async def _term(db: Database) -> int:
     (row,) = await rows(db, "select term from lease")
     return int(row["term"])
+
+
+async def test_the_place_that_victims_leave_is_known_to_a_plan_of_relocations(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    await add_host(db, "w", gpus=1)
+    await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
+    await add_deployment(db, "high", priority=500, preempt=True, resources={"gpus": 1})
+    await leader_term.settle()
+    async with db.snapshot() as connection:
+        demands = await read_demands(connection, 10)
+    assert [(one.priority, one.promised) for one in demands] == [
+        (500, Destination(("w",), ("GPU-w-0",))),
+        (10, None),
+    ]

@@ -17,6 +17,7 @@ from controller.api.dry_run.passes import PASSES
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
+from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
@@ -97,9 +98,15 @@ def _consolidate(
     wanted = [(_ask(row), row.priority) for row in demands if row.deployment_uid not in stated]
     wanted += [(ask, effect.spec.priority) for effect in effects for ask in asks_of(effect)]
     priorities = None if any_priority else {ask.instance: priority for ask, priority in wanted}
+    promised = {
+        row.instance: PendingInstance(_ask(row)).bound_for(row.promised)
+        for row in demands
+        if row.promised is not None and row.deployment_uid not in stated
+    }
     may_move = [row for row in movable if row.deployment_uid not in stated]
     copies = [Movable(row.instance, row.workers, row.claims, _ask(row), row.priority) for row in may_move]
-    plan = consolidate(inventory, [ask for ask, _ in wanted], copies, leaving=leaving, priorities=priorities)
+    asks = [ask for ask, _ in wanted]
+    plan = consolidate(inventory, asks, copies, leaving=leaving, priorities=priorities, promised=promised)
     names = {worker.id: worker.name for worker in inventory.workers.facts}
     return _Outcome(plan, {row.instance: row for row in may_move}, names, frozenset(inventory.gpus.uuid))
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from controller.api.context import CONTEXT
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, Moment
 from controller.api.dry_run.passes import PASSES
-from controller.api.dry_run.queue import MAX_QUEUED, asks_of
+from controller.api.dry_run.queue import MAX_QUEUED, asks_of, checked
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
 from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
@@ -26,6 +26,7 @@ from controller.domain.placement import Ask, Unplaced
 from controller.domain.restart_delays import RestartSettings
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
+from controller.store.access.secret_keys import SecretKeys
 from controller.store.placement.pending import read_awaited, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
 from controller.store.placement.preemption import read_holders
@@ -79,16 +80,16 @@ async def pending_context(app: web.Application) -> AsyncIterator[None]:
 
 async def _pass(app: web.Application) -> bytes:
     """Reads, makes one pass, and encodes it once for all that share it."""
-    reserve = app[CONTEXT].reserve
+    reserve, keys = app[CONTEXT].reserve, app[CONTEXT].secret_keys
     async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
-        seen = await _read(moment, reserve)
+        seen = await _read(moment, reserve, keys)
     reserved_on: Mapping[str, Sequence[str]] = {}
     if seen.one_pass is not None:
         reserved_on = await app[PASSES].run(reservations_of, seen.one_pass, reserve)
     return _list(seen, reserved_on).model_dump_json().encode()
 
 
-async def _read(moment: Moment, reserve: ReserveTimes) -> _Seen:
+async def _read(moment: Moment, reserve: ReserveTimes, keys: SecretKeys) -> _Seen:
     connection = moment.connection
     failures = RestartSettings().failures_per_worker
     pending = await read_pending(connection, MAX_QUEUED, failures_per_worker=failures, of_deployment=NOT_LISTED)
@@ -104,7 +105,7 @@ async def _read(moment: Moment, reserve: ReserveTimes) -> _Seen:
     known = {(one.deployment_uid, one.revision) for one in (*pending.instances, *copies, *awaited)} & asks.keys()
     waiting = [
         one.pending_by(asks[one.deployment_uid, one.revision])
-        for one in in_order(pending.instances, awaited)
+        for one in in_order(await checked(connection, pending.instances, keys), awaited)
         if (one.deployment_uid, one.revision) in known
     ]
     reserved = [

@@ -21,6 +21,7 @@ from controller.api.errors import invalid
 from controller.api.redact_secrets import AS_WRITTEN, without_stored_values
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.leader.start_checks import check_specs
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.placement.absences import Absences, read_absences
 from controller.store.placement.preemption import read_holders
@@ -69,7 +70,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
     async with app[KEPT_INVENTORY].moment() as moment:
         connection, seen = moment.connection, moment.seen
-        queue = await read_queue(connection, without=replaced)
+        queue = await read_queue(connection, without=replaced, keys=context.secret_keys)
         facts = await read_deployments(connection, effects)
         preempts = any(effect.spec.preempt for effect in effects) or any(one.preempt for one in queue.waiting)
         needed = name_blockers or preempts or bool(facts)
@@ -77,7 +78,12 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         holders = await read_holders(connection, seen.holdings, only_leaving=not needed)
         successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
         absences = await read_absences(connection) if body.candidates else None
-    present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors)
+        no_preemption: dict[str, str] = {}
+        if caller.knows_secrets:
+            specs = {effect.name: effect.spec for effect in effects}
+            no_preemption = await check_specs(connection, specs, context.secret_keys)
+    unable = {effect.uid: no_preemption[effect.name] for effect in effects if effect.name in no_preemption}
+    present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors, unable)
     items, candidates = await caller.passes.run(
         _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )

@@ -24,6 +24,7 @@ class Present:
         queue: the pending instances.
         facts: the existing deployments of the file, as the apply leaves them, by uid.
         successors: what the successors of preempted instances ask for.
+        no_preemption: by uid of a deployment of the file, why its new instances preempt nothing although they may.
     """
 
     inventory: Inventory
@@ -32,6 +33,7 @@ class Present:
     queue: Queue = field(default_factory=Queue)
     facts: Mapping[str, DeploymentFacts] = field(default_factory=dict)
     successors: Successors = field(default_factory=dict)
+    no_preemption: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

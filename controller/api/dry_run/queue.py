@@ -11,7 +11,9 @@ from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask
 from controller.domain.restart_delays import RestartSettings
 from controller.engines.registry import engine_for
+from controller.leader.start_checks import check_starts
 from controller.scheduling.estimate import asks_for
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Reader
 from controller.store.placement.pending import (
     RevisionKey,
@@ -21,6 +23,7 @@ from controller.store.placement.pending import (
     read_revisions,
 )
 from controller.store.placement.plan_reads import newest_revisions
+from schemas.manifest.deployment import DeploymentSpec
 
 MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
 
@@ -34,10 +37,11 @@ class Queue:
     awaited: tuple[PendingInstance, ...] = ()
 
 
-async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Queue:
+async def read_queue(connection: Reader, *, without: Collection[str] = (), keys: SecretKeys = NO_KEYS) -> Queue:
     """The present queue, without instances and relocations of the deployments `without` (uids)."""
     failures = RestartSettings().failures_per_worker
     waiting = (await read_pending(connection, MAX_QUEUED, failures_per_worker=failures)).instances
+    waiting = await checked(connection, waiting, keys)
     reserved = await read_planned_copies(connection)
     awaited = await read_awaited(connection)
     asks = await asks_of(connection, [*waiting, *reserved, *awaited])
@@ -52,6 +56,19 @@ async def read_queue(connection: Reader, *, without: Collection[str] = ()) -> Qu
         reserved=tuple(one.ask_by(ask) for one, ask in known if one.destination is not None),
         awaited=tuple(one.pending_by(ask) for one, ask in known if one.awaited),
     )
+
+
+async def checked(connection: Reader, waiting: Sequence[PendingRow], keys: SecretKeys) -> list[PendingRow]:
+    """The same instances, with the reason at those that preempt nothing since their start would fail."""
+    wanted = sorted({(one.deployment_uid, one.revision) for one in waiting if one.preempt})
+    revisions = await read_revisions(connection, wanted) if wanted else {}
+
+    def spec_of(one: PendingRow) -> DeploymentSpec:
+        if (row := revisions.get((one.deployment_uid, one.revision))) is None:
+            raise ValueError(f"revision {one.revision} has no need yet")
+        return row.parse()[0]
+
+    return await check_starts(connection, waiting, spec_of, keys, RestartSettings())
 
 
 async def read_successors(connection: Reader, holders: Holders, holdings: Holdings) -> Successors:

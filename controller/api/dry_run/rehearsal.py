@@ -39,7 +39,7 @@ class Rehearsal:
     ) -> None:
         self._watch = watch or CandidateWatch({})
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
-        self._queue, self._successors = present.queue, present.successors
+        self._queue, self._successors, self._no_preemption = present.queue, present.successors, present.no_preemption
         facts, holders = present.facts, present.holders
         self._uids: dict[str, str] = {}  # of what this rehearsal placed
         self._gpus = frozenset(self._inventory.gpus.uuid)
@@ -96,7 +96,12 @@ class Rehearsal:
         ask = self._asks[effect.uid]
         if ask is not None:
             pending = row or PendingInstance(ask.for_instance(name))
-            pending = replace(pending, priority=effect.spec.priority, preempt=effect.spec.preempt)
+            pending = replace(
+                pending,
+                priority=effect.spec.priority,
+                preempt=effect.spec.preempt,
+                no_preemption=self._no_preemption.get(effect.uid, pending.no_preemption),
+            )
             self.planned[effect.uid].append(self._enqueue(pending, queued_at, effect.uid))
 
     def _enqueue(self, pending: PendingInstance, queued_at: float, uid: str) -> Rehearsed:
@@ -175,7 +180,9 @@ class Rehearsal:
     ) -> None:
         """Enqueues the successor of a victim."""
         if ask is not None:
-            self._enqueue(PendingInstance(ask.for_instance(name), priority, preempt), queued_at, uid)
+            why = self._no_preemption.get(uid, "")
+            pending = PendingInstance(ask.for_instance(name), priority, preempt, no_preemption=why)
+            self._enqueue(pending, queued_at, uid)
 
     def _leave(self, instances: Iterable[str]) -> None:
         """These stop: they hold their claims until the end of the round."""

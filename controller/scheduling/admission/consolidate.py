@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Final
 
 from controller.domain.holdings import Holder
@@ -62,6 +63,7 @@ def consolidate(
     leaving: Sequence[Holder] = (),
     max_relocations: int = MAX_RELOCATIONS,
     priorities: Mapping[str, int] | None = None,
+    promised: Mapping[str, Ask] = MappingProxyType({}),
 ) -> Consolidation:
     """Plans relocations for demands in the order given. The inventory is the same afterwards.
 
@@ -72,13 +74,18 @@ def consolidate(
         leaving: holders that end anyway. Their claims are free for demands, but not for replacements.
         max_relocations: limit for the whole plan.
         priorities: of the demands, by instance; nothing of a higher priority is relocated. None: whatever it is.
+        promised: by instance of a demand, the ask for the one place that its victims leave. All else keeps clear of it.
     """
     inventory.begin_pass()
     work = _Work(inventory, movable, leaving, max_relocations)
     plan = work.plan
     unplaceable: dict[object, float] = {}  # by shape: the highest priority for which nothing was found
     try:
+        kept = {one.instance: placed for one in promised.values() if (placed := _fit_now(work, one)) is not None}
         for demand in demands:
+            if demand.instance in kept:
+                plan.placed.append(kept[demand.instance])
+                continue
             shape = demand.shape()
             priority = math.inf if priorities is None else priorities.get(demand.instance, 0)
             placed = None if priority <= unplaceable.get(shape, -1) else _fit(work, demand, priority)
@@ -128,11 +135,15 @@ class _Work:
 
 def _fit(work: _Work, demand: Ask, priority: float) -> Placed | None:
     """The place for one demand, reserved; its relocations are added to the plan."""
+    return _fit_now(work, demand) or _fit_by_relocations(work, demand, priority)
+
+
+def _fit_now(work: _Work, demand: Ask) -> Placed | None:
+    """The place for one demand once what leaves has ended, reserved. None: it does not fit without relocations."""
     with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
-    if placed is None:
-        return _fit_by_relocations(work, demand, priority)
-    work.inventory.reserve(placed, demand.deployment_uid)
+    if placed is not None:
+        work.inventory.reserve(placed, demand.deployment_uid)
     return placed
 
 

@@ -5,7 +5,7 @@ missing, and only so many are, so that the time is bounded.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -15,6 +15,7 @@ from controller.scheduling.admission.sites import Site
 from controller.scheduling.inventory.arrays import NEVER, Bools
 
 _MAX_SETS: Final = 4_000  # sets of holders tried on one site, and steps to find them
+_SETS_OF: Final = 8  # holders; a set of more counts as several, by the time that it takes
 _MAX_SEEDS: Final = 24  # holders with which a set is built up, one after the other
 _ROUNDING: Final = 1e-6
 Cost = Callable[[Sequence[Holder]], tuple[object, ...]]
@@ -47,6 +48,10 @@ class SiteProblem:
         self._needed = self._layout.workers - (len(self._places) - len(self._unready))  # hosts to become ready
         self.holders = self._relevant(allowed, excluded)
         self._frees = [self._freed_by(one) for one in self.holders]
+        self._lacking_on: defaultdict[int, list[int]] = defaultdict(list)
+        for row, lack in self._lacks.items():
+            if lack is not None:
+                self._lacking_on[self.owner(row)].append(row)
         self._gains = [self._gain(position) for position in range(len(self.holders))]
 
     def _lack(self, row: int) -> tuple[int, int] | None:
@@ -116,38 +121,37 @@ class SiteProblem:
             for place in self._of_gpu[row]:
                 parts[place] += min(1.0, part) / max(self._missing[place], 1)
         gain = 0.0
-        for worker in {*(host for host, _, _ in hosts), *(self._owner(row) for row, _, _ in gpus)}:
+        for worker in {*(host for host, _, _ in hosts), *(self.owner(row) for row, _, _ in gpus)}:
             of_gpus = max(parts.get(place, 0.0) for place in self._places[worker])
             enough = any(self._missing[place] <= 0 for place in self._places[worker])
             gain += 1.0 if enough else min(1.0, of_gpus)
         return gain
 
-    def _owner(self, row: int) -> int:
+    def freed_by(self, position: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """What a holder frees: of GPUs row, claims, memory; of hosts row, memory, CPU."""
+        return self._frees[position]
+
+    def owner(self, row: int) -> int:
+        """The host of a GPU, both by row."""
         return int(self._index.inventory.gpus.worker[row])
 
     def fits(self, ended: Sequence[int]) -> bool:
         """Whether the ask fits once the holders at these positions have ended."""
-        return self._becomes_ready(ended) >= self._needed
+        return _Ended(self, ended).ready >= self._needed
 
-    def _becomes_ready(self, ended: Sequence[int]) -> int:
-        freed: dict[int, tuple[int, int]] = {}
-        hosts: dict[int, tuple[int, int]] = {}
-        for position in ended:
-            gpus, on_hosts = self._frees[position]
-            for row, claims, memory in gpus:
-                before = freed.get(row, (0, 0))
-                freed[row] = before[0] + claims, before[1] + memory
-            for host, memory, cpu in on_hosts:
-                before = hosts.get(host, (0, 0))
-                hosts[host] = before[0] + memory, before[1] + cpu
+    def rows_on(self, worker: int) -> Sequence[int]:
+        """The GPUs of a host that lack something, by row."""
+        return self._lacking_on.get(worker, ())
+
+    def is_ready(self, worker: int, freed: Mapping[int, Sequence[int]], memory: int, cpu: int) -> bool:
+        """Whether a host has enough with these claims and this memory freed by GPU, and memory and CPU freed on it."""
         suitable: defaultdict[int, int] = defaultdict(int)
-        for row, (claims, memory) in freed.items():
+        for row in self.rows_on(worker):
             lack = self._lacks[row]
-            hosts.setdefault(self._owner(row), (0, 0))
-            if lack is not None and claims >= lack[0] and memory >= lack[1]:
+            if lack is not None and (now := freed.get(row)) is not None and now[0] >= lack[0] and now[1] >= lack[1]:
                 for place in self._of_gpu[row]:
                     suitable[place] += 1
-        return sum(self._is_ready(host, suitable, memory, cpu) for host, (memory, cpu) in hosts.items())
+        return self._is_ready(worker, suitable, memory, cpu)
 
     def cheapest(self, cost: Cost, most: float) -> list[Holder] | None:
         """The set of holders without which the ask fits, at the least cost. None: none of at most `most` holders.
@@ -166,7 +170,7 @@ class SiteProblem:
             if size > min(most, most_worth_trying(best)):
                 break
             for positions in self._sets(size):
-                steps -= 1
+                steps -= 1 if positions is None else 1 + size // _SETS_OF
                 if steps < 0:
                     return best if len(best) <= most else None
                 if positions is None:
@@ -206,7 +210,10 @@ class SiteProblem:
                 self.holders[n].queued_at, self.holders[n].instance))  # fmt: skip
 
     def _built_up(self) -> Iterator[list[int]]:
-        """Further orders, for gangs: of sets that are built up from one holder, by what each frees for its weight."""
+        """Further orders, for gangs: of sets that are built up from one holder, by what each frees for its weight.
+
+        Each holder of such a set makes a host ready, by itself or with an earlier one.
+        """
         if self._layout.workers == 1:
             return
 
@@ -214,23 +221,84 @@ class SiteProblem:
             return -self._gains[n] / self.holders[n].weight, self.holders[n].level, self.holders[n].lost_s
 
         order = sorted(range(len(self.holders)), key=worth)
+        yield order[::-1]
+        most = max(self._gains, default=0.0)
         for seed in order[:_MAX_SEEDS]:
-            ended, ready = [seed], self._becomes_ready([seed])
+            if self._gains[seed] + most < 1 - _ROUNDING:  # it and any other one free no host
+                continue
+            ended, state = [seed], _Ended(self, [seed])
             for n in order:
-                if ready >= self._needed:
+                if state.ready >= self._needed:
                     break
-                if n != seed and (now := self._becomes_ready([*ended, n])) > ready:
-                    ended, ready = [*ended, n], now
-            yield ended if ready >= self._needed else order[::-1]
+                before = state.ready
+                if n == seed:
+                    continue
+                state.end(n)
+                if state.ready > before:
+                    ended.append(n)
+                else:
+                    state.spare(n)
+            if state.ready >= self._needed:
+                yield ended
 
     def _reduced(self, order: Sequence[int]) -> list[int]:
         """These holders less those that need not end, spared in this order."""
-        ended = list(order)
+        state, needed = _Ended(self, order), set(order)
         for position in order:
-            fewer = [other for other in ended if other != position]
-            if self.fits(fewer):
-                ended = fewer
-        return ended
+            state.spare(position)
+            if state.ready >= self._needed:
+                needed.remove(position)
+            else:
+                state.end(position)
+        return [position for position in order if position in needed]
+
+
+class _Ended:
+    """What some holders free. The end of one more, or of one less, concerns the hosts of that one alone."""
+
+    def __init__(self, problem: SiteProblem, positions: Sequence[int]) -> None:
+        self._problem = problem
+        self._freed: dict[int, list[int]] = {}  # by GPU row: claims, memory
+        self._hosts: dict[int, list[int]] = {}  # by host row: memory, CPU
+        self._ready: set[int] = set()
+        touched = {host for position in positions for host in self._add(position, 1)}
+        self._judge(touched)
+
+    @property
+    def ready(self) -> int:
+        """The number of hosts that become ready."""
+        return len(self._ready)
+
+    def end(self, position: int) -> None:
+        """This holder ends too."""
+        self._judge(self._add(position, 1))
+
+    def spare(self, position: int) -> None:
+        """This holder stays."""
+        self._judge(self._add(position, -1))
+
+    def _add(self, position: int, sign: int) -> set[int]:
+        gpus, on_hosts = self._problem.freed_by(position)
+        touched = set()
+        for row, claims, memory in gpus:
+            freed = self._freed.setdefault(row, [0, 0])
+            freed[0] += sign * claims
+            freed[1] += sign * memory
+            touched.add(self._problem.owner(row))
+        for host, memory, cpu in on_hosts:
+            on_host = self._hosts.setdefault(host, [0, 0])
+            on_host[0] += sign * memory
+            on_host[1] += sign * cpu
+            touched.add(host)
+        return touched
+
+    def _judge(self, hosts: Iterable[int]) -> None:
+        for host in hosts:
+            memory, cpu = self._hosts.get(host, (0, 0))
+            if self._problem.is_ready(host, self._freed, memory, cpu):
+                self._ready.add(host)
+            else:
+                self._ready.discard(host)
 
 
 def most_worth_trying(best: Sequence[Holder]) -> float:

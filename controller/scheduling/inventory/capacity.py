@@ -92,6 +92,12 @@ class Inventory:
         rows = zip(self.workers.host_uuid, self.workers.facts, strict=True)
         return [uuid for uuid, facts in rows if uuid and address and facts.host == address]
 
+    def worker_row(self, worker_id: str) -> int | None:
+        """The row of this worker; None if it is unknown."""
+        if self._stale:
+            self._rebuild()
+        return self._row_of_id.get(worker_id)
+
     def gpu_row(self, uuid: str) -> int | None:
         """The row of this GPU; None if no known worker has it."""
         if self._stale:

@@ -3,9 +3,12 @@
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Self
+from types import MappingProxyType
+from typing import Final, Self
 
 from controller.domain.holdings import InstanceLoad
+
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})  # made once: lookups are frequent
 
 
 class Loads:
@@ -36,11 +39,11 @@ class Loads:
 
     def on_workers(self, deployment_uid: str) -> Mapping[str, int]:
         """Instances of the deployment by worker id."""
-        return self._on_workers.get(deployment_uid, Counter())
+        return self._on_workers.get(deployment_uid, _NONE)
 
     def on_gpus(self, deployment_uid: str) -> Mapping[str, int]:
         """Instances of the deployment by GPU UUID."""
-        return self._on_gpus.get(deployment_uid, Counter())
+        return self._on_gpus.get(deployment_uid, _NONE)
 
     def add(self, load: InstanceLoad) -> None:
         """Adds the load of an instance that has none."""

@@ -12,6 +12,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.rank import Fitting, Ranking
 
 _FEW: Final = 256  # GPUs that are looked up one by one
+_FEW_SIBLINGS: Final = 4  # whose rows are compared with all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,11 @@ class Siblings:
     def hold(self, slots: Ints) -> Bools:
         """By GPU row: whether one of them has claims there."""
         _, mine = self.inventory.deployment_on(self.deployment_uid)
-        if not mine:
+        if not mine or not slots.size:
             return np.zeros(slots.shape, dtype=np.bool_)
+        if len(mine) <= _FEW_SIBLINGS:
+            rows = [row for uuid in mine if (row := self.inventory.gpu_row(uuid)) is not None]
+            return _any_equal(slots, rows)
         if slots.size <= _FEW:
             uuids = self.inventory.gpus.uuid
             found = [row < len(uuids) and uuids[row] in mine for row in slots.ravel().tolist()]
@@ -50,8 +54,17 @@ class Siblings:
     def on(self, workers: Ints) -> Bools:
         """By worker row: whether one of them runs there."""
         mine, _ = self.inventory.deployment_on(self.deployment_uid)
+        if len(mine) <= _FEW_SIBLINGS:
+            return _any_equal(workers, [row for one in mine if (row := self.inventory.worker_row(one)) is not None])
         facts = self.inventory.workers.facts
         return np.array([facts[row].id in mine for row in workers.tolist()], dtype=np.bool_)
+
+
+def _any_equal(values: Ints, some: Sequence[int]) -> Bools:
+    found: Bools = np.zeros(values.shape, dtype=np.bool_)
+    for one in some:
+        found |= values == one
+    return found
 
 
 @dataclass(slots=True)

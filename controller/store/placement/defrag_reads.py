@@ -6,10 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
+from controller.domain.pending import Destination
 from controller.domain.placement import Need, PlannedClaim
 from controller.store.core.database import Reader
 from controller.store.deployments.specs import spec_from_json
 from controller.store.placement.inventory import planned_claim
+from controller.store.placement.pending import destination_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
 _SHOWN: Final = 100
@@ -126,12 +128,14 @@ class DemandRow:
     spec: DeploymentSpec
     need: Need
     priority: int = 0
+    promised: Destination | None = None  # the place that the instances which it preempted leave for it
 
 
 async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
     """Pending instances in admission order, without the replacements of relocations in progress."""
     rows = await connection.fetch(
-        """select i.id, i.deployment_uid, r.spec, r.need, (d.spec ->> 'priority')::int as priority
+        """select i.id, i.deployment_uid, r.spec, r.need, (d.spec ->> 'priority')::int as priority,
+                  i.promised
              from instances i
              join deployments d on d.uid = i.deployment_uid
              join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
@@ -149,6 +153,7 @@ async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
             spec=spec_from_json(row["spec"]),
             need=need_from_json(row["need"]),
             priority=row["priority"],
+            promised=destination_from_json(row["promised"]),
         )
         for row in rows
     ]

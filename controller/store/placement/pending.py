@@ -167,7 +167,7 @@ async def read_pending(
             relocation_target=_destination(row["relocation_target"]),
             reserved_s=row["reserved_s"],
             queued_at=row["queued_at"],
-            promised=_promised(row["promised"]),
+            promised=destination_from_json(row["promised"]),
             failures=row["failures"],
             refused=RefusedStart(**row["refused"]) if row["refused"] else None,
         )
@@ -180,7 +180,8 @@ def _destination(stored: Any) -> Destination | None:
     return Destination(*map(tuple, stored)) if stored else None
 
 
-def _promised(stored: Any) -> Destination | None:
+def destination_from_json(stored: Any) -> Destination | None:
+    """A stored promised place; None: there is none."""
     return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 

@@ -165,3 +165,17 @@ async def test_of_many_the_first_are_listed(
     found = await api.get(PATH)
     assert [one["deployment"] for one in found["items"]] == ["first", "many", "many"]
     assert (found["of"], found["more"], [one["place"] for one in found["items"]]) == (6, True, [1, 2, 3])
+
+
+async def test_nothing_is_reserved_by_a_preemption_that_placement_leaves_out(
+    api: ServedApi, db: Database, leader_term: LeaderTerm
+) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    await add_deployment(db, "low", priority=10, resources={"gpus": 1})
+    await leader_term.settle()
+    env = {"TOKEN": {"secret": "token"}}
+    await add_deployment(db, "high", priority=500, preempt=True, resources={"gpus": 1}, env=env)
+    await leader_term.settle()
+    _, found = await api.call("GET", PATH, role="viewer")
+    (item,) = found["items"]
+    assert (item["deployment"], item["reserved_on"]) == ("high", [])

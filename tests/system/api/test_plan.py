@@ -15,6 +15,7 @@ from controller.api.dry_run.present import Present
 from controller.domain.holdings import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
 from controller.leader.inventory_cache import InventoryCache
+from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.api_calls import deployment, plan, plan_problems
@@ -179,6 +180,20 @@ async def test_the_victims_of_a_preemption_are_named(api: ServedApi, db: Databas
     (item,) = (await plan(api, deployment("high", priority=500, resources=whole)))["items"]
     assert (item["preempts"], item["explain"]["advice"]) == ([], ["fits once low-1 has ended on w"])
 
+
+async def test_an_instance_that_cannot_start_preempts_nothing_in_a_plan(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=1, gib=40)
+    uid = await add_deployment(db, "low", resources={"gpus": 1, "exclusive": True})
+    await add_instance(db, uid, "low-1", phase="running", epoch=1)
+    await claim(db, "GPU-w-0", "low-1", 40 * GIB, exclusive=True)
+    whole = {"gpus": 1, "exclusive": True}
+    high = deployment("high", priority=500, preempt=True, resources=whole, env={"TOKEN": {"secret": "token"}})
+    (item,) = (await plan(api, high))["items"]
+    assert (item["fits"], item["preempts"]) == (False, [])
+    assert "preempts nothing: secret 'token'" in item["explain"]["note"]
+    await put_secret(db, "token", "value")
+    (item,) = (await plan(api, high))["items"]
+    assert (item["fits"], item["preempts"]) == (True, ["low-1"])
 
 async def test_a_slow_analysis_leaves_the_other_manifests_planned(
     api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.domain.holdings import Holder
+from controller.domain.pending import Destination, PendingInstance
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
@@ -61,6 +62,27 @@ def test_nothing_is_relocated_where_a_leaving_holder_frees_enough() -> None:
     leaving = [Holder(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
     plan = planned(fleet, [ask("big", 1, 80), ask("more", 1, 80)], [small], leaving=leaving)
     assert (relocated(plan), [gpus_of(one) for one in plan.placed], plan.unplaced) == ({}, [["b/0"]], ["more"])
+
+
+def test_all_keep_clear_of_a_place_that_is_promised() -> None:
+    """Its first GPU is free already; neither an older demand nor a replacement may have it."""
+    fleet = Fleet().add("a", [80 * GIB] * 2).add("b", [80 * GIB] * 2)
+    ending, small = running(fleet, "ending", 80, "a/1"), running(fleet, "small", 10, "b/0")
+    leaving = [Holder(ending.instance, 0, 0.0, frozenset(ending.workers), ending.claims)]
+    preemptor = ask("preemptor", 2, 80)
+    place = PendingInstance(preemptor).bound_for(Destination(("a",), ("a/0", "a/1")))
+    demands = [ask("older", 1, 80), ask("big", 2, 80), preemptor]
+    plan = planned(fleet, demands, [small], leaving=leaving, promised={"preemptor": place})
+    assert {one.instance: gpus_of(one) for one in plan.placed} == {"older": ["b/1"], "preemptor": ["a/0", "a/1"]}
+    assert (relocated(plan), plan.unplaced) == ({}, ["big"])
+
+
+def test_a_promised_place_that_is_gone_is_kept_for_none() -> None:
+    fleet = Fleet().add("a", [80 * GIB])
+    preemptor = ask("preemptor", 1, 80)
+    place = PendingInstance(preemptor).bound_for(Destination(("gone",), ("gone/0",)))
+    plan = planned(fleet, [ask("older", 1, 80), preemptor], [], promised={"preemptor": place})
+    assert ([gpus_of(one) for one in plan.placed], plan.unplaced) == ([["a/0"]], ["preemptor"])
 
 
 def test_equal_demands_that_do_not_fit_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
