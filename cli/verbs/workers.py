@@ -87,9 +87,9 @@ def drain(
         raise typer.BadParameter("--now waits for nothing; leave --timeout out", param_hint="--timeout")
     given = {"now": now or None, "timeout": timeout_s, "restart_tasks": restart_tasks}
     body = {field: value for field, value in given.items() if value is not None}
-    names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
 
     async def work(api: "Api") -> None:
+        names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
         known = [name for name in names if await api.find(path_of("workers", name)) is not None]
         if known:
             _print_drain(parse(DrainPlanView, await api.post(path_of("plan", "drain"), {"workers": known, **body})))

@@ -50,6 +50,7 @@ class AuditTrail:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: deque[Entry] = deque()
+        self._writing: list[Entry] = []
         self._more = asyncio.Event()
         self._refused = Tries(_REFUSED_A_MINUTE)
         self._strangers = Tries(_STRANGERS_A_MINUTE)
@@ -70,6 +71,11 @@ class AuditTrail:
         self._waiting.append(entry)
         self._more.set()
 
+    @property
+    def pending(self) -> int:
+        """How many entries are not in the database yet."""
+        return len(self._waiting) + len(self._writing)
+
     async def run(self) -> None:
         """Writes until cancelled; while the database is away entries wait."""
         while True:
@@ -84,13 +90,15 @@ class AuditTrail:
 
     async def flush(self) -> None:
         """Writes one batch of what waits; where that fails it waits again."""
-        some = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        self._writing = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         try:
             async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
-                await write_entries(connection, some)
+                await write_entries(connection, self._writing)
         except BaseException:
-            self._waiting.extendleft(reversed(some))
+            self._waiting.extendleft(reversed(self._writing))
             raise
+        finally:
+            self._writing = []
 
     async def close(self) -> None:
         """Writes the rest, or says it in the process's log."""

@@ -27,6 +27,7 @@ class CandidateWatch:
         self._asks = asks
         self._found: dict[str, GpuMisses] = {}
         self._settled: set[str] = set()
+        self._promised: dict[str, frozenset[str]] = {}
 
     def before_each(self, inventory: Inventory, pending: Iterable[PendingInstance]) -> Iterator[PendingInstance]:
         """The same instances; judges when one is taken to be decided, for the first of each deployment."""
@@ -36,6 +37,7 @@ class CandidateWatch:
             if uid in self._asks and not one.awaited and uid not in seen and uid not in self._settled:
                 seen.add(uid)
                 self._found[uid] = gpu_misses(inventory, self._asks[uid])
+                self._promised[uid] = frozenset() if one.promised is None else frozenset(one.promised.gpus)
             yield one
 
     def settle(self, uid: str) -> None:
@@ -46,6 +48,10 @@ class CandidateWatch:
         """What was judged; where no instance was decided, by what is free now."""
         known = self._found.get(uid)
         return gpu_misses(inventory, self._asks[uid]) if known is None else known
+
+    def promised(self, uid: str) -> frozenset[str]:
+        """The GPUs that victims have left for it: they are reserved when it is judged, but for no other."""
+        return self._promised.get(uid, frozenset())
 
 
 def watch_for(effects: Iterable[ManifestEffect]) -> CandidateWatch:
@@ -72,7 +78,9 @@ def _view(watch: CandidateWatch, inventory: Inventory, effect: ManifestEffect, a
         code, message = [str(Reason.METADATA_UNKNOWN)] * count, [effect.need] * count
     else:
         codes, messages = watch.found(inventory, effect.uid).texts()
-        code, message = [codes[row] for row in order], [messages[row] for row in order]
+        own = watch.promised(effect.uid)
+        code = ["" if gpus.uuid[row] in own else codes[row] for row in order]
+        message = ["" if gpus.uuid[row] in own else messages[row] for row in order]
     since = [
         absences.workers.get(names[owner]) if why == Reason.NOT_READY
         else absences.gpus.get(gpu) if why == Reason.GPU_UNHEALTHY else None

@@ -49,9 +49,8 @@ async def post(request: web.Request) -> web.Response:
     body = await read_model(request, DrainPlanBody)
     async with request.app[KEPT_INVENTORY].moment() as moment:
         connection = moment.connection
-        at = await connection.fetchval("select clock_timestamp()")
         rows = await live_workers(connection, dict.fromkeys(body.workers))
-        drains = {str(row["id"]): drain_of(body, at, drain_in(row)) for row in rows}
+        drains = {str(row["id"]): drain_of(body, row["read_at"], drain_in(row)) for row in rows}
         observed = await observe(connection, sorted(await deployments_on(connection, list(drains))))
     steps = sorted((one for facts in observed.values() for one in _steps(facts, drains)), key=lambda one: one.order)
     return json_response(await request.app[PASSES].run(_plan, moment.seen.inventory, steps, frozenset(drains)))

@@ -27,7 +27,7 @@ READS = {"GET", "HEAD", "OPTIONS"}
 async def written(api: ServedApi) -> None:
     trail = api.app[TRAIL]
     async with asyncio.timeout(10):
-        while trail._waiting:  # noqa: ASYNC110 - a task writes it
+        while trail.pending:  # noqa: ASYNC110 - a task writes it
             await asyncio.sleep(0.02)
 
 

@@ -98,7 +98,7 @@ def test_a_rollout_in_all_places_that_there_are_is_complete_and_tells_what_has_n
 
 
 def test_a_successor_that_needs_more_than_its_place_stops_no_further_replica() -> None:
-    """With `recreate` it was one of two: what is missing is no growth."""
+    """With `recreate` it was one of two: what is missing is not growth."""
     world = rolled_out(replicas=2, capacity=2, update="recreate").apply().play(2)
     world.capacity = 0
     world.play(200)

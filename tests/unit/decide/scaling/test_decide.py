@@ -262,7 +262,7 @@ def test_what_changes_by_time_alone_is_looked_at_then() -> None:
     assert asleep.see(400).look_again_s == 60
 
 
-def test_a_replica_that_hangs_is_no_capacity_so_another_one_is_added() -> None:
+def test_a_replica_that_hangs_does_not_count_so_another_one_is_added() -> None:
     watched = Watched(2)
     wish = watched.see(12, demand=demand(16), replicas=Replicas(running=1, placed=1, unhealthy=1), follow=False)
     assert (wish.number, wish.reason) == (3, "demand")
@@ -281,7 +281,7 @@ def test_a_replica_that_hangs_is_no_capacity_so_another_one_is_added() -> None:
         (Replicas(placed=3, unhealthy=3), 4),  # they have worked, and one more may
     ],
 )
-def test_what_has_hung_or_failed_for_the_window_is_no_capacity(replicas: Replicas, number: int) -> None:
+def test_what_has_hung_or_failed_for_the_window_does_not_count(replicas: Replicas, number: int) -> None:
     wish = Watched(3).see(12, demand=demand(0, waiting=24), replicas=replicas, follow=False)
     assert wish.number == number
 
