@@ -195,6 +195,7 @@ async def test_an_instance_that_cannot_start_preempts_nothing_in_a_plan(api: Ser
     (item,) = (await plan(api, high))["items"]
     assert (item["fits"], item["preempts"]) == (True, ["low-1"])
 
+
 async def test_a_slow_analysis_leaves_the_other_manifests_planned(
     api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
