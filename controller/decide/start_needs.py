@@ -92,5 +92,22 @@ def why_no_preemption(
         if refused.changed:
             return ""
         return f"worker {refused.worker} refused its start: {text}; this has to change there, or the deployment"
-    left_s = settings.delay_s(max(failures, 1)) - refused.ago_s
-    return f"its start was refused {refused.ago_s:.0f} s ago: {text}" if left_s > 0 else ""
+    # Without figures that change with each pass: every change of the message is written and announced.
+    return (
+        f"its last start was refused, and its delay lasts: {text}"
+        if refusal_left_s(refused, failures, settings)
+        else ""
+    )
+
+
+def refusal_left_s(refused: RefusedStart | None, failures: int, settings: RestartSettings) -> float:
+    """Seconds for which a refusal that passes by itself still keeps an instance from preempting; 0: it does not.
+
+    Args:
+        refused: its last start, if it was refused.
+        failures: of its starts in a row.
+        settings: the delays after failures.
+    """
+    if refused is None or refused.code not in _PASSING | _NEEDS:
+        return 0.0
+    return max(settings.delay_s(max(failures, 1)) - refused.ago_s, 0.0)

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from controller.decide.start_needs import refusal_left_s
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
@@ -132,9 +133,15 @@ class PlacementReconciler:
         outcome: Outcome = Done()
         if result.lost or result.undecided or (pending.more and result.placed):
             outcome = Requeue(0.0)
-        elif pending.next_due_s is not None:
-            outcome = Requeue(max(pending.next_due_s, 0.01))
+        elif (due_s := self._due_s(pending, result.unplaced)) is not None:
+            outcome = Requeue(max(due_s, 0.01))
         return dict.fromkeys(keys, outcome)
+
+    def _due_s(self, pending: PendingSnapshot, unplaced: Sequence[StillPending]) -> float | None:
+        """Seconds until time alone lets an instance be placed, or preempt others. None: it does not."""
+        due = [] if pending.next_due_s is None else [pending.next_due_s]
+        held = (refusal_left_s(one.waiting.refused, one.waiting.failures, self._settings) for one in unplaced)
+        return min([*due, *(left_s for left_s in held if left_s > 0)], default=None)
 
     async def _observe(self) -> _Observed:
         async with self._database.snapshot() as connection:

@@ -6,6 +6,8 @@ import pytest
 
 from controller.domain.pending import Destination
 from controller.domain.restart_delays import RestartSettings
+from controller.reconcilers.placement import EVERYTHING
+from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
 from controller.store.placement.defrag_reads import read_demands
 from support.database.ledger import add_deployment, add_host, report, rows
@@ -285,7 +287,15 @@ async def test_after_a_passing_refusal_its_delay_comes_first(db: Database, leade
     async with db.connection() as connection:
         await connection.execute("update instances set not_before = null where id = $1", high["id"])
     await slow.settle()
-    assert [row["phase"] for row in (await look(db))["low"]] == ["running"]
+    seen = await look(db)
+    assert [row["phase"] for row in seen["low"]] == ["running"]
+    (outcome,) = (await slow.placement.step([EVERYTHING])).values()
+    assert isinstance(outcome, Requeue), "nothing else ends the delay"
+    assert 50 < outcome.after_s <= 60
+    async with db.connection() as connection:
+        await connection.execute("update commands set answered_at = answered_at - interval '5 s'")
+    await slow.settle()
+    assert (await look(db))["high"][0]["message"] == seen["high"][0]["message"], "it is not written with each pass"
     async with db.connection() as connection:
         await connection.execute("update commands set answered_at = now() - interval '2 min' where state = 'refused'")
     await slow.settle()

@@ -6,6 +6,7 @@ missing, and only so many are, so that the time is bounded.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import comb
 from operator import itemgetter
 from typing import Final
 
@@ -167,7 +168,11 @@ class SiteProblem:
         least, best = min(((cost(some), some) for some in found), key=itemgetter(0))
         steps = _MAX_SETS
         for size in range(max(self._site.fewest, 1), len(self.holders) + 1):
-            if size > min(most, most_worth_trying(best)):
+            worth = most_worth_trying(best)
+            if size > min(most, worth):
+                break
+            # As many only differ in what they lose: these are compared where all of them can be.
+            if size == worth and comb(len(self.holders), size) * (1 + size // _SETS_OF) > steps:
                 break
             for positions in self._sets(size):
                 steps -= 1 if positions is None else 1 + size // _SETS_OF

@@ -1,4 +1,4 @@
-"""The time in which victims for gangs are chosen among many small holders."""
+"""The time in which victims are chosen where many small holders are alike."""
 
 import time
 
@@ -31,3 +31,21 @@ def test_gangs_among_many_small_holders_take_no_long_pass() -> None:
     answers = list(admit(inventory, waiting, Holders(tuple(holders)), max_preemptions=8))
     assert time.process_time() - began < _LIMIT_S
     assert [len(answer.victims) for answer in answers] == [32] * 4
+
+
+def test_one_gpu_among_many_shared_ones_takes_no_long_pass() -> None:
+    """Each of 800 GPUs is shared by four, and the places are all alike."""
+    fleet = Fleet()
+    for number in range(100):
+        fleet.add(f"h{number}", [80 * GIB] * 8)
+    inventory = fleet.inventory()
+    small = Layout(1, 18 * GIB, False)
+    asks = [Ask(f"r-{n}", f"r{n}", (small,), strategy="pack") for n in range(3200)]
+    placed = [found for found in place(inventory, asks) if isinstance(found, Placed)]
+    inventory.begin_pass()
+    holders = tuple(Holder(p.instance, 10, float(n), frozenset(p.workers), p.claims) for n, p in enumerate(placed))
+    large = Ask("g", "g", (Layout(1, 70 * GIB, False),), strategy="pack")
+    began = time.process_time()
+    answer = next(admit(inventory, [PendingInstance(large, 50, preempt=True)], Holders(holders)))
+    assert time.process_time() - began < 0.5
+    assert len(answer.victims) == 4
