@@ -51,7 +51,8 @@ class ServingLimits(Strict):
     routing: Literal["least_load", "session"] = Field(
         "least_load",
         description="Which replica gets a request. `least_load`: the one with the fewest requests in flight. "
-        "`session`: requests with the same header `x-session-id` go to the same one, while it is below its limit.",
+        "`session`: requests of the same session go to the same one, while it is below its limit. The header "
+        "`x-session-id` names the session, or that of a coding agent.",
     )
     max_in_flight: Annotated[
         Annotated[Whole, Field(ge=1, le=100_000)] | Literal["auto"], BeforeValidator(_number_or_auto)

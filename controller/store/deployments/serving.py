@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from controller.domain.instances import IntentFacts
+from controller.domain.quoted_lines import plain
 from controller.domain.wanted import ReplicaRule
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
@@ -249,7 +250,7 @@ def _trouble(unready: Sequence[Any]) -> Trouble | None:
 
 
 def _trouble_of(row: Any) -> Trouble | None:
-    why, again_in_s = row["message"] or row["reason"], row["again_in_s"] or 0.0
+    why, again_in_s = plain(row["message"] or row["reason"]), row["again_in_s"] or 0.0  # operators alone get it
     if row["phase"] == "failed" or (row["failures"] >= _FAILED_STARTS and again_in_s > 0):
         return Trouble("start_failed", why, max(again_in_s, 0.0))
     if row["phase"] == "pending" and row["unplaced"]:
