@@ -26,7 +26,7 @@ _KEPT_HERE: Final = HOP_BY_HOP | {
     *(b"forwarded", b"x-real-ip"),
 }
 _KEPT_PREFIXES: Final = (_OURS, b"x-forwarded-")
-# Engines answer on the origin of the dashboard, and maybe behind a proxy that obeys fields of its own. So a field passes
+# Engines answer on the origin of the dashboard, and maybe behind a proxy that obeys fields of its own. A field passes
 # that is known to be harmless: these, and those that begin so.
 _RETURNED_NAMES: Final = frozenset(
     (b"cache-control", b"retry-after", b"vary", b"etag", b"last-modified", b"x-request-id", b"x-should-retry")
