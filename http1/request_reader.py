@@ -143,9 +143,6 @@ class RequestReader(MessageReader):
         self._declined = _framing_of(named) if offers and not switches else None
         if self._ignored:
             return
-        target = b"".join(self._target)
-        if len(target) > MAX_HEAD_BYTES:
-            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
         version, method = parser.get_http_version(), parser.get_method()
         if version not in _VERSIONS:
             message = "the only versions that are accepted are HTTP/1.0 and HTTP/1.1"
@@ -165,11 +162,29 @@ class RequestReader(MessageReader):
         # The parser ends with a request to switch protocols.
         keep_alive = new and not upgrade and parser.should_keep_alive()
         length = None if chunked else int(named.get(b"content-length", 0))  # the parser lets no two lengths pass
+        target = self._read_target(fields, named)
         self.busy = True
         self._head = head = RequestHead(method, target, fields, named, keep_alive, length, upgrade, new)
         self._fields = []  # they are the head's
         if unknown:
             _KNOWN.learn(unknown, head)
+
+    def _read_target(self, fields: Fields, named: dict[bytes, bytes]) -> bytes:
+        """The target as paths are compared. The authority of an absolute one replaces Host (RFC 9112, 3.2.2)."""
+        target = b"".join(self._target)
+        if len(target) > MAX_HEAD_BYTES:
+            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
+        if target[:1] == b"/":
+            return target
+        scheme, mark, rest = target.partition(b"://")
+        if not mark or scheme.lower() not in (b"http", b"https"):
+            return target  # such as `*`
+        end = min((at for at in map(rest.find, (b"/", b"?", b"#")) if at >= 0), default=len(rest))
+        authority, path = rest[:end], rest[end:].partition(b"#")[0]
+        if authority:
+            fields[:] = [(b"host", authority), *(field for field in fields if field[0] != b"host")]
+            named[b"host"] = authority
+        return path if path[:1] == b"/" else b"/" + path
 
     def on_message_complete(self) -> None:
         """The request is complete; the next one's head may begin."""

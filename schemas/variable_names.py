@@ -38,6 +38,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_CLIENT_STALL",
         "GPUWARD_CONTEXT",
         "GPUWARD_CONTROLLER",
+        "GPUWARD_CORS_ORIGINS",
         "GPUWARD_CURRENCY",
         "GPUWARD_DATABASE_URL",
         "GPUWARD_DATA_DIR",

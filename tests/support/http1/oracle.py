@@ -28,6 +28,7 @@ OFFERS = (
     [b"Upgrade: h2c"],
 )
 USUAL_FIELDS = 9
+_ABSOLUTE = re.compile(rb"(?i)https?://([^/?#]*)([^#]*)")
 _WIDE_LINE = re.compile(rb"[A-Z]+ +\S+  +HTTP/1|[A-Z]+  +\S+ +HTTP/1")
 
 
@@ -110,7 +111,12 @@ def _read_on(connection: h11.Connection, seen: Seen) -> h11.Connection | None:
                 return connection
             case h11.Request():
                 fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
-                seen.append(("head", bytes(event.method), bytes(event.target), fields))
+                target = bytes(event.target)
+                if (absolute := _ABSOLUTE.match(target)) is not None:  # its authority comes first, as Host
+                    target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
+                    if absolute[1]:
+                        fields = ((b"host", absolute[1]), *(field for field in fields if field[0] != b"host"))
+                seen.append(("head", bytes(event.method), target, fields))
             case h11.Data():
                 add_body(seen, bytes(event.data))
             case h11.EndOfMessage():
