@@ -27,7 +27,7 @@ from controller.scheduling.admission.admit import ReserveTimes
 from schemas.addresses import page_origin
 from schemas.certificate_files import check_pair
 from schemas.manifest.docker import image_text
-from schemas.quantities import SizeMib
+from schemas.quantities import Seconds, SizeMib
 
 DEFAULT_PORT = 8420
 
@@ -113,6 +113,7 @@ class ControllerSettings(BaseSettings):
     cors_origins: Annotated[
         tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(_listed)
     ] = ()  # whose pages may read answers of models
+    hsts: Annotated[Seconds, Field(ge=0)] = 0.0  # for how long browsers shall use TLS alone
     # Networks that webhooks may reach though they are not public, such as 10.1.2.0/24.
     webhooks_may_reach: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)

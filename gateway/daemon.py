@@ -161,6 +161,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
         cors=Cors(settings.cors_origins),
+        hsts_s=settings.hsts,
         bodies=lambda refused: Bodies(
             part_of(settings.bodies_in_flight, count),
             part_of(settings.bodies_in_flight_per_key, count),

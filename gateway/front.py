@@ -63,6 +63,7 @@ class Front:
         own: what the gateway answers itself, by path.
         proxies: whose `X-Forwarded-*` counts.
         cors: which pages may read answers of models; None: those of its own origin.
+        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
     """
 
     def __init__(
@@ -72,18 +73,22 @@ class Front:
         own: dict[bytes, Own],
         proxies: TrustedProxies,
         cors: Cors | None = None,
+        hsts_s: float = 0.0,
     ) -> None:
         self._models = models
         self._controller = controller
         self._own = own
         self._proxies = proxies
         self._cors = cors or Cors()
+        self._hsts = b"strict-transport-security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self._malformed = MalformedLog("gateway")
         self._keys: KeyRing = models.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
         path, request_id = head.path, request_id_of(head.named)
+        if self._hsts and self._scheme(head, connection) == "https":
+            connection.add_lines(self._hsts)
         if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
             if self._answers_page(head, connection):
                 return DROPPED
@@ -188,11 +193,14 @@ class Front:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
         origin, proxied = origin_of(self._proxies, connection.address, head.fields)
-        scheme = origin.scheme or ("https" if connection.secure else "http")
-        fields = self._fields(origin.address, scheme, request_id, proxied=proxied)
+        fields = self._fields(origin.address, self._scheme(head, connection), request_id, proxied=proxied)
         passed = Passed(self._controller, head, connection, fields)
         passed.begin()
         return passed
+
+    def _scheme(self, head: RequestHead, connection: ServerConnection) -> str:
+        origin, _ = origin_of(self._proxies, connection.address, head.fields)
+        return origin.scheme or ("https" if connection.secure else "http")
 
     def _fields(self, address: str, scheme: str, request_id: str, *, proxied: bool) -> Fields:
         fields = [

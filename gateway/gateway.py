@@ -72,6 +72,7 @@ class Gateway:
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
         cors: which pages may read answers of models.
+        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
         client_stall_s: after which a client that takes nothing is cut, in seconds.
         number: of this process among those of the gateway, from 0.
@@ -90,6 +91,7 @@ class Gateway:
         name: str = "",
         proxies: TrustedProxies | None = None,
         cors: Cors | None = None,
+        hsts_s: float = 0.0,
         bodies: Callable[[Callable[[str], None]], Bodies],
         limits: Limits | None = None,
         client_stall_s: float = CLIENT_STALL_S,
@@ -139,7 +141,7 @@ class Gateway:
         health = self._health(number, certificate)
         self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
-        front = Front(self._models, self._controller, own, proxies, cors)
+        front = Front(self._models, self._controller, own, proxies, cors, hsts_s)
         door = Door(
             limits or limits_for(connection_bound(raise_file_limit())),
             name="gateway",

@@ -61,6 +61,11 @@ class GatewaySettings(BaseSettings):
         description="Origins whose pages may read the answers of models, such as `https://chat.example.org`, separated "
         "by commas; `*`: any. By default a browser lets none.",
     )
+    hsts: Annotated[Seconds, Field(ge=0)] = Field(
+        0.0,
+        description="For how long browsers shall use this host by TLS alone, such as `365d`, counted from each answer "
+        "over TLS (`Strict-Transport-Security`); 0: no answer has that header.",
+    )
     bodies_in_flight: SizeMib = Field(
         512,
         ge=LARGEST_BODY_MIB,

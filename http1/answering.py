@@ -111,7 +111,7 @@ class AnsweringConnection(asyncio.Protocol):
 
     def add_lines(self, lines: bytes) -> None:
         """Adds lines to the head of the current request's answer, whatever answers it."""
-        self._added = lines
+        self._added += lines
 
     def send_continue(self) -> None:
         """Asks a client that expects it for the body."""

@@ -50,6 +50,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_GATEWAY_SECRET",
         "GPUWARD_GPU_HOUR_PRICES",
         "GPUWARD_HOST",
+        "GPUWARD_HSTS",
         "GPUWARD_INSTANCE",
         "GPUWARD_JOIN_TOKEN",
         "GPUWARD_JOIN_TOKEN_FILE",
