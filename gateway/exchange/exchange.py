@@ -170,7 +170,9 @@ class Exchange(Waiting):
         self._upstream = upstream
         asked = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))
-        if asked.options and asks_for_usage(self._path, asked.options):
+        self._hides_usage = False
+        may_ask = bool(asked.options) and self._models.routes.table.asks_for_usage(endpoint)
+        if may_ask and asks_for_usage(self._path, asked.options):
             with_usage = with_usage_asked(body, asked)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True

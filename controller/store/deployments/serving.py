@@ -38,6 +38,7 @@ class RunningInstance:
 
     deployment: str  # its name
     instance: str
+    epoch: int
     address: str  # HOST:PORT of the worker's proxy
     secret: str
     revision: RevisionKey
@@ -185,7 +186,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
     for row in await connection.fetch(_UNREADY):
         unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
-        """select d.name, i.id, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
+        """select d.name, i.id, i.epoch, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
                   w.proxy_address, w.proxy_secret, w.proxy_certificate
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
@@ -199,6 +200,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
         RunningInstance(
             deployment=row["name"],
             instance=row["id"],
+            epoch=row["epoch"],
             address=row["proxy_address"],
             secret=row["proxy_secret"],
             certificate=row["proxy_certificate"],
