@@ -106,7 +106,7 @@ async def test_off_asks_for_nothing() -> None:
     assert (await request(world_with("off"))).endswith(STREAM)
 
 
-async def test_an_engine_that_ends_within_its_refusal_is_no_refusal() -> None:
+async def test_an_engine_that_ends_within_its_refusal_has_not_refused() -> None:
     world = world_with()
     await request(world)
     world.answer(b"HTTP/1.1 400 x\r\ncontent-length: 900\r\n\r\n" + NAMED)
