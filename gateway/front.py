@@ -219,7 +219,7 @@ def _names_one(path: bytes) -> bool:
 
 
 def mistaken_base(path: bytes) -> str | None:
-    """What is wrong with the base URL of a client that asks for this path; None: nothing, or the path is not one of a model.
+    """What is wrong with the base URL of a client that asks for this path; None: nothing is known to be.
 
     Clients append a path such as `/chat/completions` to their base URL.
     """
