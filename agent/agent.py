@@ -119,6 +119,7 @@ class Agent:
                 await sampled  # its error ends the agent like a crash: the engines keep running
             supervisor.refuse_starts()
             proxy.refuse_requests()
+            await link.leave()  # at once, so that nothing more is placed here
             if self._settings.on_exit == "stop":
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_EXIT_STOP_LIMIT_S):

@@ -22,7 +22,9 @@ class RefusedError(AgentError):
 
 
 class UnreachableError(Exception):
-    """The controller cannot be reached or cannot serve now; a later attempt may succeed."""
+    """The controller cannot be reached or cannot serve now; a later attempt may succeed, after `retry_after_s`."""
+
+    retry_after_s: float = 0.0
 
 
 class CredentialTakenError(UnreachableError):

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from pydantic import Field
+
 from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder, Wire
 
 MAX_RECEIPTS_BYTES: Final = 3 * 2**20  # of a hello, which may have 8 MiB in all
@@ -43,9 +45,14 @@ class ProcessRecord(Wire):
     log_line: str | None = None  # the part of the message that is a line of its log; set at its exit
     pid: int | None = None
     pid_start_ticks: int | None = None
+    parent_pid: int | None = None  # of the program that records its end; None: a container, or an earlier agent's
+    parent_start_ticks: int | None = None
     uid: int | None = None  # as which it runs; None: as the agent
     image_digest: str | None = None  # of the image that its container runs
     image_repository: str | None = None  # that the digest is of
+    model_commits: dict[str, str] = Field(
+        default_factory=dict
+    )  # of the models of the hub that it was given, by `org/name@revision`
     boot_id: str
     port: int | None = None
     ready: bool = False

@@ -27,9 +27,9 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from many_hosts import ManyHosts
 from meter import Meter
 from support.processes.cluster import Cluster
+from support.processes.many_hosts import ManyHosts
 
 SETTLE_S = 15.0
 SETTLE_LIMIT_S = 120.0  # all agents must be connected and seen by then

@@ -42,7 +42,10 @@ The memory of a GPU is the sum of its parts. `gpuward describe` shows them for w
 - **cache**: keys and values of all tokens. A token takes in each layer `kv heads x (head size of keys + of values)`
   elements. With multi-head latent attention it takes `kv_lora_rank + qk_rope_head_dim`, and sparse attention adds an
   index. A layer with a sliding window keeps no more than the window and the tokens of one step; on SGLang it keeps all.
-  Encoders keep nothing. An FP8 cache takes one byte for each element.
+  Encoders keep nothing, and models that return vectors or scores one sequence. An FP8 cache takes one byte for each
+  element. Heads are read for each layer, where they differ.
+- **states**, in the cache too: layers of Mamba, linear attention or a short convolution keep one state of each running
+  sequence. See below.
 - **activations**: what one step of the model holds besides. **images**: what a vision tower holds.
 - **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
 
@@ -61,6 +64,21 @@ the server's command line follow:
 
 What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
 
+**States.** vLLM keeps tokens and states in blocks of one size: a block is the least number of tokens, in steps of 16,
+that takes no less than one state. With prefix caching, its default, each sequence keeps two states of each layer. It
+starts with no more sequences than it has blocks, so Gpuward passes as `max-num-seqs` at most what the cache holds, also
+on whole GPUs. SGLang keeps states in a pool, whose share of the memory is `mamba-full-memory-ratio` to 1.
+`llama-server` keeps one for each slot, in 32 bits.
+
+**What is not known.** Where a config has a kind of layer that Gpuward does not know, or names another repository with a
+part of the weights, as Ultravox does, the need is unknown (`metadata_unknown`). It is never guessed: state
+`resources.gpu_memory`, and it is started on trust as below.
+
+**Versions of vLLM.** Which architectures vLLM serves is read from the registry in its package, for each version
+(`make vllm-architectures`), and compared with the version in the image's tag. Where the version is unknown, as for a
+program on the host, an architecture is refused only if no version from that of the default image on has it.
+`args: {model-impl: transformers}` asks for Transformers' own code, and is not compared.
+
 **Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs:
 `gpus: 2` starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default,
 and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
@@ -73,8 +91,8 @@ Flags that leave out a part of a model are read: `language-model-only`, `limit-m
 videos, `mm-encoder-only`, and SGLang's `language-only`, `encoder-only` and `enable-multimodal: false`.
 
 Estimates are made to hold, not to be tight: activations are those of a batch of 8192 tokens, as vLLM uses on large
-GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, CUDA graphs of
-unusual sizes, and the cache of linear attention layers, which has a fixed size.
+GPUs. They leave out what only some models have: videos, several images at once, speculative decoding, and CUDA graphs
+of unusual sizes.
 
 ## Figures
 """

@@ -37,7 +37,7 @@ MOVES = 8  # with --consolidate: running tasks that may be relocated for each ta
 LARGEST = 8  # GPUs of the tasks that are never relocated
 END = 0.5  # share of the running tasks that ends before consolidation is measured
 LARGE = 12  # instances of the list's largest task that consolidation makes fit
-Strategy = Literal["pack", "least_fragmentation"]
+Strategy = Literal["auto", "pack", "least_fragmentation"]
 # Means over seeds 42 to 51 from the paper's artefact: the best of the others (BestFit), and FGD.
 AIMS = {"default": 97.0, "gpushare100": 90.0, "multigpu50": 98.5}  # with --consolidate
 PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50": (95.74, 97.18)}
@@ -123,7 +123,7 @@ def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
     asked, number = 0, 0
     while asked < limit:
         ask = shuffled[number] if number < len(shuffled) else chance.choice(shuffled)
-        yield replace(ask, instance=f"i{number}")
+        yield replace(ask, instance=f"i{number}", deployment_uid=f"d{number}")
         asked += units(ask)
         number += 1
 

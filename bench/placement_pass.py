@@ -94,10 +94,10 @@ def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
 
 if __name__ == "__main__":
     if "--distinct" in sys.argv:
-        for name in ("pack", "spread", "least_fragmentation"):
+        for name in ("auto", "pack", "spread", "least_fragmentation"):
             distinct(name)
         sys.exit()
     fleet, batch = int(sys.argv[1]) if sys.argv[1:] else 1000, int(sys.argv[2]) if sys.argv[2:] else 4000
-    for strategy in ("pack", "spread"):
+    for strategy in ("auto", "pack", "spread"):
         for layout in (Layout(1, 20_000, False), Layout(1, 0, True), Layout(2, 0, True)):
             measure(fleet, batch, strategy, layout)

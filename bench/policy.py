@@ -30,10 +30,10 @@ from controller.domain.mean_series import MeanSeries
 from controller.domain.series import Series
 from controller.domain.utilization import GpuUse, InstanceUse
 from controller.store.embedded.layout import Layout
-from many_hosts import BUSY, LOW, ManyHosts
 from meter import Meter
 from schemas.manifest.policy import UtilizationPolicy
 from support.processes.cluster import Cluster
+from support.processes.many_hosts import BUSY, LOW, ManyHosts
 
 PERIOD_S = 10.0
 WINDOW_S = 600

@@ -17,7 +17,7 @@ from cli.rollout_text import rollout_fields
 from cli.runtime_text import runtime_line
 from cli.scaling_text import scaling_fields
 from cli.table import Table, table_lines
-from schemas.api.deployments import DeploymentView
+from schemas.api.deployments import DeploymentView, ModelHead
 from schemas.api.envelopes import Condition
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
@@ -38,11 +38,12 @@ def describe(
     events: Sequence[EventView],
     graphs: Sequence[str],
     now: datetime,
+    heads: Sequence[ModelHead] = (),
 ) -> str:
     """The text of `view`, followed by its instances, GPUs, graphs and events, if there are any."""
     match view:
         case DeploymentView():
-            lines = list(_deployment(view, now))
+            lines = list(_deployment(view, now, heads))
         case InstanceView():
             lines = list(_instance(view, now))
         case WorkerView():
@@ -62,7 +63,7 @@ def describe(
     return "\n".join(lines)
 
 
-def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
+def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead]) -> Iterator[str]:
     status = view.status
     yield from _fields(
         [
@@ -79,6 +80,7 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
             *([("Deleted", when(view.deleted_at, now))] if view.deleted_at else []),
         ]
     )
+    yield from _section("Models on the hub", list(_commits(view, heads)))
     spec = view.spec.model_dump(mode="json", exclude_defaults=True)
     spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # the defaults of these are told as well
     yield from _section("Spec (without defaults)", yaml.safe_dump(spec, sort_keys=False).splitlines())
@@ -91,6 +93,18 @@ def _deployment(view: DeploymentView, now: datetime) -> Iterator[str]:
     yield from _section("Replicas by demand", _fields(fields) if (fields := scaling_fields(view, now)) else [])
     yield from _section("Rollout", _fields(fields) if (fields := rollout_fields(view, now)) else [])
     yield from _conditions(status.conditions, now)
+
+
+def _commits(view: DeploymentView, heads: Sequence[ModelHead]) -> Iterator[str]:
+    """The commit of each model, and whether its branch has moved since."""
+    head_of = {one.model: one for one in heads}
+    for model, commit in sorted(view.status.model_commits.items()):
+        head = head_of.get(model)
+        moved = head is not None and head.moved
+        note = (
+            f"; the hub has {head.head} now: gpuward restart {view.name} --pull" if head is not None and moved else ""
+        )
+        yield f"{model}: {commit}{note}"
 
 
 def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
@@ -211,7 +225,8 @@ def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
             ("Rule", rule_of(spec)),
             ("Default", "yes: for every deployment without its own policy" if spec.default else "no"),
             ("Grace period", duration(spec.grace_period)),
-            ("Min coverage", percent(100 * spec.min_coverage)),
+            ("Min coverage", percent(100 * spec.needed_coverage)),
+            *((("Warning", spec.coverage_warning),) if spec.coverage_warning else ()),
             ("Requests", "ignored" if spec.ignore_requests else "keep an instance busy"),
             ("Webhook", or_dash(hook)),
             ("Watches", f"{watched.deployments} deployments, {watched.instances} instances"),

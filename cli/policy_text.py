@@ -55,7 +55,8 @@ def effective_policy(policy: "DeploymentPolicy | None") -> str:
     if policy is None:
         return "none"
     name = "inline" if policy.origin == "inline" else f"{policy.name}, generation {policy.generation}"
-    return f"{name}{' (the default)' if policy.origin == 'default' else ''}: {rule_of(policy.spec)}"
+    warning = f" (warning: {policy.spec.coverage_warning})" if policy.spec.coverage_warning else ""
+    return f"{name}{' (the default)' if policy.origin == 'default' else ''}: {rule_of(policy.spec)}{warning}"
 
 
 def verdict_fields(verdict: "InstanceUtilization", now: datetime) -> list[tuple[str, str]]:

@@ -38,7 +38,14 @@ VERBS: Final = (
     ),
     Verb("stop", "cli.verbs.deployments", "Stop deployments."),
     Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
-    Verb("start", "cli.verbs.deployments", "Start stopped deployments."),
+    Verb(
+        "start", "cli.verbs.deployments", "Start stopped deployments, and run ended tasks and failed instances again."
+    ),
+    Verb(
+        "restart",
+        "cli.verbs.deployments",
+        "Restart the instances of a deployment, as many at a time as its `update` allows.",
+    ),
     Verb("delete", "cli.verbs.delete", "Delete deployments, policies or workers."),
     Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
     Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
@@ -53,7 +60,7 @@ VERBS: Final = (
     Verb("events", "cli.verbs.events", "List events, oldest first."),
     Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
     Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
-    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others."),
+    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."),
     Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
     Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
     Verb("ca", "cli.verbs.ca", "Manage a private certificate authority for TLS."),

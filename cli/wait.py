@@ -17,6 +17,8 @@ from cli.rollout_text import STANDS, rollout_state
 from cli.wait_state import Goal, WaitState
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
+from schemas.api.workers import WorkerView
+from schemas.worker_conditions import DRAINED
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
@@ -215,6 +217,36 @@ async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: floa
         return False
 
     await _poll(check, timeout_s, progress, lambda: f"{name} still exists")
+
+
+async def until_drained(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+    """Waits until nothing holds claims on these workers, by name with their uids.
+
+    Raises:
+        CliError: a worker was deleted, or its drain was ended.
+        TimedOutError: the timeout is over, or only tasks run there that the drain does not stop.
+    """
+    waiting = dict(uids)
+
+    async def check() -> bool:
+        for name, uid in list(waiting.items()):
+            raw = await api.find(path_of("workers", name))
+            if raw is None or raw["uid"] != uid:
+                raise CliError(f"{name}: was deleted")
+            view = parse(WorkerView, raw)
+            if not view.spec.draining:
+                raise CliError(f"{name}: is no longer drained")
+            condition = next((one for one in view.status.conditions if one.type == DRAINED), None)
+            why = condition.message if condition is not None else f"{view.status.instances} instances are left"
+            done = view.status.state == "drained"
+            progress.report(name, f"{name}: drained" if done else f"{name}: draining - {why}")
+            if done:
+                del waiting[name]
+            elif condition is not None and condition.reason == "tasks_run_on":
+                raise TimedOutError(f"{name}: {why}")
+        return not waiting
+
+    await _poll(check, timeout_s, progress, lambda: f"still not drained: {', '.join(waiting)}")
 
 
 async def _report_instances(api: "Api", target: Target, progress: ProgressLog) -> None:

@@ -29,6 +29,7 @@ from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
 from controller.secrets_key import drop_old_keys, renew_key
@@ -98,8 +99,13 @@ class Controller:
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
 
-    async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+    async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
+
+        Args:
+            stop: ends it.
+            on_ready: called with its URL.
+            resignation: ends its leadership before that.
 
         Raises:
             CannotListenError: the port cannot be had.
@@ -112,13 +118,15 @@ class Controller:
         try:
             url, gateway = await self._listen(runner)
             async with asyncio.TaskGroup() as group:
+                leading = group.create_task(self._lease.run(self._leading.lead), name="lease")
                 tasks = [
+                    leading,
+                    group.create_task(resignation.carry_out(leading), name="resignation"),
                     group.create_task(self._serving.lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._schema.run(), name="schema-watch"),
                     group.create_task(self._known_secrets.run(), name="known-secrets"),
                     group.create_task(self._hub.run(), name="hub"),
-                    group.create_task(self._lease.run(self._leading.lead), name="lease"),
                 ]
                 if self._serving.tls is not None:
                     tasks.append(group.create_task(self._serving.tls.run(), name="certificate"))

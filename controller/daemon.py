@@ -16,6 +16,7 @@ from controller.controller import Controller
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import expire_lease
+from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.secrets_key import open_keys, protect_secrets
 from controller.serving import CannotListenError
@@ -61,6 +62,11 @@ def make_local_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
+def make_resignation() -> Resignation:
+    """What ends the leadership of `run_controller` before its end."""
+    return Resignation()
+
+
 async def run_controller(
     settings: ControllerSettings,
     *,
@@ -68,6 +74,7 @@ async def run_controller(
     on_ready: Callable[[str], None],
     local_key: str | None = None,
     gateway_log: Path | None = None,
+    resignation: Resignation | None = None,
 ) -> int:
     """Runs a controller, and a gateway as its child, until `stop` is set. Installs no signal handlers.
 
@@ -77,10 +84,12 @@ async def run_controller(
         on_ready: called once with the base URL, as soon as it serves.
         local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
         gateway_log: file for the gateway's log; None: this process's stderr.
+        resignation: ends its leadership before `stop`; None: nothing does.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
     """
+    resignation = resignation or Resignation()
     raise_file_limit()  # before the embedded server starts, which inherits it
     try:
         tls = serving_tls(settings)
@@ -93,7 +102,8 @@ async def run_controller(
             local_keys = {} if local_key is None else {hash_secret(local_key): _LOCAL}
             keys = await asyncio.to_thread(open_keys, settings)
             await protect_secrets(database, keys)
-            await Controller(settings, database, local_keys, gateway_log, tls, keys).run(stop, on_ready)
+            controller = Controller(settings, database, local_keys, gateway_log, tls, keys)
+            await controller.run(stop, on_ready, resignation)
     except (
         ClientEnvError,
         CannotListenError,
@@ -106,6 +116,8 @@ async def run_controller(
     ) as error:
         log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
+    finally:
+        resignation.done.set()
     return 0
 
 

@@ -76,7 +76,7 @@ class Term:
             on_start=self._recheck_analysis,
             loop_lag_s=loop_lag_s,
         )
-        passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve)
+        passes = PlacementPasses(clock=clock, metrics=metrics, reserve=settings.reserve, keys=keys)
         self._cancelling = self._loop(CancellingReconciler(database, self._analyses), _CANCELLING)
         self._instances = self._loop(
             InstancesReconciler(
@@ -97,23 +97,17 @@ class Term:
             ),
             _ONE_AT_A_TIME,
         )
-        self._workers = self._loop(
-            WorkersReconciler(
-                database,
-                term,
-                healthy_for_s=healthy_for_s,
-                settings=settings.workers,
-                told=self._agents_told,
-            ),
-            _ONE_AT_A_TIME,
+        self._all_workers = WorkersReconciler(
+            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
         )
+        self._workers = self._loop(self._all_workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
             AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
         )
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
         )
-        watch = PolicyWatch(database, metrics, sample_s=settings.sample_every_s)
+        watch = PolicyWatch(database, metrics, sample_s=settings.sample_every_s, term=term)
         self._policies = self._loop(PoliciesReconciler(database, term, metrics, watch), _POLICIES)
         self._demand = ScalingWatch(database)
         self._scaling = self._loop(ScalingReconciler(database, term, self._demand), _POLICIES)
@@ -163,12 +157,17 @@ class Term:
             self._judge(kind, id_)
         if kind in ("wake", "*"):
             self._demand.poke()
-        if kind in ("relocation", "*"):
-            self._relocations.add(EVERYTHING)
-        if kind in ("found", "*"):
-            self._adoption.add(EVERYTHING)
-        if kind in ("worker", "*"):
-            self._workers.add(EVERYTHING)
+        for of, loop in (("relocation", self._relocations), ("found", self._adoption)):
+            if kind in (of, "*"):
+                loop.add(EVERYTHING)
+        self._hint_placement(kind)
+
+    def _hint_placement(self, kind: str) -> None:
+        """A worker, or what keeps an instance from starting, has changed."""
+        if kind in ("worker", "*"):  # of a large fleet that returns there are many
+            self._workers.add(EVERYTHING, after_s=self._all_workers.gather_s)
+            self._wake_placement(after_s=self._all_workers.gather_s)
+        elif kind == "secret":
             self._wake_placement()
 
     def _judge(self, kind: str, uid: str | None) -> None:
@@ -208,8 +207,8 @@ class Term:
     def _wake_deployment(self, uid: str) -> None:
         self._instances.add(uid)
 
-    def _wake_placement(self) -> None:
-        self._placement.add(EVERYTHING)
+    def _wake_placement(self, after_s: float = 0.0) -> None:
+        self._placement.add(EVERYTHING, after_s=after_s)
 
     def _loop(self, reconciler: Reconciler[str], settings: LoopSettings) -> ReconcileLoop[str]:
         return ReconcileLoop(

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from http1.acceptor import Acceptor, PlainAcceptor
 from http1.connections import Connection
 from http1.listening import BACKLOG, open_listener
 from http1.server_connection import ServerConnection, Service
@@ -33,7 +34,7 @@ class Server:
     ) -> None:
         self._service = service
         self._connections: set[ServerConnection] = set()
-        self._server: asyncio.Server | TlsAcceptor | None = None
+        self._server: Acceptor | None = None
         self._acceptor = None if context is None else TlsAcceptor(service.door, self._made, context, plain=plain)
         self._bound: socket.socket | None = None
         self._sweeper = Sweeper("requests", _SWEEP_S, self._sweep)
@@ -53,22 +54,14 @@ class Server:
         Raises:
             OSError: the address is taken, or not this host's.
         """
-        if self._acceptor is not None:
-            await self.listen_on(open_listener(host, port))
-            return
-        loop = asyncio.get_running_loop()
-        self._begin(await loop.create_server(self._made, host, port, backlog=BACKLOG, reuse_address=True))
+        await self.listen_on(open_listener(host, port))
 
     async def listen_on(self, bound: socket.socket) -> None:
         """Listens on a bound socket."""
         self._bound = bound
-        if self._acceptor is not None:
-            self._acceptor.listen(bound)
-            self._begin(self._acceptor)
-            return
-        self._begin(await asyncio.get_running_loop().create_server(self._made, sock=bound, backlog=BACKLOG))
-
-    def _begin(self, server: asyncio.Server | TlsAcceptor) -> None:
+        bound.listen(BACKLOG)
+        server = self._acceptor or PlainAcceptor(self._made)
+        server.listen(bound)
         self._server = server
         for listening in server.sockets:  # connections inherit it
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
+from http1.acceptor import PlainAcceptor
 from http1.connections import Connection, Refusal, State
 from http1.door import Door
 from http1.listening import open_listener
@@ -152,6 +153,13 @@ class _Gate(asyncio.Protocol):
             self._transport.abort()
 
 
+def _accepting(made: Callable[[], asyncio.BaseProtocol], listening: socket.socket) -> asyncio.Server:
+    """Of what is returned, its sockets and `close` are all that is used."""
+    acceptor = PlainAcceptor(made)
+    acceptor.listen(listening)
+    return cast("asyncio.Server", acceptor)
+
+
 class BoundedUnixSite(web.SockSite):
     """A site on a bound Unix socket whose connections are bounded."""
 
@@ -163,9 +171,8 @@ class BoundedUnixSite(web.SockSite):
         """Listens."""
         await web.BaseSite.start(self)
         loop, make_protocol = asyncio.get_running_loop(), cast("web.Server", self._runner.server)
-        self._server = await loop.create_unix_server(
-            lambda: _Gate(self._bounds, make_protocol(), loop), sock=self._sock, backlog=BACKLOG
-        )
+        self._sock.listen(BACKLOG)
+        self._server = _accepting(lambda: _Gate(self._bounds, make_protocol(), loop), self._sock)
 
 
 class BoundedSite(web.TCPSite):
@@ -206,7 +213,7 @@ class BoundedSite(web.TCPSite):
             return _Gate(self._bounds, make_protocol(), loop, record)
 
         if self._context is None:
-            self._server = await loop.create_server(made, *self._listen_on, backlog=BACKLOG)
+            self._server = _accepting(made, open_listener(*self._listen_on))
             return
         self._acceptor = TlsAcceptor(self._bounds, made, self._context)
         self._acceptor.listen(open_listener(*self._listen_on))

@@ -29,10 +29,16 @@ class Cause(StrEnum):
     IMAGE_NOT_FOUND = "image_not_found"
     IMAGE_PULL_FAILED = "image_pull_failed"
     RUNTIME_UNSUPPORTED = "runtime_unsupported"
+    MODEL_COMMIT_GONE = "model_commit_gone"
 
 
 # An agent says these itself, at the begin of its message: the process was never started.
-_OF_A_START: Final = (Cause.IMAGE_NOT_FOUND, Cause.IMAGE_PULL_FAILED, Cause.RUNTIME_UNSUPPORTED)
+_OF_A_START: Final = (
+    Cause.IMAGE_NOT_FOUND,
+    Cause.IMAGE_PULL_FAILED,
+    Cause.RUNTIME_UNSUPPORTED,
+    Cause.MODEL_COMMIT_GONE,
+)
 
 
 # What engines print, checked against vLLM 0.11 and 0.33, SGLang 0.5, llama.cpp of 2026, and Transformers 5. The tests
@@ -91,7 +97,7 @@ def _root_cause(lines: list[str]) -> str | None:
 
 
 def cause_of_failed_start(message: str) -> Cause | None:
-    """Why a container could not be started, as its agent says; None: it says nothing that has a code."""
+    """Why a process or container could not be started, as its agent says; None: it says nothing that has a code."""
     return next((cause for cause in _OF_A_START if message.startswith(f"{cause}:")), None)
 
 

@@ -43,6 +43,14 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     ),
     "uncordoned": ReasonText("An operator ended the cordon or drain of the worker.", _NONE),
     "draining": ReasonText("An operator drains the worker: its instances move elsewhere.", _NONE),
+    "drain_waits": ReasonText(
+        "The drain waits until replacements run elsewhere, or until tasks end.",
+        "Nothing to do, or run `gpuward drain WORKER --now`.",
+    ),
+    "tasks_run_on": ReasonText(
+        "The drain's time is over, and tasks with `restart: never` still run on the worker. They run until they end.",
+        "Wait, or run `gpuward drain WORKER --restart-tasks`: they start elsewhere from their beginning.",
+    ),
     "processes_gone": ReasonText("The agent no longer knows processes that ran on the worker.", _NONE),
     "worker_quarantined": ReasonText(
         "The connections of the worker contradict each other: nothing is placed or stopped there.",

@@ -51,12 +51,16 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The registry has no such image, or shows it only after a login.",
         "Correct `image`, or log Docker in on the host of the worker: `docker login`.",
     ),
+    "model_commit_gone": ReasonText(
+        "The hub no longer has the commit of the model that the revision runs, and the host has not cached it.",
+        "Run `gpuward restart NAME --pull`: a new revision takes what the hub has now.",
+    ),
     "image_pull_failed": ReasonText(
         "The agent could not fetch the image of the container.",
         "Read the message. Check the way from the host to the registry, and the disk of Docker.",
     ),
     "start_timeout": ReasonText(
-        "The process made no progress within `start_timeout` and was killed.",
+        "The process made no progress within `start_timeout`, or did not answer within 12 times that, and was killed.",
         "Raise `start_timeout`, or see the log: `gpuward logs NAME --previous`.",
     ),
     "liveness": ReasonText("The process stopped answering its health check and was killed.", _SEE_LOGS),
@@ -74,9 +78,9 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "`stop_on_disconnect_after` says.",
         "Check the network between agent and controller.",
     ),
-    "gone": ReasonText("The process ended unobserved, for example while its agent was down.", _NONE),
+    "gone": ReasonText("The process ended unobserved, for example at a power loss of its host.", _NONE),
     "ended_repeatedly": ReasonText(
-        "The agent or its host ended the process several times in a row, so each restart waits longer.",
+        "The process ended several times in a row through no fault of its own, so each restart waits longer.",
         "Read the message for the last end, and the agent's log on the worker. A stable run ends the delays.",
     ),
     "stopped": ReasonText("A user or a command stopped it.", "Run `gpuward start NAME` to start the deployment again."),
@@ -84,11 +88,26 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     "refused": ReasonText("The agent refused to start the process without giving a code.", "See the log of the agent."),
     "old_term": ReasonText("The agent refused a command of an earlier leader.", _NONE),
     "old_epoch": ReasonText("The agent refused a command for an earlier start of the instance.", _NONE),
-    "bad_command": ReasonText(
-        "A command is invalid or could not be sent, for example because a secret is missing.",
-        "Read the message; it names the field or the secret.",
+    "bad_command": ReasonText("A command is invalid or could not be sent.", "Read the message; it names the field."),
+    "secret_missing": ReasonText(
+        "A secret that the deployment names does not exist, so no start is sent.",
+        "Set it: `gpuward secret set NAME`. The instance starts then.",
     ),
-    "shutting_down": ReasonText("The agent refused a start because it is shutting down.", "Start the agent again."),
+    "secret_forbidden": ReasonText(
+        "A secret that the deployment names is not for this deployment, so no start is sent.",
+        "Widen it: `gpuward secret scope NAME --for DEPLOYMENT`, or name another one.",
+    ),
+    "secret_unreadable": ReasonText(
+        "No key of the controller opens a secret that the deployment names, so no start is sent.",
+        "Give the controller its key (`GPUWARD_SECRETS_KEY_FILE`), or set the secret again: `gpuward secret set NAME`.",
+    ),
+    "start_overdue": ReasonText(
+        "The instance has been starting for longer than `start_timeout`, and its engine still logs.",
+        "See the log: `gpuward logs NAME`. After 12 times `start_timeout` the start ends.",
+    ),
+    "shutting_down": ReasonText(
+        "The agent refused a start because it is shutting down.", "Nothing to do: it is placed again at once."
+    ),
     "claim_conflict": ReasonText(
         "The agent refused a start because another process on the worker still holds the GPU.",
         "Wait: the start is repeated.",
@@ -99,7 +118,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "order_not_sent": ReasonText(
         "A command could not be sent to the agent, for example because a secret is missing.",
-        "Read the message, then store the secret: `gpuward secret set NAME`.",
+        "Read the message. It names the secret or the field.",
     ),
     "stopping": ReasonText("The instance is being stopped.", _NONE),
     "running": ReasonText(
@@ -113,12 +132,17 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "new_revision": ReasonText("The instance is replaced because the spec changed.", _NONE),
     "scaled_down": ReasonText("The instance was removed because fewer replicas are wanted.", _NONE),
+    "restarted": ReasonText("A user restarts the instance; another one takes its place.", _NONE),
     "relocated": ReasonText("The instance was moved: its replacement runs elsewhere.", _NONE),
     "replaced": ReasonText("A replacement runs on another worker because its own worker is lost.", _NONE),
     "rank_ended": ReasonText("A process of the instance ended, so its other processes are stopped.", _SEE_LOGS),
     "rank_lost": ReasonText(
         "A worker of the instance is lost, so its processes on the other workers are stopped.",
         "Wait: the instance is placed again.",
+    ),
+    "task_may_run": ReasonText(
+        "The worker of a task is lost and may still run it, so it is not started elsewhere.",
+        "Bring the worker back, or if it is dead for certain: `gpuward delete worker NAME --confirm-dead`.",
     ),
     "worker_unreachable": ReasonText(
         "The worker of the instance is silent.", "Wait, or bring the worker back: `gpuward describe worker NAME`."

@@ -52,6 +52,19 @@ class Reason(StrEnum):
     PREEMPTING = "preempting"
 
 
+# The claims of others may be in the way.
+HELD_BY_OTHERS: Final = frozenset({
+    Reason.NEED_GT_FREE, Reason.EXCLUSIVE_CONFLICT, Reason.GPU_IN_USE, Reason.MIXED_ACCELERATORS, Reason.COUNT_MISMATCH,
+    Reason.HOST_MEMORY, Reason.CPU,
+})  # fmt: skip
+# No instance that ends gives a place to one that is pending for such a reason.
+NEVER_FREED: Final = frozenset({
+    Reason.NOT_READY, Reason.CORDONED, Reason.LABEL_MISMATCH, Reason.NOT_SELECTED, Reason.OS_ARCH,
+    Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD, Reason.COMPUTE_CAPABILITY,
+    Reason.GPU_MODEL, Reason.MIG_MODE, Reason.GPU_CORDONED, Reason.GPU_UNHEALTHY, Reason.NEED_GT_CAPACITY,
+    Reason.NEED_GT_STATED, Reason.HEADS_INDIVISIBLE, Reason.VOCAB_INDIVISIBLE, Reason.VISION_INDIVISIBLE,
+    Reason.METADATA_UNKNOWN, Reason.NOT_ALL_SELECTED_READY,
+})  # fmt: skip
 _PARALLEL_REMEDY: Final = "Use another `parallel.tp` or another number of GPUs."
 PLACEMENT: Final[Mapping[str, ReasonText]] = {
     Reason.NOT_READY: ReasonText(
@@ -153,7 +166,7 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "Set `resources.cpus` lower, or free cores on the worker.",
     ),
     Reason.METADATA_UNKNOWN: ReasonText(
-        "The files that describe the model cannot be read, so its need is unknown.",
+        "The model's need is unknown: its files cannot be read, or this version does not know a part of them.",
         "Check the model name, the access token and the way to the hub (`HF_ENDPOINT`), or set `resources.gpu_memory`.",
     ),
     Reason.NOT_ALL_SELECTED_READY: ReasonText(

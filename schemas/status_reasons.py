@@ -11,6 +11,7 @@ from schemas.instance_reasons import INSTANCES
 from schemas.placement_reasons import PLACEMENT, ReasonText
 
 IMAGE_DIFFERS: Final = "image_differs"
+MODEL_DIFFERS: Final = "model_differs"
 NO_LEADER: Final = "no_leader"
 _NONE: Final = "Nothing to do."
 
@@ -18,9 +19,14 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "applied": ReasonText("The deployment was created or changed.", _NONE),
     "scaled": ReasonText("The number of replicas was changed.", _NONE),
     "started": ReasonText("A user started the deployment again.", _NONE),
+    "restart_requested": ReasonText("A user restarted the deployment, or one of its instances.", _NONE),
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    MODEL_DIFFERS: ReasonText(
+        "An instance runs another commit of its model than its revision keeps: its branch moved between two starts.",
+        "Run `gpuward restart NAME --instance ID`: it starts with the commit that is kept.",
+    ),
     IMAGE_DIFFERS: ReasonText(
         "Two replicas of a revision run different images, because a tag moved between their first starts.",
         "Stop and start the deployment: later starts all run the digest that the revision keeps.",
@@ -51,7 +57,8 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
     "window_not_full": ReasonText("The instance has not run for the whole window yet.", "Wait."),
     "coverage": ReasonText(
-        "Samples cover too little of the window.", "Check the agent, or lower `min_coverage` of the policy."
+        "Samples cover too little of the window.",
+        "Check the agent, or lower `min_coverage` of the policy, to 0.5 at least.",
     ),
     "stale": ReasonText(
         "No fresh sample has arrived, so the present use of the GPU is unknown.",
@@ -75,6 +82,9 @@ POLICIES: Final[Mapping[str, ReasonText]] = {
     ),
     "policy_scale_down": ReasonText(
         "A policy removed idle replicas.", "Run `gpuward start NAME`, or change the policy."
+    ),
+    "policy_cap_lifted": ReasonText(
+        "Demand has exceeded the cap of a policy's `scale_down` for the policy's whole window, so the cap ended.", _NONE
     ),
     "policy_notify": ReasonText("A policy found instances idle and reported it.", _NONE),
     "policy_would_stop": ReasonText("A policy in dry run would have stopped an idle deployment.", _NONE),
@@ -118,6 +128,10 @@ SCALING: Final[Mapping[str, ReasonText]] = {
 ROLLOUTS: Final[Mapping[str, ReasonText]] = {
     "rolling_out": ReasonText("Instances of the newest revision take the place of older ones.", "Wait."),
     "canary": ReasonText("The newest revision gets a share of the requests for a time.", "Wait."),
+    "rollout_blocked": ReasonText(
+        "A new instance finds no place, and the old ones that hold the places must all stay available.",
+        "Raise `rollout.unavailable` or set `update: recreate`, as the message says, or free a place for the surge.",
+    ),
     "rollout_started": ReasonText("The rollout of a new revision has begun, or is tried once more.", _NONE),
     "rollout_promoted": ReasonText("The canary is over, and the rollout goes on.", _NONE),
     "rollout_complete": ReasonText("All replicas run the newest revision.", _NONE),

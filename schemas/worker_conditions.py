@@ -3,4 +3,5 @@
 from typing import Final
 
 CONTAINERS: Final = "ContainersUsable"  # false on most hosts, which need no containers
+DRAINED: Final = "Drained"  # false: what a drained worker waits for
 GPUS_HEALTHY: Final = "GpusHealthy"  # false: a GPU is unhealthy, which has a reason of its own

@@ -27,9 +27,11 @@ def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, found: Sequence[H
     """Compares the journal's live processes with what /proc shows.
 
     A pid with its start time identifies a process for a whole boot, so no marker is needed: programs that set their
-    title overwrite their environment. A record without a pid (the agent died during the spawn) is matched by marker.
+    title overwrite their environment. A record without a pid (an earlier agent died during the spawn) is matched by
+    marker. A leader that has ended counts as running while its parent keeps it: its group may live, and has its number.
     """
     by_pid = {process.pid: process for process in found if not process.zombie}
+    kept = {process.pid: process for process in found if process.zombie}
     leaders: dict[ProcessKey, HostProcess] = {}
     marked: dict[ProcessKey, HostProcess] = {}
     for process in by_pid.values():
@@ -40,7 +42,7 @@ def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, found: Sequence[H
     adopt, clean_up, gone, known = [], [], [], set()
     for record in live:
         known.add(record.key)
-        leader = _leader(record, boot_id, by_pid, leaders)
+        leader = _leader(record, boot_id, by_pid, leaders) or _kept_leader(record, boot_id, kept)
         if leader is not None:
             adopt.append((record, leader))
         elif record.key in marked:
@@ -62,3 +64,10 @@ def _leader(
     if process is None or process.start_ticks != record.pid_start_ticks:
         return None
     return process if process.marked in (None, record.key) else None
+
+
+def _kept_leader(record: ProcessRecord, boot_id: str, kept: dict[int, HostProcess]) -> HostProcess | None:
+    process = kept.get(record.pid or 0)
+    if process is None or record.boot_id != boot_id or process.start_ticks != record.pid_start_ticks:
+        return None
+    return process if process.parent == record.parent_pid else None

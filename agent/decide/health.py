@@ -1,7 +1,10 @@
 """Whether a process is starting, running or unhealthy, and when it must be killed. Pure."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
+
+# Lines of its log are progress for so many start timeouts after the spawn: an engine that only repeats itself ends.
+MOST_START_TIMEOUTS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class ProcessHealth:
         ready: whether it has answered a probe.
         failures: failed probes in a row.
         unhealthy_s: when it became unhealthy; None while it is not.
+        spawned_s: when its process began; None: unknown.
         stalled: it takes requests and generates nothing. Only a sign that it generates ends this, no answered probe.
     """
 
@@ -32,6 +36,7 @@ class ProcessHealth:
     failures: int = 0
     unhealthy_s: float | None = None
     stalled: bool = False
+    spawned_s: float | None = None
 
 
 def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool | None, now_s: float) -> ProcessHealth:
@@ -77,6 +82,13 @@ def kill_reason(
     """Why the process must be killed now; None: it need not be."""
     if not health.ready and now_s - health.progress_s > limits.start_timeout_s:
         return "start_timeout"
+    if not health.ready and only_logs(health, limits, now_s):
+        return "start_timeout"
     if health.unhealthy_s is not None and now_s - health.unhealthy_s > limits.liveness_timeout_s:
         return "liveness"
     return None
+
+
+def only_logs(health: ProcessHealth, limits: HealthLimits, now_s: float) -> bool:
+    """Whether a process that has never answered has logged for longer than that counts as progress."""
+    return health.spawned_s is not None and now_s - health.spawned_s > MOST_START_TIMEOUTS * limits.start_timeout_s

@@ -23,7 +23,7 @@ _MILLI: Final = 1000
 _SWITCH: Final = "switch"
 _MAX_LINKS: Final = 18
 
-_THROTTLE: Final = {
+THROTTLE: Final = {
     0x2: "clocks_setting",
     0x4: "power_cap",
     0x8: "hardware_slowdown",
@@ -35,11 +35,11 @@ _THROTTLE: Final = {
     0x200: "board_limit",
     0x400: "reliability",
 }  # fmt: skip - idle (0x1) slows nothing down
-_RECOVERY: Final = (
+RECOVERY: Final = (
     "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
     "system_reboot",
 )  # fmt: skip
-_COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+COMPUTE_MODES: Final = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 _LEVELS: Final = {0: "board", 10: "switch", 20: "switches", 30: "host_bridge", 40: "numa_node", 50: "system"}
 
 
@@ -115,7 +115,7 @@ def _recovery(nvml: Any, handle: Any) -> str:
     if field.nvmlReturn:
         raise nvml.NVMLError(field.nvmlReturn)
     action = field.value.uiVal
-    return _RECOVERY[action] if action < len(_RECOVERY) else str(action)
+    return RECOVERY[action] if action < len(RECOVERY) else str(action)
 
 
 def _throttle(nvml: Any, handle: Any) -> list[str]:
@@ -123,7 +123,7 @@ def _throttle(nvml: Any, handle: Any) -> list[str]:
         mask = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except nvml.NVMLError_FunctionNotFound:  # drivers before 535
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return [name for bit, name in _THROTTLE.items() if mask & bit]
+    return [name for bit, name in THROTTLE.items() if mask & bit]
 
 
 def _ecc(kind: str) -> Callable[[Any, Any], int]:
@@ -139,7 +139,7 @@ def _ecc(kind: str) -> Callable[[Any, Any], int]:
 
 def _compute_mode(nvml: Any, handle: Any) -> str:
     mode = nvml.nvmlDeviceGetComputeMode(handle)
-    return _COMPUTE_MODES[mode] if mode < len(_COMPUTE_MODES) else str(mode)
+    return COMPUTE_MODES[mode] if mode < len(COMPUTE_MODES) else str(mode)
 
 
 def _active_links(nvml: Any, handle: Any) -> list[int]:

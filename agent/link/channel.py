@@ -25,6 +25,8 @@ from schemas.wire import (
 
 _CONNECT_LIMIT_S: Final = 10.0
 _SEND_LIMIT_S: Final = 10.0
+_LATEST_RETRY_S: Final = 60.0
+_LONGEST_NUMBER: Final = 10
 _CLOSE_LIMIT_S: Final = 1.0
 _UNAUTHORIZED: Final = (401, 403)
 
@@ -90,7 +92,9 @@ class Channel:
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _UNAUTHORIZED:
                 raise UnauthorizedError(f"the credential is refused ({error.status})") from error
-            raise UnreachableError(f"the controller answers {error.status}") from error
+            busy = UnreachableError(f"the controller answers {error.status}")
+            busy.retry_after_s = _seconds("" if error.headers is None else error.headers.get("Retry-After", ""))
+            raise busy from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(repr(error)) from error
         return cls(ws, heartbeat, spoken)
@@ -140,6 +144,11 @@ async def time_limit(seconds: float, why: str) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise UnreachableError(why) from error
+
+
+def _seconds(text: str) -> float:
+    """Of a `Retry-After` that is a number; 0 of another one."""
+    return min(float(text), _LATEST_RETRY_S) if text.isdecimal() and len(text) < _LONGEST_NUMBER else 0.0
 
 
 async def _send(sending: Coroutine[Any, Any, None]) -> None:

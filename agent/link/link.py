@@ -34,7 +34,9 @@ class Link:
         self._channel: Channel | None = None
         self._acknowledged = asyncio.Event()
         self._failures: set[str] = set()
+        self._leaving = False
         self._rng = random.Random()  # noqa: S311 - spreads reconnects, keeps no secret
+        self._backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S)
 
     async def run(self) -> None:
         """Stays connected or connecting until cancelled.
@@ -75,22 +77,35 @@ class Link:
                     self._acknowledged.clear()
                     await self._acknowledged.wait()
 
+    async def leave(self) -> None:
+        """Announces the clean shutdown, now and on each connection until its end. Reports go on."""
+        self._leaving = True
+        if self._channel is not None:
+            await self._say_goodbye(self._channel)
+
     async def goodbye(self) -> None:
-        """Announces the clean shutdown if there is a connection."""
-        channel = self._channel
-        if channel is not None:
-            with contextlib.suppress(UnreachableError):
-                await channel.send(Goodbye())
-            await channel.close()
+        """Ends the connection, if there is one; the shutdown was announced."""
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _say_goodbye(self, channel: Channel) -> None:
+        with contextlib.suppress(UnreachableError):
+            await channel.send(Goodbye())
 
     async def _connect(self) -> tuple[Channel, Welcome]:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnreachableError),
-            wait=wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S),
+            wait=self._wait_s,
             before_sleep=self._log_failure,
         )
         self._failures.clear()
         return await retrying(connect, self._context)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        """Until the next attempt. A controller to which too many connect at once gives each agent its turn."""
+        error = None if state.outcome is None else state.outcome.exception()
+        turn_s = error.retry_after_s if isinstance(error, UnreachableError) else 0.0
+        return turn_s + self._rng.uniform(0, 1.0) if turn_s else float(self._backoff(state))
 
     def _log_failure(self, state: RetryCallState) -> None:
         """Logs the first failure, and every one with another reason. The next attempt asks the next controller."""
@@ -110,4 +125,6 @@ class Link:
         if self._on_ready is not None:
             self._on_ready()
             self._on_ready = None
+        if self._leaving:
+            await self._say_goodbye(channel)
         await Session(self._context, channel, welcome, self._acknowledged.set).run()

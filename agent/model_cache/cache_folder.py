@@ -131,12 +131,15 @@ class CacheFolder:
         with (self.path / _OWN / f"{folder_name(repo)}.commits").open("a", encoding="ascii") as file:
             file.write(commit + "\n")
 
-    def note_fetched(self, repo: str, revision: str, commit: str, token: str, *, is_public: bool) -> None:
-        """It is there, and this token may read it."""
+    def note_fetched(
+        self, repo: str, revision: str, commit: str, token: str, *, is_public: bool, name: str = ""
+    ) -> None:
+        """It is there, and this token may read it. `name`: a branch or tag that named this commit at some time."""
         with self.changing():
             note = self._note(repo)
             readers = tuple(dict.fromkeys((*note.readers, digest(token))))[-_MOST_READERS:]
-            revisions = {**note.revisions, revision: commit, commit: commit}
+            named = {name: commit} if name else {}
+            revisions = {**named, **note.revisions, revision: commit, commit: commit}
             self._write(replace(note, is_public=is_public, readers=readers, revisions=revisions))
 
     def note_refused(self, repo: str, token: str) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
+from schemas.hub_commits import is_commit
 
 _AT_ONCE: Final = 4
 _READ_BYTES: Final = 2**20
@@ -31,11 +32,15 @@ def is_inside(name: str) -> bool:
 
 
 class DownloadError(Exception):
-    """The model cannot be fetched; the message says what to do. `final`: the hub refuses it."""
+    """The model cannot be fetched; the message says what to do. `final`: the hub refuses it.
 
-    def __init__(self, message: str, *, final: bool = True) -> None:
+    `gone`: it knows the model, and has no such revision of it.
+    """
+
+    def __init__(self, message: str, *, final: bool = True, gone: bool = False) -> None:
         super().__init__(message)
         self.final = final
+        self.gone = gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,13 @@ class Download:
         repo: org/name.
         revision: branch, tag or commit.
         token: the deployment's; empty: none.
+        name: the branch or tag of which the revision is the kept commit; empty: none.
     """
 
-    def __init__(self, cache_dir: Path, repo: str, revision: str, token: str) -> None:
+    def __init__(self, cache_dir: Path, repo: str, revision: str, token: str, name: str = "") -> None:
         self._cache_dir = cache_dir
         self._token = token or False  # never one that the host's user has logged in with
-        self._repo, self._revision = repo, revision
+        self._repo, self._revision, self._named = repo, revision, name
         self._blobs = cache_dir / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
 
     def look(self) -> Repository:
@@ -116,6 +122,12 @@ class Download:
                 f"{name} does not exist, or the token may not read it; check the name, or set HF_TOKEN in the"
                 " deployment's env"
             )
+        if isinstance(error, RevisionNotFoundError) and is_commit(self._revision):
+            return DownloadError(
+                f"the hub no longer has commit {self._revision}, which this revision of the deployment runs, and it is"
+                " not in this host's cache; run gpuward restart NAME --pull to take what the hub has now",
+                gone=True,
+            )
         if error.response.status_code in (401, 403, 404):
             return DownloadError(f"{name}@{self._revision}: the hub has no such revision, or refuses it")
         return error
@@ -158,7 +170,9 @@ class Download:
         for file in found.files:
             self._link(found, file)
         if found.revision != found.commit:
-            self._name(found)
+            self._name(found.revision, found.commit)
+        elif is_inside(self._named) and not (self._blobs.parent / "refs" / self._named).exists():
+            self._name(self._named, found.commit)  # for what asks by the name alone
 
     def _part(self, file: HubFile) -> Path:
         return self._blobs / (file.etag + PART)
@@ -205,7 +219,7 @@ class Download:
         pointer.unlink(missing_ok=True)
         pointer.symlink_to(target)
 
-    def _name(self, found: Repository) -> None:
-        name = self._blobs.parent / "refs" / found.revision
+    def _name(self, revision: str, commit: str) -> None:
+        name = self._blobs.parent / "refs" / revision
         name.parent.mkdir(parents=True, exist_ok=True)
-        name.write_text(found.commit)
+        name.write_text(commit)

@@ -41,14 +41,16 @@ def main() -> int:
         from agent.model_cache.download import DownloadError  # noqa: PLC0415 - see below
 
         text = str(error) if isinstance(error, DownloadError) else f"{type(error).__name__}: {error}"
-        _tell(error=_SECRETS.sub("", text)[:_MOST_TEXT], final=isinstance(error, DownloadError) and error.final)
+        refused = error if isinstance(error, DownloadError) else None
+        told = {"final": refused is not None and refused.final, "gone": refused is not None and refused.gone}
+        _tell(error=_SECRETS.sub("", text)[:_MOST_TEXT], **told)
     return 0
 
 
 def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
     from agent.model_cache.download import Download  # noqa: PLC0415 - the hub's library is slow to import
 
-    download = Download(Path(task["cache_dir"]), task["repo"], task["revision"], task["token"])
+    download = Download(Path(task["cache_dir"]), task["repo"], task["revision"], task["token"], task["name"])
     found = download.look()
     missing = download.missing(found)
     total = sum(file.size for file in missing)

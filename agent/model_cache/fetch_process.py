@@ -17,11 +17,15 @@ _REAP_LIMIT_S: Final = 2.0
 
 
 class FetchError(Exception):
-    """A model is not on this host; the message says why. `final`: the hub was asked, and trying again does not help."""
+    """A model is not on this host; the message says why. `final`: the hub was asked, and trying again does not help.
 
-    def __init__(self, message: str, *, final: bool = False) -> None:
+    `gone`: the hub knows the model and no longer has this commit of it.
+    """
+
+    def __init__(self, message: str, *, final: bool = False, gone: bool = False) -> None:
         super().__init__(message)
         self.final = final
+        self.gone = gone
 
 
 class FetchProcess:

@@ -17,6 +17,8 @@ from agent.model_cache.cache_uses import CacheUses
 from agent.model_cache.fetch_process import FetchError, FetchProcess
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
+from schemas.exit_causes import Cause
+from schemas.hub_commits import is_commit
 from schemas.wire import ModelFetch
 
 _AT_ONCE: Final = 4  # children; others wait
@@ -90,7 +92,9 @@ class Fetches:
         """The cache's folder."""
         return self._folder.path
 
-    async def provide(self, user: str, fetch: ModelFetch, own: Mapping[str, str], stall_s: float, tell: Tell) -> bool:
+    async def provide(
+        self, user: str, fetch: ModelFetch, own: Mapping[str, str], stall_s: float, tell: Tell
+    ) -> Provided:
         """Returns once the model is in the cache and this token may read it. Cancelling it only ends the wait of one.
 
         Args:
@@ -101,7 +105,7 @@ class Fetches:
             tell: is told of progress, in words.
 
         Returns:
-            Whether the hub was asked; else the process should not ask it either.
+            Its commit, and whether the hub was asked.
 
         Raises:
             FetchError: it cannot be had.
@@ -118,7 +122,7 @@ class Fetches:
             await asyncio.wait([running.task])
             provided = running.task.result()
             self.uses.note(user, fetch.repo, provided.commit)
-            return provided.asked
+            return provided
         finally:
             running.waiting.remove(tell)
             if not running.waiting:  # nothing waits for it any more
@@ -160,7 +164,7 @@ class Fetches:
         try:
             return Provided(await self._ask_hub(fetch, token, env, stall_s, tell), asked=True)
         except FetchError as error:
-            if error.final:
+            if error.final and not error.gone:
                 await asyncio.to_thread(self._folder.note_refused, fetch.repo, token)
                 raise
             commit = await self._usable(fetch, token)
@@ -177,7 +181,13 @@ class Fetches:
         name = f"hf:{fetch.repo}"
         if self._slots.locked():
             tell(f"waits to fetch {name}: {_AT_ONCE} other models are fetched")
-        task = {"repo": fetch.repo, "revision": fetch.revision, "token": token, "cache_dir": str(self.path)}
+        task = {
+            "repo": fetch.repo,
+            "revision": fetch.revision,
+            "token": token,
+            "cache_dir": str(self.path),
+            "name": fetch.name,
+        }
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
             child = await stack.enter_async_context(FetchProcess(task, env))
@@ -187,7 +197,10 @@ class Fetches:
             told, waits = "", False
             async for words in said:
                 if "error" in words:
-                    raise FetchError(f"{name} cannot be fetched: {words['error']}", final=bool(words.get("final")))
+                    gone = bool(words.get("gone")) and is_commit(fetch.revision)
+                    code = f"{Cause.MODEL_COMMIT_GONE}: " if gone else ""
+                    text = f"{code}{name} cannot be fetched: {words['error']}"
+                    raise FetchError(text, final=bool(words.get("final")), gone=gone)
                 if "done" in words:
                     return await self._note_fetched(fetch, token, words["done"])
                 if waits := "waits" in words:
@@ -212,7 +225,7 @@ class Fetches:
     async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any]) -> str:
         commit = str(done["commit"])
         noted = (fetch.repo, fetch.revision, commit, token)
-        await asyncio.to_thread(self._folder.note_fetched, *noted, is_public=done["public"])
+        await asyncio.to_thread(self._folder.note_fetched, *noted, is_public=done["public"], name=fetch.name)
         await asyncio.to_thread(self._folder.note_use, fetch.repo, time.time(), commit)
         return commit
 

@@ -40,7 +40,7 @@ async def end_cause(
     """
     if killed := group.oom_message(order.host_memory_mib):
         return EndCause(killed)
-    if group.end == "gone":
+    if group.end != "exit":
         return EndCause("")
     if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > kills[0]:
         return EndCause(KILLED_FOR_MEMORY)

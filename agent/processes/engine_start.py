@@ -2,21 +2,25 @@
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Final
 
 import structlog
 
 from agent.errors import SpawnError
+from agent.model_cache.snapshot_args import with_snapshots
 from agent.process_records import name_of
 from agent.processes.account import Account
+from agent.processes.end_record import EndRecord
+from agent.processes.engine_launch import EngineLaunch
 from agent.processes.kept_record import KeptRecord
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
-from agent.processes.procfs import group_members, start_ticks
 from agent.processes.running import Running
-from agent.processes.spawn import account_env, engine_argv, engine_env, spawn
+from agent.processes.spawn import account_env, engine_argv, engine_env
 from agent.redaction import secrets_of
 from agent.wait_first import wait_first
+from schemas.hub_commits import hub_reference
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder
 
@@ -37,7 +41,7 @@ class EngineStart:
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext, stopped: asyncio.Event) -> None:
         self._kept = kept
-        self._order = order
+        self._order = with_snapshots(order, context.fetches.path)
         self._context = context
         self._stopped = stopped
         self._hub_is_away = False
@@ -67,9 +71,14 @@ class EngineStart:
     async def _fetch(self) -> None:
         """Returns once models and image are here. Progress is reported as the message of the starting process."""
         order, fetches, user = self._order, self._context.fetches, name_of(self._kept.key)
+        commits = {}
         for fetch in order.fetches:
-            if not await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell):
+            provided = await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell)
+            if not provided.asked:
                 self._hub_is_away = True
+            commits[hub_reference(fetch.repo, fetch.revision)] = provided.commit
+        if commits:
+            self._kept.amend(model_commits=commits)
         if order.container is not None:
             await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.tell)
         if self._kept.now.message:
@@ -77,7 +86,7 @@ class EngineStart:
 
     async def _start_process(self) -> Running | None:
         account = await self._allot()
-        return None if self._kept.now.stop is not None else self._spawn(account)
+        return None if self._kept.now.stop is not None else await self._launch(account)
 
     async def _start_container(self) -> Running | None:
         kept = self._kept
@@ -117,7 +126,7 @@ class EngineStart:
         if self._kept.now.alive:
             self._kept.amend(pid=pid, pid_start_ticks=ticks)
 
-    def _spawn(self, account: Account | None) -> ProcessGroup:
+    async def _launch(self, account: Account | None) -> ProcessGroup | None:
         context, key, order = self._context, self._kept.key, self._order
         folders = context.folders
         port = context.ports.allocate() if order.needs_port else None
@@ -141,23 +150,62 @@ class EngineStart:
         )
         if self._hub_is_away:
             env.setdefault("HF_HUB_OFFLINE", "1")
-        cgroup = context.cgroups.make(key, order.host_memory_mib)
-        try:
-            pid = spawn(argv, env, work=work, log=output, account=account)
-        except SpawnError:
-            if cgroup is not None:
-                cgroup.remove()
-            raise
-        if cgroup is not None:
-            try:
-                for member in (pid, *group_members(pid, key, str(folders.data_dir), trust_session=True)):
-                    cgroup.add(member)  # the leader first: what it starts from then on is in it by itself
-            except OSError as error:
-                log.warning("engine not put into its cgroup", instance=key.instance, error=str(error))
-        self._kept.amend(pid=pid, pid_start_ticks=start_ticks(pid))
-        log.info("process spawned", instance=key.instance, epoch=key.epoch, rank=key.rank, pid=pid, port=port)
+        record = folders.end(key)
+        async with EngineLaunch(argv, env, work=work, log=output, record=record, account=account) as launch:
+            return await self._run_launched(launch, record)
+
+    async def _run_launched(self, launch: EngineLaunch, record: Path) -> ProcessGroup | None:
+        """Journals the pid before anything runs, so that the next agent knows it whenever this one dies."""
+        context, key = self._context, self._kept.key
         alone = self._kept.now.uid if context.accounts.is_of_one_instance(self._kept.now.uid) else None
-        return ProcessGroup(pid, key, str(folders.data_dir), cgroup, uid=alone)
+        cgroup, folder = context.cgroups.make(key, self._order.host_memory_mib), str(context.folders.data_dir)
+        end = EndRecord(record, launch.pid, launch.start_ticks)
+        try:
+            group = ProcessGroup(launch.pid, key, folder, cgroup, uid=alone, parent=launch.parent, record=end)
+        except OSError as error:
+            launch.parent.close()
+            raise SpawnError(f"cannot watch the process of {key.instance}: {error}") from error
+        try:
+            self._keep_pids(launch)
+            self._put_into_cgroup(group)
+            if self._kept.now.stop is None:
+                await launch.go()
+        except SpawnError:
+            await self._discard(launch, group)
+            raise
+        except BaseException:
+            group.close()
+            raise
+        if self._kept.now.stop is not None and launch.waits:
+            await self._discard(launch, group)
+            return None
+        port = self._kept.now.port
+        log.info("process spawned", instance=key.instance, epoch=key.epoch, rank=key.rank, pid=launch.pid, port=port)
+        return group
+
+    def _keep_pids(self, launch: EngineLaunch | None) -> None:
+        self._kept.amend(
+            pid=None if launch is None else launch.pid,
+            pid_start_ticks=None if launch is None else launch.start_ticks,
+            parent_pid=None if launch is None else launch.parent.pid,
+            parent_start_ticks=None if launch is None else launch.parent.start_ticks,
+        )
+
+    def _put_into_cgroup(self, group: ProcessGroup) -> None:
+        if group.cgroup is None:
+            return
+        try:
+            group.cgroup.add(group.pid)
+        except OSError as error:
+            log.warning("engine not put into its cgroup", instance=self._kept.key.instance, error=str(error))
+
+    async def _discard(self, launch: EngineLaunch, group: ProcessGroup) -> None:
+        """Nothing runs: what has waited ends, and then its parent."""
+        launch.close()
+        await launch.parent.release()
+        await group.forget()
+        group.close()
+        self._keep_pids(None)
 
 
 def _repository(order: StartOrder) -> str | None:

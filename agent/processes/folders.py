@@ -1,7 +1,7 @@
 """The instances' folders in the data folder: the working folder, and the logs by epoch and rank.
 
     instances/<instance>/work/                 the engine's working folder
-    instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index, .secrets
+    instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index, .secrets, .end
 
 Logs are files, not pipes, so that engines can write while no agent runs. A log is rotated by copying its tail and then
 truncating it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
@@ -28,6 +28,7 @@ EPOCHS_KEPT: Final = 3
 INSTANCES_KEPT: Final = 64
 _CHUNK: Final = 2**20
 _SECRETS: Final = ".secrets"
+_END: Final = ".end"
 _PASS: Final = 0o011  # of a folder: other accounts pass through to what they know by name
 _TAIL_BYTES: Final = 32_768
 
@@ -117,6 +118,18 @@ class InstanceFolders:
             if found is None:
                 found = self._indexes[path] = LogIndex(path)
             return found
+
+    def end(self, key: ProcessKey) -> Path:
+        """Where the parent of one process records how it ended; the folder is created if it is missing."""
+        return self.log(key).with_suffix(_END)
+
+    def prune_ends(self, live: Collection[ProcessKey]) -> None:
+        """Removes the records of all other processes: their parents, if they still wait, end then."""
+        for path in self._root.glob(f"*/logs/*{_END}"):
+            epoch, _, rank = path.stem.partition("-")
+            key = (path.parent.parent.name, int(epoch), int(rank)) if epoch.isdigit() and rank.isdigit() else None
+            if key not in live:
+                path.unlink(missing_ok=True)
 
     def keep_secrets(self, key: ProcessKey, values: Collection[str]) -> None:
         """Keeps the values that its log must not show, as long as the log.

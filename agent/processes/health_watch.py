@@ -1,6 +1,7 @@
 """Watches one running process: its probe, until it must be killed, and its log, which is rotated."""
 
 import asyncio
+import os
 from collections import deque
 from dataclasses import replace
 from typing import Final
@@ -8,12 +9,14 @@ from typing import Final
 import structlog
 
 from agent.decide.health import (
+    MOST_START_TIMEOUTS,
     HealthLimits,
     ProcessHealth,
     after_probe,
     after_progress,
     after_stall,
     kill_reason,
+    only_logs,
 )
 from agent.process_records import StopPlan
 from agent.processes.kept_record import KeptRecord
@@ -56,7 +59,8 @@ async def watch_health(
                     health = replace(health, progress_s=clock())
             reason = kill_reason(health, limits, clock()) if answered is not None else None
             if reason is not None:
-                return StopPlan(reason=reason, drain_time_s=0.0), _kill_message(reason, order, stalls.why)
+                logs = only_logs(health, limits, clock())
+                return StopPlan(reason=reason, drain_time_s=0.0), _kill_message(reason, order, stalls.why, logs=logs)
             _report(kept, health, clock(), stalls.why if health.stalled else "")
             await asyncio.sleep(probe.period_s if health.ready else next(first_delays, _FIRST_PROBES_S[-1]))
 
@@ -83,7 +87,10 @@ async def rotate_log(kept: KeptRecord, context: ProcessContext, kills: deque[int
             log.warning("log not rotated", instance=kept.key.instance, error=str(error))
 
 
-def _kill_message(reason: str, order: StartOrder, why: str) -> str:
+def _kill_message(reason: str, order: StartOrder, why: str, *, logs: bool) -> str:
+    if reason == "start_timeout" and logs:
+        limit_s = MOST_START_TIMEOUTS * order.start_timeout_s
+        return f"no answer to its probe for {limit_s:g} s, {MOST_START_TIMEOUTS} times its start timeout"
     if reason == "start_timeout":
         return f"no answer to its probe, and nothing logged for {order.start_timeout_s:g} s"
     return f"unhealthy for {order.liveness_timeout_s:g} s" + (f" ({why})" if why else "")
@@ -92,7 +99,15 @@ def _kill_message(reason: str, order: StartOrder, why: str) -> str:
 def _first_health(kept: KeptRecord, now_s: float) -> ProcessHealth:
     state = kept.now.state if kept.now.state in ("running", "unhealthy") else "starting"
     since = now_s if state == "unhealthy" else None
-    return ProcessHealth(state=state, progress_s=now_s, ready=kept.now.ready, unhealthy_s=since)
+    return ProcessHealth(
+        state=state, progress_s=now_s, ready=kept.now.ready, unhealthy_s=since, spawned_s=_spawned_s(kept, now_s)
+    )
+
+
+def _spawned_s(kept: KeptRecord, now_s: float) -> float:
+    """When its process began, by the agent's clock, which counts from the boot as /proc does. Not after now."""
+    ticks = kept.now.pid_start_ticks
+    return now_s if ticks is None else min(now_s, ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _report(kept: KeptRecord, health: ProcessHealth, now_s: float, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What a process of the host may: the agent's capabilities, and a start without any. Linux only."""
+"""What a process of the host may: the agent's capabilities, and a start that gains none. Linux only."""
 
 import ctypes
 import os
@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 _SET_NO_NEW_PRIVS: Final = 38  # prctl(2)
-_CAPBSET_DROP: Final = 24
-_CAP_AMBIENT: Final = 47
-_AMBIENT_CLEAR_ALL: Final = 4
-_MOST_CAPABILITIES: Final = 64
 _NEEDED: Final = {  # by bit, to run engines as another account and to look after them
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_PTRACE": 19,
 }  # fmt: skip
@@ -26,16 +22,11 @@ def missing_capabilities(status: Path = Path("/proc/self/status")) -> tuple[str,
     return tuple(name for name, bit in _NEEDED.items() if not held >> bit & 1)
 
 
-def without_privileges(call: Callable[[], _Result], *, drop_capabilities: bool) -> _Result:
+def without_privileges(call: Callable[[], _Result]) -> _Result:
     """Returns what `call` returns. What it starts can never gain privileges, such as by programs of root's.
 
-    It runs in a thread of its own, since these settings are a thread's: they are inherited by what it starts, and end
-    with it. The caller waits for it.
-
-    Args:
-        call: starts a process.
-        drop_capabilities: the process can have none, whatever it runs. It must change its account as well, since this
-            process's own capabilities are needed for that.
+    It runs in a thread of its own, since this setting is a thread's: it is inherited by what it starts, and ends with
+    it. The caller waits for it.
     """
     results: list[_Result] = []
     errors: list[BaseException] = []
@@ -43,8 +34,6 @@ def without_privileges(call: Callable[[], _Result], *, drop_capabilities: bool) 
     def run() -> None:
         try:
             _set(_SET_NO_NEW_PRIVS, 1)
-            if drop_capabilities:
-                _drop_capabilities()
             results.append(call())
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             errors.append(error)
@@ -55,16 +44,6 @@ def without_privileges(call: Callable[[], _Result], *, drop_capabilities: bool) 
     if errors:
         raise errors[0]
     return results[0]
-
-
-def _drop_capabilities() -> None:
-    """None can be gained by running a program, and none is kept over it."""
-    _set(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
-    for capability in range(_MOST_CAPABILITIES):
-        try:
-            _set(_CAPBSET_DROP, capability)
-        except OSError:  # the kernel knows no more of them, or the agent may not: then no new privileges must do
-            return
 
 
 def _set(option: int, value: int) -> None:

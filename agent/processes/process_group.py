@@ -10,7 +10,10 @@ import structlog
 
 from agent.process_records import ProcessKey
 from agent.processes.cgroups import Cgroup, oom_message
+from agent.processes.end_record import EndRecord, EngineEnd
+from agent.processes.engine_parent import EngineParent
 from agent.processes.procfs import group_members, is_alive
+from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ExitReason
 
 _POLL_S: Final = (0.01, 0.02, 0.05, 0.1, 0.25)
@@ -22,12 +25,22 @@ log = structlog.get_logger()
 class ProcessGroup:
     """A leader with its own session and process group, watched through a pidfd.
 
-    The pidfd works for the agent's own children and for adopted processes; an adopted one's exit code stays unknown.
-    An own child is reaped last: while it is a zombie, its pid, and thus the group's number, cannot be reused.
+    Its parent reaps it last: while it is a zombie, its pid, and thus the group's number, cannot be reused. The exit
+    code is known once nothing of the group is left; it stays unknown if the parent has died, or never was.
     """
 
     def __init__(
-        self, pid: int, key: ProcessKey, folder: str, cgroup: Cgroup | None = None, *, uid: int | None = None
+        self,
+        pid: int,
+        key: ProcessKey,
+        folder: str,
+        cgroup: Cgroup | None = None,
+        *,
+        uid: int | None = None,
+        parent: EngineParent | None = None,
+        record: EndRecord | None = None,
+        is_gone: bool = False,
+        unwatched: bool = False,
     ) -> None:
         """Starts to watch.
 
@@ -37,6 +50,10 @@ class ProcessGroup:
             folder: likewise.
             cgroup: holds the process and all that it starts; None: it has none.
             uid: of this instance's processes alone; None: others have it too.
+            parent: of the leader, which this object closes; None: it has died, or never was.
+            record: where the parent records the end.
+            is_gone: the leader has ended and was reaped; others of its group may live.
+            unwatched: the leader has ended while no agent ran.
 
         Raises:
             ProcessLookupError: the process is gone.
@@ -48,10 +65,17 @@ class ProcessGroup:
         self._key = key
         self._folder = folder
         self._uid = uid
+        self._parent = parent
+        self._record = record
+        self._unwatched = unwatched
+        self._end: EngineEnd | None = None
         self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
-        self._fd = os.pidfd_open(pid)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._fd, self._on_exit)
+        self._fd = -1 if is_gone else os.pidfd_open(pid)
+        if is_gone:
+            self.exited.set()
+        else:
+            self._loop.add_reader(self._fd, self._on_exit)
 
     def terminate(self) -> None:
         """Sends SIGTERM to the whole group."""
@@ -64,13 +88,14 @@ class ProcessGroup:
 
     @property
     def end(self) -> ExitReason:
-        """A process that was watched has exited."""
-        return "exit"
+        """It has exited, or its host has stopped it. An agent that runs is told to stop as well, and has a plan."""
+        stopped = self._unwatched and self._end is not None and self._end.of_the_host
+        return "agent_stopped" if stopped else "exit"
 
     @property
     def end_note(self) -> str:
-        """Empty: the kernel tells all."""
-        return ""
+        """Whether its host has ended it."""
+        return "its host stopped it while no agent ran" if self.end == "agent_stopped" else ""
 
     @property
     def is_unknown(self) -> bool:
@@ -88,18 +113,34 @@ class ProcessGroup:
         return self.cgroup is not None
 
     def oom_message(self, host_memory_mib: int | None) -> str:
-        """As its group counts."""
+        """As its group counts; else as its parent has seen the host's count."""
+        if self.cgroup is None and self._end is not None and self._end.oom_kills and self._end.code == -signal.SIGKILL:
+            return KILLED_FOR_MEMORY
         return oom_message(self.cgroup, host_memory_mib)
 
     async def kill(self, limit_s: float) -> str:
         """Kills the group until nothing is left or `limit_s` has passed; returns what is left."""
         left = await self.kill_members(limit_s)
-        return f"pid {', '.join(map(str, left[:8]))}" if left else ""
+        if left:
+            return f"pid {', '.join(map(str, left[:8]))}"
+        await self._take_end()
+        return ""
 
     async def forget(self) -> None:
-        """Removes its control group."""
+        """Removes its control group and the record of its end."""
         if self.cgroup is not None:
             self.cgroup.remove()
+        if self._record is not None:
+            self._record.remove()
+
+    async def _take_end(self) -> None:
+        """Releases the parent, since the group's number is needed no more, and reads what it has recorded."""
+        if self._parent is not None:
+            await self._parent.release()
+        self._end = None if self._record is None else await asyncio.to_thread(self._record.read)
+        if self._end is not None:
+            self.exit_code = self._end.code
+            log.info("engine ended", instance=self._key.instance, epoch=self._key.epoch, **self._end.model_dump())
 
     async def aclose(self) -> None:
         """As `close`."""
@@ -128,6 +169,8 @@ class ProcessGroup:
 
     def close(self) -> None:
         """Ends the watch; reaps the process if it has exited, and does nothing else to it."""
+        if self._parent is not None:
+            self._parent.close()
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             if self._unreaped:
@@ -151,14 +194,15 @@ class ProcessGroup:
         return found + tuple(pid for pid in within if pid not in found and is_alive(pid))
 
     def _pid_is_valid(self) -> bool:
-        return not self.exited.is_set() or self._unreaped
+        kept = self._unreaped or (self._parent is not None and self._parent.is_alive)
+        return not self.exited.is_set() or kept
 
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._fd)
         try:
             status = os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            status = None  # adopted: another process's child
+            status = None  # its parent's child
         if status is not None:
             self._unreaped = True
             self.exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status

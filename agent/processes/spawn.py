@@ -1,18 +1,15 @@
-"""Starts one engine, with its argv, environment and log, in its own session. The engine outlives the agent."""
+"""With which argv, environment and log an engine is started."""
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from agent.errors import SpawnError
 from agent.installed_engines import search_path
 from agent.process_records import ProcessKey
 from agent.processes.account import Account
-from agent.processes.privileges import without_privileges
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
@@ -102,7 +99,7 @@ def open_log(log: Path, account: Account | None) -> IO[bytes]:
     return output
 
 
-def _unreachable(program: str, env: Mapping[str, str], account: Account | None) -> str:
+def unreachable(program: str, env: Mapping[str, str], account: Account | None) -> str:
     """Where the account is stopped on the way to the program; empty: nowhere."""
     found = shutil.which(program, path=env.get("PATH"))
     if account is None or found is None:
@@ -117,44 +114,3 @@ def _visible_gpus(uuids: list[str], order: StartOrder, gpu_index: Callable[[str]
     if None in indexes:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes))}
-
-
-def spawn(argv: list[str], env: Mapping[str, str], *, work: Path, log: Path, account: Account | None = None) -> int:
-    """Starts the process and returns its pid, which is also the number of its session and group.
-
-    It can gain no privileges. The caller must reap it; `ProcessGroup` does.
-
-    Args:
-        argv: the program and its arguments.
-        env: the whole environment.
-        work: the working folder.
-        log: what it prints is appended here.
-        account: as which it runs, without capabilities; None: as the agent.
-
-    Raises:
-        SpawnError: the process could not be started; the message names the program or folder.
-    """
-    as_account: dict[str, Any] = {}
-    if account is not None:
-        as_account = {"user": account.uid, "group": account.gid, "extra_groups": account.groups, "umask": 0o077}
-
-    def start() -> subprocess.Popen[bytes]:
-        with open_log(log, account) as output:
-            return subprocess.Popen(
-                argv,
-                env=dict(env),
-                cwd=work,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                **as_account,
-            )
-
-    try:
-        process = without_privileges(start, drop_capabilities=account is not None)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise SpawnError(f"cannot start {argv[0]!r}: {error}{_unreachable(argv[0], env, account)}") from error
-    # ProcessGroup reaps it. Popen's own reaping would free the pid too early; its destructor would warn.
-    process.returncode = 0
-    return process.pid

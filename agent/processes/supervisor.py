@@ -23,6 +23,8 @@ from agent.decide.commands import (
 from agent.inventory import InventoryWatch
 from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from agent.processes.cgroups import oom_message
+from agent.processes.end_record import EndRecord
+from agent.processes.engine_parent import EngineParent
 from agent.processes.lifecycle import EngineProcess
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
@@ -166,34 +168,71 @@ class Supervisor:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for record in plan.gone:
-            self._record_gone(record)
+            if not self._adopt_ended(record, folder):
+                self._record_gone(record)
         for record, leader in plan.adopt:
             self._adopt_process(record, leader, folder)
         for record in live:
             if record.key in contained:
                 self._adopt_container(record)
         for record, left in plan.clean_up:
-            stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
-            self._adopt_process(stopping, left, folder)
+            if not self._adopt_ended(record, folder):
+                stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
+                self._adopt_process(stopping, left, folder)
+        self._context.folders.prune_ends({record.key for record in self._journal.live()})
         self._context.cgroups.prune([record.key for record in self._journal.live()])
         async with asyncio.timeout(_PRUNE_LIMIT_S):
             await asyncio.to_thread(self._context.folders.prune, {record.instance for record in self._journal.live()})
 
     def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
+        end = self._end_record(record)
         record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
+        alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
+        parent = EngineParent.find(record.parent_pid, record.parent_start_ticks)
         try:
-            alone = record.uid if self._context.accounts.is_of_one_instance(record.uid) else None
-            cgroup = self._context.cgroups.find(record.key)
-            group = ProcessGroup(leader.pid, record.key, folder, cgroup, uid=alone)
+            group = ProcessGroup(
+                *(leader.pid, record.key, folder, cgroup),
+                uid=alone,
+                parent=parent,
+                record=end,
+                unwatched=leader.zombie,
+            )
         except ProcessLookupError:
-            self._record_gone(record)
+            if parent is not None:
+                parent.close()
+            if not self._adopt_ended(record, folder):
+                self._record_gone(record)
             return
+        self._journal.amend(record)
+        log.info("process adopted", instance=record.instance, epoch=record.epoch, rank=record.rank, pid=record.pid)
+        self._launch_adopted(record, group)
+
+    def _adopt_ended(self, record: ProcessRecord, folder: str) -> bool:
+        """Takes over what ended while no agent was running, and what is left of its group; False: its end is unknown.
+
+        A host may have started again since: then the pid is another's, and only the record counts.
+        """
+        end = self._end_record(record)
+        if record.pid is None or end.read() is None:
+            return False
+        alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
+        group = ProcessGroup(
+            *(record.pid, record.key, folder, cgroup), uid=alone, record=end, is_gone=True, unwatched=True
+        )
+        self._launch_adopted(record, group)
+        return True
+
+    def _end_record(self, record: ProcessRecord) -> EndRecord:
+        return EndRecord(self._context.folders.end(record.key), record.pid, record.pid_start_ticks)
+
+    def _alone(self, record: ProcessRecord) -> int | None:
+        return record.uid if self._context.accounts.is_of_one_instance(record.uid) else None
+
+    def _launch_adopted(self, record: ProcessRecord, group: ProcessGroup) -> None:
         if record.order is None:
             raise AssertionError(f"{record.key}: a live process must have its order")
         if record.port is not None:
             self._context.ports.lock(record.port)
-        self._journal.amend(record)
-        log.info("process adopted", instance=record.instance, epoch=record.epoch, rank=record.rank, pid=record.pid)
         self._launch(EngineProcess(record, record.order, self._context, group))
 
     def _adopt_container(self, record: ProcessRecord) -> None:

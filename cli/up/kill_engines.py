@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _MARK: Final = b"GPUWARD_AGENT_DIR="  # in the environment of every process of an engine
+_PARENT: Final = b"parent_main.py"  # in the arguments of an engine's parent
 # A process has no readable environment during its exec call, so one scan is not sufficient.
 _SCANS: Final = 3
 _BETWEEN_SCANS_S: Final = 0.02
@@ -30,8 +31,21 @@ def _kill_marked(wanted: bytes) -> set[int]:
             handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused meanwhile
             try:
                 if any(part.startswith(wanted) for part in (entry / "environ").read_bytes().split(b"\0")):
+                    _excuse(entry)
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     killed.add(int(entry.name))
             finally:
                 os.close(handle)
     return killed
+
+
+def _excuse(engine: Path) -> None:
+    """Has the engine's parent record that the end was asked for, so that it does not count as a crash."""
+    with contextlib.suppress(OSError, ValueError):
+        parent = int((engine / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        handle = os.pidfd_open(parent)
+        try:
+            if _PARENT in Path(f"/proc/{parent}/cmdline").read_bytes():
+                signal.pidfd_send_signal(handle, signal.SIGTERM)
+        finally:
+            os.close(handle)

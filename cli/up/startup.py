@@ -61,6 +61,10 @@ class AgentStart:
     ca: Path | None = None
 
 
+async def _leads_nothing() -> None:
+    """For a controller that does not lead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Daemons:
     """The functions that run the daemons.
@@ -71,6 +75,7 @@ class Daemons:
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
         key: of an administrator, for this process's own requests. It is stored nowhere.
+        resign: ends the controller's leadership, while it goes on to serve; returns once it leads no more.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
@@ -78,6 +83,7 @@ class Daemons:
     count_real_gpus: Callable[[], Awaitable[int]]
     host_name: str
     key: str
+    resign: Callable[[], Awaitable[None]] = _leads_nothing
 
 
 async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
@@ -88,7 +94,7 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
     """
     check_port(options.host, options.port)
     agents_dir = options.data_dir / _AGENTS
-    supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress))
+    supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress), before_stop=daemons.resign)
     with _signals(supervisor):
         script = asyncio.create_task(_bring_up(options, daemons, supervisor, progress), name="up")
         try:

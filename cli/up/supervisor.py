@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FIRST_STOP_S: Final = 7.0  # for all services but the first: engines need up to five seconds
+BEFORE_STOP_S: Final = 2.0  # of these
 LAST_STOP_S: Final = 2.0  # at least, for the first service, which the others need; it gets what they leave, too
 FORCED_STOP_S: Final = 3.0
 _CANCEL_S: Final = 0.4
@@ -27,9 +28,17 @@ class Service:
 class Supervisor:
     """Starts services, waits for a signal or a failure, and stops them."""
 
-    def __init__(self, on_force: Callable[[], None] = lambda: None) -> None:
-        """`on_force` is called once, at a second signal or when the time to stop is over."""
+    def __init__(
+        self, on_force: Callable[[], None] = lambda: None, before_stop: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Supervises nothing yet.
+
+        Args:
+            on_force: called once, at a second signal or when the time to stop is over.
+            before_stop: awaited for a short time before the other services than the first stop.
+        """
         self._on_force = on_force
+        self._before_stop = before_stop
         self._services: list[Service] = []
         self._wake = asyncio.Event()
         self._stop_requested = asyncio.Event()
@@ -83,7 +92,8 @@ class Supervisor:
         first, others = self._services[:1], self._services[1:]
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        late = await self._stop(others, FIRST_STOP_S)
+        await self._prepare_stop()
+        late = await self._stop(others, FIRST_STOP_S - (loop.time() - begun))
         left_s = FIRST_STOP_S - (loop.time() - begun)
         late += await self._stop(first, LAST_STOP_S + max(left_s, 0.0))
         for service in self._services:
@@ -91,6 +101,18 @@ class Supervisor:
                 # The terminal shows only the reason.
                 log.info("service failed: %s", service.name, exc_info=service.task.exception())
         return late
+
+    async def _prepare_stop(self) -> None:
+        if self._before_stop is None or len(self._services) <= 1:  # the first one prepares for the end of the others
+            return
+        tasks = [
+            asyncio.create_task(_awaited(self._before_stop), name="before the stop"),
+            asyncio.create_task(self._forced.wait(), name="forced stop"),
+        ]
+        await asyncio.wait(tasks, timeout=BEFORE_STOP_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=_CANCEL_S)
 
     async def _stop(self, services: Sequence[Service], limit_s: float) -> list[str]:
         for service in services:
@@ -126,6 +148,13 @@ class Supervisor:
 
     def _on_end(self, _: asyncio.Task[Any]) -> None:
         self._wake.set()
+
+
+async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await call()
+    except Exception:
+        log.exception("the stop was not prepared")
 
 
 def _why(service: Service) -> str:

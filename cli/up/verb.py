@@ -90,7 +90,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
     from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
     from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
     from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-    from controller.daemon import make_local_key, run_controller  # noqa: PLC0415 - as above
+    from controller.daemon import make_local_key, make_resignation, run_controller  # noqa: PLC0415 - as above
     from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
     settings = validated(
@@ -104,8 +104,21 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
     key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
     engine_user = _engine_user(folder)
 
+    resignation = make_resignation()
+
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
-        return await run_controller(settings, stop=stop, on_ready=on_ready, local_key=key, gateway_log=gateway_log)
+        return await run_controller(
+            settings,
+            stop=stop,
+            on_ready=on_ready,
+            local_key=key,
+            gateway_log=gateway_log,
+            resignation=resignation,
+        )
+
+    async def resign() -> None:
+        resignation.asked.set()
+        await resignation.done.wait()
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:
         given = validated(
@@ -124,7 +137,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
         )
         return await run_agent(given, stop=stop)
 
-    return Daemons(controller, agent, count_real_gpus, host_label(), key)
+    return Daemons(controller, agent, count_real_gpus, host_label(), key, resign)
 
 
 def _engine_user(folder: Path) -> str | None:

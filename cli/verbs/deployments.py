@@ -1,4 +1,4 @@
-"""Verbs that change existing deployments: scale, stop, wake, start."""
+"""Verbs that change existing deployments: scale, stop, wake, start, restart."""
 
 from typing import Annotated
 
@@ -55,5 +55,29 @@ def wake(
 
 @app.command()
 def start(ctx: typer.Context, names: NamesArgument) -> None:
-    """Start stopped deployments."""
+    """Start stopped deployments, and run ended tasks and failed instances again."""
     post_each(ctx, DEPLOYMENTS, names, "start", "started")
+
+
+@app.command()
+def restart(
+    ctx: typer.Context,
+    name: NameArgument,
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="ID", help="Only this instance of the deployment.")
+    ] = None,
+    pull: Annotated[
+        bool,
+        typer.Option("--pull", help="Take the models and images that hub and registry have now, by a new revision."),
+    ] = False,
+) -> None:
+    """Restart the instances of a deployment, as many at a time as its `update` allows.
+
+    With `update: rolling` replacements start first within `surge`, and old instances stop within `unavailable`; else
+    one instance after another. An instance in back-off is tried now, and what has ended runs again.
+    """
+    if pull and instance is not None:
+        raise typer.BadParameter("is of the whole deployment; leave --instance out", param_hint="--pull")
+    what = f"deployment/{name}" if instance is None else f"instance/{instance}"
+    body = {"instance": instance} if instance is not None else {"pull": True} if pull else None
+    post(ctx, ("deployments", name, "restart"), f"{what} restarts" + (" with a new revision" if pull else ""), body)

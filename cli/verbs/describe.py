@@ -15,7 +15,7 @@ from cli.names import matching
 from cli.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.verbs.get import read_object
-from schemas.api.deployments import DeploymentView
+from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
@@ -116,6 +116,7 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
         events=[parse(EventView, item) for item in reversed(events)],
         graphs=graphs,
         now=now,
+        heads=await _heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
     )
 
 
@@ -126,3 +127,11 @@ async def _with_advice(api: "Api", raw: Json) -> Json:
     except CliError:  # it was placed or removed meanwhile
         return raw
     return {**raw, "status": {**raw["status"], "explain": explain}}
+
+
+async def _heads(api: "Api", name: str) -> list[ModelHead]:
+    """What the hub has now; nothing where that cannot be told, since all else can."""
+    try:
+        return parse(ModelHeads, await api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
+    except CliError:
+        return []

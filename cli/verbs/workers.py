@@ -1,20 +1,29 @@
 """Verbs of operators about workers and GPUs: cordon, uncordon, drain."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import path_of
+from cli.api import parse, path_of
 from cli.errors import CliError, NotFoundError
+from cli.formatting import DASH
+from cli.kind import bare_name
 from cli.kinds import WORKERS
 from cli.names import printed_gpus
-from cli.runner import post_each, run
+from cli.output import print_table
+from cli.runner import parse_seconds, post_each, run
+from cli.several import Refusals
+from cli.table import Table
+from cli.wait import ProgressLog, until_drained
+from schemas.api.requests import DEFAULT_DRAIN_S
+from schemas.api.workers import DrainPlanView
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
+_ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
     str | None,
@@ -44,9 +53,71 @@ def uncordon(ctx: typer.Context, workers: WorkersArgument, gpu: GpuOption = None
 
 
 @app.command()
-def drain(ctx: typer.Context, workers: WorkersArgument) -> None:
-    """Cordon workers and move their instances to others."""
-    post_each(ctx, WORKERS, workers, "drain", "is draining")
+def drain(
+    ctx: typer.Context,
+    workers: WorkersArgument,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop everything at once, tasks too; replacements start afterwards.")
+    ] = False,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            parser=parse_seconds,
+            metavar="DURATION",
+            show_default="30m",
+            help="Longest time to wait for replacements to run before the old instances stop.",
+        ),
+    ] = None,
+    restart_tasks: Annotated[
+        bool | None,
+        typer.Option(
+            "--restart-tasks/--keep-tasks",
+            help="After the timeout, start tasks with restart: never again elsewhere, or let them end (default).",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing runs on the workers any more.")] = False,
+) -> None:
+    """Cordon workers and move their instances to others, replacements first.
+
+    It first prints what stops, what moves and what fits nowhere. A replacement runs before its old instance stops.
+    A task with restart: never runs until it ends. On a worker that is drained already, only the given flags change.
+    """
+    if now and timeout_s is not None:
+        raise typer.BadParameter("--now waits for nothing; leave --timeout out", param_hint="--timeout")
+    given = {"now": now or None, "timeout": timeout_s, "restart_tasks": restart_tasks}
+    body = {field: value for field, value in given.items() if value is not None}
+    names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
+
+    async def work(api: "Api") -> None:
+        known = [name for name in names if await api.find(path_of("workers", name)) is not None]
+        if known:
+            _print_drain(parse(DrainPlanView, await api.post(path_of("plan", "drain"), {"workers": known, **body})))
+        draining: dict[str, str] = {}
+
+        async def one(name: str) -> None:
+            draining[name] = (await api.post(path_of("workers", name, "drain"), body or None))["uid"]
+            print(block(f"worker/{name} is draining"))
+
+        refusals = Refusals()
+        await refusals.each(names, one)
+        if wait and draining:
+            limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
+            await until_drained(api, draining, limit_s, ProgressLog())
+        refusals.tell()
+
+    run(ctx, work, waits=wait)
+
+
+def _print_drain(plan: DrainPlanView) -> None:
+    """What becomes of each instance. Nothing is printed where nothing runs there."""
+    if not plan.items:
+        return
+    rows = []
+    for one in plan.items:
+        to = DASH if one.fits is None else ",".join(one.to_workers) or "nowhere"
+        rows.append([one.instance, ",".join(one.workers), one.action, to, one.message])
+    print_table(Table(["INSTANCE", "WORKER", "ACTION", "TO", "WHY"], rows), empty="")
 
 
 def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> None:

@@ -12,7 +12,7 @@ from controller.api.audit_trail import audit, audit_context
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
 from controller.api.database_waits import DatabaseWaits
-from controller.api.dry_run import allowances, catalog, defrag, explain, pending, plan
+from controller.api.dry_run import allowances, catalog, defrag, drain, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
 from controller.api.errors import ApiError
@@ -43,6 +43,7 @@ from controller.api.resources import (
     logs,
     metrics,
     model_cache,
+    model_heads,
     policies,
     rollouts,
     secrets,
@@ -86,9 +87,11 @@ def all_routes(version: str) -> list[Route]:
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
         rollouts.ROUTES,
+        model_heads.ROUTES,
         plan.ROUTES,
         apply.ROUTES,
         defrag.ROUTES,
+        drain.ROUTES,
         instances.ROUTES,
         explain.ROUTES,
         pending.ROUTES,
@@ -185,6 +188,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
+    app[model_heads.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)

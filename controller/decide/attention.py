@@ -20,6 +20,7 @@ from controller.domain.attention import (
     WorkerFacts,
 )
 from controller.domain.devices import reason_code
+from controller.domain.secret_scopes import SECRET_REFUSALS
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
 from schemas.placement_reasons import Reason
 from schemas.status_reasons import NO_LEADER, REASONS
@@ -27,6 +28,7 @@ from schemas.status_reasons import NO_LEADER, REASONS
 PENDING_AFTER: Final = timedelta(seconds=60)
 MAX_SUBJECTS: Final = 20
 BREAKER_OPEN: Final = "breaker_open"
+START_OVERDUE: Final = "start_overdue"
 REFUSED: Final = "no_common_protocol"  # the condition that keeps a worker from being ready
 _CRASHES: Final = 2  # failures in a row; before, it may be a single accident
 _TEXTS: Final = {code: text for group in REASONS.values() for code, text in group.items()}
@@ -128,18 +130,22 @@ def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
         return "model"
     if one.phase == "failed":
         return "failed"
+    if one.phase in ("pending", "backoff") and one.reason in SECRET_REFUSALS:
+        return "secrets"
     if one.phase == "pending" and at - one.since >= PENDING_AFTER:
         return "pending"
     repeated = one.phase == "backoff" and (one.failures or one.reason == ENDED_REPEATEDLY)
     if one.failures >= _CRASHES or repeated:
         return "crash_loop"
-    return None
+    return "starting" if one.overdue else None
 
 
 def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) -> AttentionEntry:
     """The entry of instances of one deployment with the same cause."""
     first = some[0]
     code, message = first.reason, first.message
+    if cause == "starting":
+        code, message = START_OVERDUE, ""
     if cause == "model":
         code, message = Reason.METADATA_UNKNOWN, first.need_error or first.message
     since = _oldest(one.failing_since if cause in ("crash_loop", "model") else one.since for one in some)
@@ -148,9 +154,11 @@ def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) ->
         "failed": f"{deployment} has failed",
         "crash_loop": f"{deployment} {'is ended' if code == ENDED_REPEATEDLY else 'crashes'} repeatedly",
         "pending": f"{deployment} is pending",
+        "secrets": f"{deployment} lacks a secret",
+        "starting": f"{deployment} has been starting for long",
     }
     return _entry(
-        "warning" if cause == "pending" else "error", cause, code, _deployment(deployment), titles[cause],
+        "warning" if cause in ("pending", "starting") else "error", cause, code, _deployment(deployment), titles[cause],
         message or _meaning(code), since=since, count=len(some), subjects=[_instance(one.id) for one in some],
     )  # fmt: skip
 

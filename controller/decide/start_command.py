@@ -1,19 +1,20 @@
 """The start command of one process, from its spec and its claims. Pure."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from controller.domain.placement import Layout, Need
 from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
 from controller.engines.containers import container_env, container_of, image_key
+from controller.engines.pinning import named_fetches, pinned_models
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
 from schemas.wire import ClaimOrder, StartOrder
 
 # The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)
-# and above those of well-known servers. The port follows from instance and epoch: every rank knows it beforehand, and
-# the next epoch tries another one if this one was taken.
+# and above those of well-known servers. The search begins at one that follows from instance and epoch, so the next
+# epoch tries another one if a stranger has taken this one.
 RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
 _PROBE: Final = Probe()
 _NO_LAYOUT: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
@@ -46,10 +47,12 @@ def start_payload(
     gpu_mib: int = 0,
     others_mib: int = 0,
     gang: str = "",
+    rendezvous: int | None = None,
     rank: int = 0,
     leader: str = "",
     need: Need | None = None,
     builds: Iterable[str] = (),
+    commits: Mapping[str, str] = {},
 ) -> dict[str, Any]:
     """A start command as JSON, with what its dispatch needs beside it.
 
@@ -66,10 +69,12 @@ def start_payload(
         gpu_mib: memory of the largest GPU, MiB; 0: unknown.
         others_mib: the most that other instances have claimed of one GPU, MiB.
         gang: instance and epoch; equal for all ranks, and different from other gangs.
+        rendezvous: the port at which its ranks meet; None: any.
         rank: this process's rank in its gang.
         leader: host name or address of the leader's worker, if the gang spans several.
         need: the revision's; the process starts with the context and sequences that its memory was estimated for.
         builds: what the worker says of its engines and their builds.
+        commits: of models of the hub, which the revision keeps, by `org/name@revision`.
     """
     layout = layout or _NO_LAYOUT
     own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
@@ -88,15 +93,19 @@ def start_payload(
         workers=layout.workers,
         rank=rank,
         leader=leader,
-        rendezvous_port=rendezvous_port(gang),
+        rendezvous_port=rendezvous_port(gang) if rendezvous is None else rendezvous,
         builds=frozenset(() if spec.runtime == "docker" else builds),  # an image has builds of its own
         context=None if own_need is None else own_need.context_of(layout),
         sequences=None if own_need is None else own_need.sequences_of(layout),
         beside_mib=0 if share is None else share.parts.get("activations", 0) + share.parts.get("images", 0),
+        cache_mib=0 if share is None else share.cache_mib,
+        block_bytes=0 if share is None else share.block_bytes,
         host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,
     )
     own = engine_for(spec).chosen(engine)
+    spec = pinned_models(spec, own.name, commits)
     order = _order(spec, deployment, deployment_uid, gpus, own, launch)
+    order = order.model_copy(update={"fetches": named_fetches(order.fetches, commits)})
     beside: dict[str, Any] = {
         "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     }
@@ -142,9 +151,11 @@ def _order(
     )
 
 
-def rendezvous_port(gang: str) -> int:
-    """The port in `RENDEZVOUS_PORTS` at which the processes of a gang meet."""
-    return RENDEZVOUS_PORTS[zlib.crc32(gang.encode()) % len(RENDEZVOUS_PORTS)]
+def rendezvous_port(gang: str, taken: Collection[int] = ()) -> int:
+    """The port in `RENDEZVOUS_PORTS` at which the processes of a gang meet. `taken`: by other gangs on that host."""
+    first, number = zlib.crc32(gang.encode()), len(RENDEZVOUS_PORTS)
+    ports = (RENDEZVOUS_PORTS[(first + n) % number] for n in range(number))
+    return next((port for port in ports if port not in taken), RENDEZVOUS_PORTS[first % number])
 
 
 def _claims(gpus: Iterable[ClaimedGpu]) -> Iterable[ClaimOrder]:

@@ -35,7 +35,7 @@ class _Contact:
     worker: WorkerState
     silence_s: float
     limit_s: float  # of silence; then it is unreachable
-    fresh: bool  # connected, with a recent message of its own
+    fresh: bool  # connected, with a recent message of its own, and not about to leave
 
     @property
     def silent(self) -> bool:
@@ -84,16 +84,13 @@ def _settles(snapshot: WorkersSnapshot, settings: WorkerSettings) -> bool:
 def _contact(worker: WorkerState, now: datetime, floor: datetime, settings: WorkerSettings) -> _Contact:
     last_seen = worker.last_seen if worker.last_seen is not None and worker.last_seen <= now else None
     since = floor if last_seen is None else max(last_seen, floor)
-    if worker.connected:
-        limit_s = settings.unreachable_after_s
-    else:
-        limit_s = 0.0 if worker.clean else settings.disconnected_after_s
+    limit_s = settings.unreachable_after_s if worker.connected else settings.disconnected_after_s
     age_s = math.inf if last_seen is None else (now - last_seen).total_seconds()
     return _Contact(
         worker,
         silence_s=max(0.0, (now - since).total_seconds()),
-        limit_s=limit_s,
-        fresh=worker.connected and worker.reported and age_s < settings.unreachable_after_s,
+        limit_s=0.0 if worker.clean else limit_s,
+        fresh=worker.connected and worker.reported and not worker.clean and age_s < settings.unreachable_after_s,
     )
 
 
@@ -114,7 +111,7 @@ def _breaker(contacts: list[_Contact], was_open: bool, settings: WorkerSettings)
 
 
 def _known_gone(worker: WorkerState) -> bool:
-    return worker.confirmed_dead or (worker.clean and not worker.connected)
+    return worker.confirmed_dead or worker.clean
 
 
 def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
@@ -145,9 +142,9 @@ def _held_back(phase: WorkerPhase) -> WorkerPhase:
 def _why_silent(worker: WorkerState) -> str:
     if worker.confirmed_dead:
         return CONFIRMED_DEAD
-    if worker.connected:
-        return SILENT
-    return AGENT_STOPPED if worker.clean else DISCONNECTED
+    if worker.clean:
+        return AGENT_STOPPED
+    return SILENT if worker.connected else DISCONNECTED
 
 
 def _change(

@@ -34,9 +34,11 @@ class TroubledInstance:
     """An instance that is pending, failed or failing.
 
     Attributes:
+        message: its own; of one that is pending also what holds up its rollout.
         failures: in a row.
         failing_since: the first failure in the row, or the first vain reading of its model; None: unknown.
         need_error: why the need of its model is unknown; empty: it is known, or being worked out.
+        overdue: its process starts for longer than `start_timeout`, without what was fetched before.
     """
 
     id: str
@@ -48,6 +50,7 @@ class TroubledInstance:
     failures: int = 0
     failing_since: datetime | None = None
     need_error: str = ""
+    overdue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

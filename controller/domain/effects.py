@@ -15,6 +15,15 @@ ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """An instance at an epoch that stops once its replacement runs."""
+
+    instance: str
+    epoch: int
+    purpose: Literal["drain", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
 class Create:
     """A new instance of a revision, in `pending`, or in `analyzing` while its need is being analyzed."""
 
@@ -23,6 +32,7 @@ class Create:
     analyzing: bool = False
     born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
     relocation: int | None = None  # it is the replacement of this relocation
+    replaced: Replaced | None = None  # it is the replacement of this one, which is drained or restarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a starting instance waits for, in words. Written only while it starts at this epoch."""
+    """What an instance waits for, in words. Written only while it starts, or is unreachable, at this epoch."""
 
     instance: str
     epoch: int
@@ -106,6 +116,7 @@ class StoreNeed:
     generation: int
     need: Need | None
     error: NeedError | None
+    commits: Mapping[str, str] = field(default_factory=dict)  # of its models on the hub, as they were read
 
 
 @dataclass(frozen=True, slots=True)

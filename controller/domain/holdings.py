@@ -31,12 +31,16 @@ class InstanceLoad:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A committed claim, with its deployment, its worker and the kind of its device."""
+    """A committed claim, with its deployment, its worker and the kind of its device.
+
+    `rendezvous_port`: at which the ranks of a gang meet, on the claim of its leader's host.
+    """
 
     deployment_uid: str
     worker_id: str
     gpu: bool
     claim: PlannedClaim
+    rendezvous_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ class Holdings:
     def get(self, instance: str) -> Holding | None:
         """The holding of this instance; None if it holds nothing."""
         return self._of.get(instance)
+
+    def rendezvous_ports(self, host: str) -> set[int]:
+        """The ports at which gangs meet on this host device."""
+        held = (self._of[instance].by_device[host] for instance in self._on_device.get(host, ()))
+        return {one.rendezvous_port for one in held if one.rendezvous_port is not None}
 
     def replace(
         self, devices: Collection[str], claims: Iterable[tuple[str, HeldClaim]]
@@ -128,10 +137,11 @@ class Holder:
         workers: ids.
         claims: on GPUs and hosts.
         epoch: of the claims.
-        task: it ends by itself (`restart: never` or `on_failure`), and loses its work if it is preempted.
+        task: `restart: never` or `on_failure`: it loses its work if it is preempted.
         movable: of its deployment. Others of the same priority are preempted first.
         lost_s: seconds of work that end with it; 0 for a server.
         protected: younger than its `minimum_runtime`, so it is not preempted yet.
+        serves: requests reach it, so it does not end by itself, whatever its `restart`.
     """
 
     instance: str
@@ -144,6 +154,12 @@ class Holder:
     movable: bool = True
     lost_s: float = 0.0
     protected: bool = False
+    serves: bool = False
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether its capacity may be awaited: it is a task, and serves no requests."""
+        return self.task and not self.serves
 
     @property
     def gpus(self) -> int:

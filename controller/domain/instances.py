@@ -32,6 +32,7 @@ class RevisionFacts:
     created_at: datetime
     need: Need | None = None
     need_error: NeedError | None = None
+    commits: Mapping[str, str] = field(default_factory=dict)  # of models on the hub, by `org/name@revision`
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """An agent's latest report of a process."""
+    """An agent's latest report of a process. `ended_at`: when its end was first reported; None: it has not ended."""
 
     epoch: int
     rank: int
@@ -76,17 +77,20 @@ class ProcessFacts:
     reason: str | None
     exit_code: int | None
     message: str
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """One start of an instance that has ended: when it was ordered, and when its end was first reported.
 
-    Both are stamps of the database. No later report of the agent changes them.
+    Both are stamps of the database. No later report of the agent changes them. `orderly`: it was stopped together with
+    its agent or its host.
     """
 
     began: datetime
     ended: datetime
+    orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class HostFacts:
     deleted: bool
     confirmed_dead: bool
     fence_until: datetime | None
+    drain_until: datetime | None = None  # replacements start first until then; None: a drain stops all at once
+    drain_restarts_tasks: bool = False  # from then on, tasks that never restart are stopped and start elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +146,8 @@ class InstanceFacts:
     start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
     start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
+    mended: bool = False  # a secret that its start lacked has changed since
+    restarts_now: bool = False  # its user has asked for a restart of this start
     requests: int = 0  # at it, as the gateways last reported
     seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
     claims: tuple[ClaimFacts, ...] = ()
@@ -162,6 +170,12 @@ class InstanceFacts:
         return start.id if start is not None and unseen else None
 
     @property
+    def ended_with_zero(self) -> bool:
+        """Whether the processes of all its ranks have ended with exit code 0."""
+        processes = [self.process(rank) for rank in self.ranks]
+        return bool(processes) and all(p is not None and p.state == "exited" and p.exit_code == 0 for p in processes)
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that hold claims."""
         return tuple(sorted({c.rank for c in self.claims}))
@@ -173,13 +187,17 @@ class InstanceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RelocationFacts:
-    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet."""
+    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet.
+
+    purpose: of a `drain` of its worker or a `restart` by its user, the replacement is placed like any instance.
+    """
 
     id: int
     instance: str
     epoch: int
     to: str  # names of the workers, for messages
     replacement: str = ""
+    purpose: Literal["plan", "drain", "restart"] = "plan"
 
 
 @dataclass(frozen=True)  # without slots: it keeps what was looked up
@@ -207,6 +225,7 @@ class DeploymentFacts:
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     relocations: tuple[RelocationFacts, ...] = ()
     rollout: RolloutFacts | None = None  # None: nothing is stored about one
+    placed_before: int | None = None  # replicas with a place when its revision became the newest; None: unknown
 
     @cached_property
     def by_id(self) -> Mapping[str, InstanceFacts]:

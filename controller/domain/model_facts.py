@@ -5,7 +5,7 @@ None means that the files do not state it; that is never zero.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,54 @@ class Quantization:
 
     method: str
     bits: int | None = None  # per weight
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLayers:
+    """Layers that keep entries of one size for the tokens of a sequence.
+
+    Attributes:
+        layers: how many.
+        heads: of keys and values.
+        size: elements that a head keeps of one entry, keys and values together.
+        window: tokens; None: the whole context.
+        tokens: entries of each sequence, whatever its length, such as an encoder's output; None: those of the context.
+        ratio: tokens that share one entry.
+        element_bytes: of one element, whatever the cache's type; None: that type's.
+        divided: whether tensor parallelism divides the heads.
+    """
+
+    layers: int
+    heads: int
+    size: int
+    window: int | None = None
+    tokens: int | None = None
+    ratio: int = 1
+    element_bytes: int | None = None
+    divided: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What layers keep of each running sequence, whatever its length: of a convolution, and a recurrent state.
+
+    Attributes:
+        layers: that keep one.
+        conv: elements of the convolution's state in one layer that tensor parallelism divides, but for the groups'.
+        groups: of inputs; each GPU keeps at least one.
+        group_conv: elements of the convolution's state for each group.
+        recurrent: elements of the recurrent state in one layer.
+        kernel: inputs that a convolution keeps.
+        recurrent_dtype: of the recurrent state; None: as the convolution's.
+    """
+
+    layers: int
+    conv: int = 0
+    groups: int = 0
+    group_conv: int = 0
+    recurrent: int = 0
+    kernel: int = 0
+    recurrent_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +74,21 @@ class ModelFacts:
         parameters: elements of all tensors; packed quantized weights count as stored.
         dtype: the dtype in the config that weights are loaded as, such as `bfloat16`.
         heads, kv_heads, head_dim: of the language part. `v_head_dim` where values are of another size than keys.
-        full_layers: layers whose cache grows with the whole context. `uncached_layers` keep a state of fixed size
-            instead (linear attention, Mamba). All others use the sliding window.
+        full_layers: layers whose cache grows with the whole context. `uncached_layers` have no cache of their own: they
+            keep a state (linear attention, Mamba), use another layer's cache, or have no attention. All others use the
+            sliding window.
+        cached: the layers with a cache by size, where these differ; empty: all are as the other fields say.
+        states: of layers that keep one for each running sequence.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
         index_head_dim: sparse attention also keeps an index key of this size.
         vision: it has a vision tower.
         vision_heads: attention heads of the vision tower, which tensor parallelism must divide too; None also where
             servers can divide any number.
         encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
+        pooling: its files say that it answers with vectors or scores, whatever its architecture.
+        bidirectional: tokens see later ones, so that a pooling model keeps no cache either.
+        unknown: what the reader does not know of the cache, in words; None: nothing.
+        elsewhere: the repository, by the config's field, that holds a part of the weights; None: all are here.
         adapter_bytes: bytes of the tensors of adapters (LoRA) loaded beside it.
         revision: of a hub's model, the commit that was read.
         layer_bytes, host_layer_bytes: stored bytes of each layer, and those that flags keep in the host's memory. Empty
@@ -63,6 +118,8 @@ class ModelFacts:
     sliding_window: int | None = None
     full_layers: int | None = None
     uncached_layers: int = 0
+    cached: tuple[CachedLayers, ...] = ()
+    states: States | None = None
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int | None = None
     index_head_dim: int | None = None
@@ -70,12 +127,19 @@ class ModelFacts:
     experts_per_token: int | None = None
     quantization: Quantization | None = None
     encoder: bool = False
+    pooling: bool = False
+    bidirectional: bool = False
+    unknown: str | None = None
+    elsewhere: str | None = None
     adapter_bytes: int = 0
     revision: str | None = None
     layer_bytes: tuple[int, ...] = ()
     host_layer_bytes: tuple[int, ...] = ()
     host_other_bytes: int = 0
     draft: "ModelFacts | None" = None
+
+
+COMMITS: Final = "commits"  # beside the facts of an analysis: what was read of each model on the hub
 
 
 def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
@@ -85,12 +149,14 @@ def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
 
 def facts_from_json(value: dict[str, Any]) -> ModelFacts:
     """The facts that `facts_to_json` wrote."""
-    facts = ModelFacts(**value)
-    quantization, draft = value.get("quantization"), value.get("draft")
+    facts = ModelFacts(**{name: one for name, one in value.items() if name != COMMITS})
+    quantization, draft, states = value.get("quantization"), value.get("draft"), value.get("states")
     return replace(
         facts,
         architectures=tuple(facts.architectures),
         quantization=Quantization(**quantization) if quantization else None,
+        cached=tuple(CachedLayers(**one) for one in value.get("cached", ())),
+        states=States(**states) if states else None,
         layer_bytes=tuple(facts.layer_bytes),
         host_layer_bytes=tuple(facts.host_layer_bytes),
         draft=facts_from_json(draft) if draft else None,

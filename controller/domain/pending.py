@@ -8,6 +8,14 @@ from controller.domain.placement import Ask
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """A place chosen beforehand: workers by name, GPUs by UUID."""
+
+    workers: tuple[str, ...]
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingInstance:
     """An instance in the admission queue.
 
@@ -21,6 +29,8 @@ class PendingInstance:
         reserved_s: seconds since capacity was first reserved for it that only servers hold; None: never.
         queued_at: seconds since the epoch, from which its age in the queue counts; infinite: not created yet.
         awaited: not created yet, since the outdated instance that it succeeds is still stopping.
+        promised: the place that the instances which it preempted leave for it.
+        no_preemption: why it preempts nothing although it may; empty: nothing is against it.
     """
 
     ask: Ask
@@ -32,14 +42,31 @@ class PendingInstance:
     reserved_s: float | None = None
     queued_at: float = math.inf
     awaited: bool = False
+    promised: Destination | None = None
+    no_preemption: str = ""
+
+    def bound_for(self, to: Destination) -> Ask:
+        """Its ask with a manual selection of that place."""
+        return _bound_for(self.ask, to)
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """A place chosen beforehand: workers by name, GPUs by UUID."""
+class RefusedStart:
+    """A start that was refused, by an agent or in its stead.
 
-    workers: tuple[str, ...]
-    gpus: tuple[str, ...]
+    Attributes:
+        code: a reason code.
+        message: why.
+        worker: its name; empty: it is gone.
+        ago_s: seconds since.
+        changed: whether its agent has connected again or reported other devices since, or the worker is gone.
+    """
+
+    code: str
+    message: str
+    worker: str
+    ago_s: float
+    changed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +90,10 @@ class PendingRow:
     reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
     queued_at: float = math.inf
     awaited: bool = False  # not created yet, since the outdated instance that it succeeds is still stopping
+    promised: Destination | None = None  # the place that the instances which it preempted leave for it
+    failures: int = 0  # of its starts in a row
+    refused: RefusedStart | None = None  # its last start, if it may preempt
+    no_preemption: str = ""  # why it preempts nothing although it may
 
     def ask_by(self, ask: Ask) -> Ask:
         """Its own ask, from the ask that all instances of its revision share."""
@@ -76,7 +107,7 @@ class PendingRow:
         relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
         return PendingInstance(
             own, self.priority, self.preempt, self.waited_s, self.preempting, relocation_target, self.reserved_s,
-            self.queued_at, self.awaited,
+            self.queued_at, self.awaited, self.promised, self.no_preemption,
         )  # fmt: skip
 
 

@@ -158,7 +158,9 @@ INSTANCE_EDGES: Final[Mapping[InstancePhase, Mapping[InstancePhase, Edge]]] = {
     P.REPLACED: {P.STOPPING: _instances("its worker returns")},
     P.SUCCEEDED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
     P.FAILED: {P.STOPPING: _STOP_WITHOUT_CLAIMS},
-    P.STOPPING: {},
+    P.STOPPING: {
+        P.SUCCEEDED: _instances("it is a task that is drained or preempted, and its process exits with code 0"),
+    },
 }
 
 # The end of every instance's row, from any phase.
@@ -171,7 +173,7 @@ WORKER_EDGES: Final[Mapping[WorkerPhase, Mapping[WorkerPhase, Edge]]] = {
         W.UNREACHABLE: _workers("it falls silent after its first report, or the operator confirms it dead"),
     },
     W.READY: {
-        W.UNREACHABLE: _workers("silent for 15 s (5 s after a dropped connection, at once after a clean shutdown)"),
+        W.UNREACHABLE: _workers("silent for 15 s (5 s after a dropped connection, at once when its agent shuts down)"),
     },
     W.UNREACHABLE: {
         W.READY: _workers("it is connected and reports again"),

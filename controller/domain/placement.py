@@ -22,11 +22,18 @@ class Share:
     sequences: int | None = None  # concurrent sequences that it allows for; None: as in the need
     context: int | None = None  # tokens of a sequence that it allows for; None: as in the need
     least_mib: int = 0  # with which the engine starts: one sequence; 0: unknown
+    # Bytes of a block of its cache, of which each running sequence needs one; 0: its number bounds no sequences.
+    block_bytes: int = 0
 
     @property
     def gpus(self) -> int:
         """Total number of GPUs."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def cache_mib(self) -> int:
+        """What is left to the cache, beside the other parts."""
+        return self.memory_mib - sum(size for part, size in self.parts.items() if part != "cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,10 @@ class Layout:
     dp: int = 1
 
 
+# `auto` packs, but keeps a deployment's instances on different GPUs where it can, as the others do; `pack` does not.
+Strategy = Literal["auto", "pack", "spread", "least_fragmentation"]
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What one instance asks for. Layouts in order of preference; the first that fits anywhere is used.
@@ -124,7 +135,7 @@ class Ask:
     tried: tuple[tuple[Layout, Reason], ...] = ()  # excluded layouts with their needs
     host_memory_mib: int = 0
     cpu_milli: int = 0
-    strategy: Literal["pack", "spread", "least_fragmentation"] = "pack"
+    strategy: Strategy = "pack"
     labels: Mapping[str, str] = field(default_factory=dict)
     workers: tuple[str, ...] = ()  # manual: names; only these
     gpus: tuple[str, ...] = ()  # manual: UUID or worker:index; only these
@@ -143,8 +154,16 @@ class Ask:
         otherwise = None if self.otherwise is None else self.otherwise.for_instance(instance, avoid_workers)
         return replace(self, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether it shares a GPU with an instance of its own deployment only where nothing else fits."""
+        return self.strategy != "pack" and bool(self.deployment_uid)
+
     def shape(self) -> tuple[object, ...]:
-        """Equal for asks with the same decision on any inventory; `spread` counts the deployment's instances."""
+        """Equal for asks with the same decision on any inventory without instances of their deployments.
+
+        `spread` counts the deployment's instances.
+        """
         return (
             self.layouts, self.refused, self.tried, self.host_memory_mib, self.cpu_milli, self.strategy,
             tuple(sorted(self.labels.items())), self.workers, self.gpus, self.all_workers, self.all_gpus,
@@ -227,6 +246,11 @@ class Placed:
     claims: tuple[PlannedClaim, ...]
     layout: Layout
     engine: str = ""
+
+    @property
+    def leading_host(self) -> str:
+        """The host device of its leader."""
+        return self.of_rank(0)[-1].device
 
     @property
     def worker_id(self) -> str:

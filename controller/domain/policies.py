@@ -68,7 +68,7 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WatchedInstance:
-    """One replica, reduced to what a policy needs."""
+    """One replica, reduced to what a policy needs. `substituted`: another was created in place of it."""
 
     id: str
     epoch: int
@@ -76,11 +76,17 @@ class WatchedInstance:
     running_since: float | None
     claims: tuple[GpuClaim, ...] = ()
     stored: StoredVerdict | None = None
+    substituted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """A deployment, read at one moment. `open_actions`: an action that stopped replicas has not ended."""
+    """A deployment, read at one moment.
+
+    Attributes:
+        open_actions: an action that stopped replicas has not ended.
+        awake_for_s: an operator keeps it awake for so long; 0: not.
+    """
 
     uid: str
     name: str
@@ -93,6 +99,7 @@ class PolicyFacts:
     instances: tuple[WatchedInstance, ...]
     open_actions: bool
     now: float
+    awake_for_s: float = 0.0
 
     @property
     def wanted(self) -> int:

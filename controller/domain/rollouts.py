@@ -34,6 +34,8 @@ class RolloutRecord:
         weight: percent of the requests for the revision; None: by least load over all replicas.
         updated: replicas of the revision.
         available: of these, such as ran long enough.
+        kept: the replicas that it keeps up where hosts are full: those that had a place when it began, and of those
+            that got one since all but the surge; 0: not known yet.
     """
 
     revision: int
@@ -50,6 +52,7 @@ class RolloutRecord:
     weight: int | None = None
     updated: int = 0
     available: int = 0
+    kept: int = 0
 
     @property
     def fallback(self) -> int | None:

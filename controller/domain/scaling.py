@@ -156,11 +156,15 @@ class Replicas:
         running: they serve.
         placed: they have a place, and start or are expected back.
         pending: they wait for a place, or after a failure for the next attempt.
+        unhealthy: of those placed, such as hang or fail their probe.
+        failed: they count as replicas, but have failed or ended; of those pending, such as wait for the next attempt.
     """
 
     running: int = 0
     placed: int = 0
     pending: int = 0
+    unhealthy: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,23 @@ class StoredScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyCap:
+    """A cap that a policy's `scale_down` has set.
+
+    Attributes:
+        number: most replicas.
+        set_at: epoch seconds; a later cap is another one.
+        window_s: demand that exceeds the cap for so long lifts it; None: unknown, so it stays.
+        outgrown_s: for how long demand has exceeded it, as stored; None: it does not.
+    """
+
+    number: int
+    set_at: float
+    window_s: float | None
+    outgrown_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingFacts:
     """A deployment whose replicas follow the requests, read at one moment.
 
@@ -254,6 +275,7 @@ class ScalingFacts:
         engine: that placement chose for its newest instance; empty: not chosen.
         sequences: concurrent requests for which its need was estimated.
         stored: None: nothing is stored yet.
+        cap: of a policy, where demand may lift it.
     """
 
     uid: str
@@ -265,6 +287,7 @@ class ScalingFacts:
     engine: str = ""
     sequences: int | None = None
     stored: StoredScaling | None = None
+    cap: PolicyCap | None = None
 
     @property
     def number(self) -> int | None:
@@ -285,6 +308,8 @@ class ScalingStep:
         silent: names of gateways that do not report.
         applies: its number differs from the present one.
         lifts_policy: a policy's sleep ends.
+        outgrown: demand asks for more than a policy's cap.
+        lifts_cap: it has done so for the policy's whole window, so the cap ends.
         request_id: of the first request that waits, where it is woken.
     """
 
@@ -294,6 +319,8 @@ class ScalingStep:
     silent: tuple[str, ...]
     applies: bool
     lifts_policy: bool = False
+    outgrown: bool = False
+    lifts_cap: bool = False
     request_id: str = ""
 
     @property

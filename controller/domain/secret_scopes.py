@@ -1,8 +1,20 @@
 """Which deployments may use a secret, and on which word."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+
+
+class LacksSecret(StrEnum):
+    """Why a start is refused before it is sent. Another place does not help: only a change of the secret does."""
+
+    MISSING = "secret_missing"
+    FORBIDDEN = "secret_forbidden"
+    UNREADABLE = "secret_unreadable"
+
+
+SECRET_REFUSALS: Final = tuple(LacksSecret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +67,8 @@ class SecretScope:
 
 
 ALL_DEPLOYMENTS: Final = SecretScope()
+
+
+def missing_secret(name: str) -> str:
+    """What is wrong where a secret does not exist, and what to do."""
+    return f"secret {name!r} does not exist; set it with: gpuward secret set {name}"

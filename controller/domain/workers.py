@@ -23,7 +23,7 @@ class WorkerState:
         session: number of its newest hello.
         reported: it has sent a full report at least once.
         connected: its newest session is open, by the hub's last write.
-        clean: its agent shut down cleanly.
+        clean: its agent shut down cleanly, or does so now and is still connected.
         last_seen: time of its newest message; None: none yet.
         confirmed_dead: by the operator.
         highest_term: that its agent has seen; an agent refuses commands of lower terms.
@@ -70,7 +70,7 @@ class WorkerSettings:
         disconnected_after_s: silence of one whose connection has dropped.
         lost_after_s: silence after which its instances are replaced.
         fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
-            message after the hub's last write of its heartbeat (the hub closes connections after 20 s without
+            message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
             writes), and a kill takes time.
         settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
         breaker_one_in: the breaker opens when more than one in so many workers is silent ...

@@ -60,6 +60,8 @@ class Launch:
         host: the address to listen on.
         context, sequences: those that the need was estimated for; None: there was no estimate.
         builds: what the worker says of its engines and their builds.
+        cache_mib: of the claim, for the cache of each GPU; 0: unknown.
+        block_bytes: of a block of that cache, of which each running sequence needs one; 0: nothing of the kind.
     """
 
     gpu_count: int = 0
@@ -81,6 +83,8 @@ class Launch:
     name: str = ""
     host: str = LOOPBACK
     builds: frozenset[str] = frozenset()
+    cache_mib: int = 0
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +187,9 @@ def model_reference(spec: DeploymentSpec) -> str | None:
 
 
 def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
-    """The adapters of `serving` by name: folders, and names on the hub, without their schemes."""
-    return {name: place.partition(":")[2] for name, place in spec.serving.adapters.items()}
+    """The adapters of `serving` by name: folders, and names on the hub, without their schemes and commits."""
+    places = {name: place.partition(":") for name, place in spec.serving.adapters.items()}
+    return {name: place.partition("@")[0] if scheme == "hf" else place for name, (scheme, _, place) in places.items()}
 
 
 def refuse_adapters(spec: DeploymentSpec, why: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.domain.model_facts import ModelFacts
 from controller.engines.flags import text
+from controller.engines.stated_memory import stated_memory
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -22,15 +23,25 @@ def demanded_capability(
 
 
 def _demands(spec: DeploymentSpec, facts: ModelFacts) -> Iterator[str]:
-    """The types in use: quantisation methods, `fp8-weights`, `fp8-cache`, `bfloat16`."""
+    """The types in use: quantisation methods, `fp8-weights` (or by method), `nvfp4`, `fp8-cache`, `bfloat16`."""
     dtype = text(spec, "dtype")
     if (dtype if dtype not in (None, "auto") else facts.dtype) == "bfloat16":
         yield "bfloat16"
+    if stated_memory(spec) is not None:
+        return  # what kernels need is an estimate: with stated memory a model is placed on trust
     method = text(spec, "quantization") or (facts.quantization.method if facts.quantization else None)
     if method is not None:
         yield method
     # Where the method leaves the type open (compressed-tensors, modelopt), the tensors show it.
     if method == "fp8" or any(name.startswith("F8_E") for name in facts.dtypes):
-        yield "fp8-weights"
+        yield _of_fp8(facts, method or "")
     if (text(spec, "kv-cache-dtype") or "").startswith("fp8"):
         yield "fp8-cache"
+
+
+def _of_fp8(facts: ModelFacts, method: str) -> str:
+    """What tensors of 8 bits are for: they are weights, or the scales of weights of 4 bits (NVFP4)."""
+    bits = facts.quantization.bits if facts.quantization else None
+    if method == "modelopt_fp4" or (bits == 4 and method.startswith(("modelopt", "compressed-tensors", "nvfp4"))):  # noqa: PLR2004 - bits
+        return "nvfp4"
+    return {"modelopt": "modelopt-fp8", "quark": "quark-fp8"}.get(method, "fp8-weights")

@@ -22,8 +22,8 @@ from schemas.manifest.deployment import DeploymentSpec
 WITHOUT_DRAFT: Final = frozenset({"ngram", "suffix"})
 _LLAMA_CPP: Final = ("spec-draft-model", "model-draft")
 _SGLANG: Final = ("speculative-draft-model-path", "speculative-draft-model")
-_SGLANG_REVISION: Final = ("speculative-draft-model-revision",)
-_VLLM: Final = ("speculative-config",)
+SGLANG_REVISION: Final = ("speculative-draft-model-revision",)
+VLLM_SPECULATION: Final = ("speculative-config",)
 
 
 def llama_cpp_draft(spec: DeploymentSpec) -> str | None:
@@ -45,12 +45,12 @@ def vllm_draft(spec: DeploymentSpec) -> str | None:
 def sglang_draft(spec: DeploymentSpec) -> str | None:
     """SGLang's draft model, likewise."""
     model = text(spec, *_SGLANG)
-    return None if model is None else _place(model, text(spec, *_SGLANG_REVISION))
+    return None if model is None else _place(model, text(spec, *SGLANG_REVISION))
 
 
 def vllm_speculation(spec: DeploymentSpec) -> Mapping[str, Any]:
     """What `speculative-config` holds; empty where that is not a JSON object."""
-    value = stated(spec, _VLLM)
+    value = stated(spec, VLLM_SPECULATION)
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -28,11 +28,12 @@ from controller.engines.flags import Writing, figure, flags, stated, text
 from controller.engines.llama_cpp_memory import CACHE_TYPES, Model, bounded_share, cache_bytes
 from controller.engines.llama_cpp_offload import OFFLOAD_FLAGS, check_offload, host_rules, uses_host
 from controller.engines.llama_cpp_options import LLAMA_CPP
-from controller.engines.memory import mib
+from controller.engines.memory import mib, without_windows
 from controller.engines.model_analysis import model_analysis, refuse_other_models
 from controller.engines.options import COMMON_FLAGS, host_memory_stated, whole_gpus
 from controller.engines.stated_memory import LEAST_CONTEXT, Bounds, stated_memory, too_small_note
 from controller.engines.switches import LLAMA_CPP_SWITCHES
+from controller.engines.unread import unknown_need, unread_of
 from schemas.engine_builds import LLAMA_CPP_ON_CPU, LLAMA_CPP_WITHOUT_CACHE_RAM
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
@@ -138,9 +139,12 @@ class LlamaCppEngine(SingleEngine):
         facts = facts_from_json(result)
         if facts.format != "gguf":
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads only GGUF files",))
+        if (unread := unread_of(facts)) is not None:
+            found = self.assumed(spec)
+            return unknown_need(unread) if found is None else replace(found, notes=(*found.notes, unread))
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
         if stated(spec, ("swa-full",)) is True:
-            facts = replace(facts, sliding_window=None)
+            facts = without_windows(facts)
         wanted = _gpu_layers(spec)
         model, whole_context = Model(spec, facts, wanted), max(each, 1)
         own_mib = model.host_mib(whole_context, slots)

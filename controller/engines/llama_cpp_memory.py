@@ -15,6 +15,7 @@ from controller.engines.flags import figure, stated, text
 from controller.engines.llama_cpp_offload import Residence, cache_on_host, computes_on_gpu, residence, uses_host
 from controller.engines.memory import UNKNOWN_CACHE_SHARE, Workload, cache_per_gpu, mib
 from controller.engines.stated_memory import Bounds, bounded
+from controller.engines.states import slot_states
 from schemas.manifest.deployment import DeploymentSpec
 
 CONTEXT_MIB: Final = 320  # a CUDA context without PyTorch's kernels: https://github.com/pytorch/pytorch/issues/28394
@@ -34,6 +35,8 @@ CACHE_TYPES: Final = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
+# A vision tower's compute buffer, beside its file: users measure 0.9 to 1.4 GiB. An allowance, not derived.
+IMAGES_MIB: Final = 1536
 _UBATCH: Final = ("ubatch-size",)
 _DRAFT_LAYERS: Final = ("spec-draft-ngl", "gpu-layers-draft", "n-gpu-layers-draft")
 
@@ -68,6 +71,7 @@ class Model:
             "draft": 0 if self._draft_on_host() else mib(self._draft(workload)),
             "cache": mib(self._gpu_cache(gpus, workload, own)),
             "compute": mib(self._compute(workload)),
+            "images": 0 if self.images_on_host() else self.images_mib(),
             "offload": mib(own.largest_bytes) if own is not None and computes_on_gpu(self.spec) else 0,
             "context": CONTEXT_MIB,
         }
@@ -82,7 +86,8 @@ class Model:
         if not cache_on_host(self.spec):
             # A layer's cache is on the layer's device (llama.cpp, src/llama-kv-cache.cpp: `dev_layer(il)`).
             cache *= 1 if self.wanted == 0 else own.host_layers / (self.facts.layers or 1)
-        return mib(own.host_bytes + cache + (self._draft(workload) if self._draft_on_host() else 0))
+        images = self.images_mib() if self.images_on_host() else 0
+        return mib(own.host_bytes + cache + (self._draft(workload) if self._draft_on_host() else 0)) + images
 
     def _even_weights(self, gpus: int) -> float:
         facts = self.facts
@@ -123,6 +128,15 @@ class Model:
         like = replace(workload, cache_bytes=_element_bytes(self.spec, "spec-draft-"))
         return draft_bytes(self.facts.draft, Split(1, 1, 1), like, None)
 
+    def images_mib(self) -> int:
+        """The buffer of a vision tower, where there is one."""
+        return IMAGES_MIB if stated(self.spec, ("mmproj",)) is not None else 0
+
+    def images_on_host(self) -> bool:
+        """Whether the vision tower stays in the host's memory."""
+        off = stated(self.spec, ("mmproj-offload",)) is False or stated(self.spec, ("no-mmproj-offload",)) is True
+        return off or self.wanted == 0
+
     def _draft_on_host(self) -> bool:
         return self.wanted == 0 or text(self.spec, *_DRAFT_LAYERS) == "0"
 
@@ -130,7 +144,8 @@ class Model:
 def cache_bytes(facts: ModelFacts, workload: Workload, gpus: int = 1) -> float:
     """Bytes of the cache on the GPU that holds most; a share of the weights where the file does not say enough."""
     cache = cache_per_gpu(facts, Split(1, gpus, 1), workload)
-    return facts.weight_bytes * UNKNOWN_CACHE_SHARE / gpus if cache is None else cache
+    kept = facts.weight_bytes * UNKNOWN_CACHE_SHARE / gpus if cache is None else cache
+    return kept + slot_states(facts, workload.sequences, gpus)
 
 
 def bounded_share(measure: Callable[[int, int], Share], bounds: Bounds, given_mib: int) -> Share:

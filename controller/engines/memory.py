@@ -3,10 +3,11 @@
 The formulae do not depend on an engine. Engines add what a split costs beyond the model, such as contexts and graphs.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from controller.domain.model_facts import ModelFacts
+from controller.domain.model_facts import CachedLayers, ModelFacts
 from controller.domain.splits import Split
 
 MIB: Final = 2**20
@@ -33,6 +34,7 @@ _LOGIT_BYTES: Final = 8
 # elements, whatever the cache's type (DeepseekV32IndexerCache of vLLM, NSATokenToKVPool of SGLang).
 _INDEX_BLOCK: Final = 128
 _INDEX_SCALE_BYTES: Final = 4
+_ABOUT_AS_MANY: Final = 1.5
 
 
 def mib(size: float) -> int:
@@ -52,7 +54,7 @@ class Workload:
         batch_sequences: most sequences that get a token in one step.
         beyond_windows: tokens that a layer with a sliding window holds besides the windows, over all sequences: the
             tokens of a step enter before the oldest leave.
-        window_groups: layers with a window are allocated in groups of as many as there are without one, rounded up.
+        window_groups: where some layers have a window, layers are allocated in groups; see `in_groups`.
     """
 
     context: int
@@ -86,7 +88,7 @@ def weights_per_gpu(facts: ModelFacts, split: Split, total_bytes: int) -> int:
     fewer than GPUs (Megatron-LM, arXiv:1909.08053; vLLM's `ReplicatedLinear` and `QKVParallelLinear`).
     """
     element = total_bytes / facts.parameters if facts.parameters else 2.0
-    stage, hidden = _stage_share(facts, split.pp), facts.hidden_size or 0
+    stage, hidden = stage_share(facts, split.pp), facts.hidden_size or 0
     embeddings = min((facts.vocab or 0) * hidden * element, total_bytes / 2)
     staged = total_bytes if split.pp == 1 else (total_bytes - embeddings) * stage + embeddings
     kept, pieces = 0.0, split.tp  # bytes not divided by tp, and their own divisor
@@ -98,38 +100,64 @@ def weights_per_gpu(facts: ModelFacts, split: Split, total_bytes: int) -> int:
     return int((staged - kept) / split.tp + kept / pieces)
 
 
-def _stage_share(facts: ModelFacts, pp: int) -> float:
+def stage_share(facts: ModelFacts, pp: int) -> float:
     """The share of the layers on the largest pipeline stage."""
     return 1 / pp if not facts.layers else -(-facts.layers // pp) / facts.layers
 
 
-def cache_bytes_per_token(facts: ModelFacts, element_bytes: float) -> float | None:
-    """Bytes that one token of a short sequence adds to the key-value cache of all layers; None: unknown.
+def cached_layers(facts: ModelFacts) -> tuple[CachedLayers, ...] | None:
+    """The layers with a cache; None: the files do not say enough.
 
     Multi-head latent attention keeps one latent and one rotary key (DeepSeek-V2, arXiv:2405.04434, section 2.1):
-    `layers x (kv_lora_rank + qk_rope_head_dim)`; sparse attention adds an index. Other models keep a key and a value
-    for each key-value head (grouped query attention, arXiv:2305.13245): `layers x kv_heads x (head_dim + v_head_dim)`.
+    `kv_lora_rank + qk_rope_head_dim`; sparse attention adds an index. Other models keep a key and a value for each
+    key-value head (grouped query attention, arXiv:2305.13245): `kv_heads x (head_dim + v_head_dim)`.
     """
-    per_layer = _elements_per_layer(facts, facts.kv_heads)
     if facts.encoder:
-        return 0.0
-    if per_layer is None or facts.layers is None:
+        return ()
+    if facts.layers is None or facts.unknown is not None:
         return None
-    return (facts.layers - facts.uncached_layers) * (per_layer * element_bytes + _index_bytes(facts))
-
-
-def _index_bytes(facts: ModelFacts) -> int:
-    """Bytes of the index per token and layer."""
-    key = facts.index_head_dim or 0
-    return key + key // _INDEX_BLOCK * _INDEX_SCALE_BYTES
-
-
-def _elements_per_layer(facts: ModelFacts, kv_heads: int | None) -> int | None:
+    if facts.cached:
+        return facts.cached
+    caching = facts.layers - facts.uncached_layers
+    if not caching:
+        return ()
+    full = caching if facts.full_layers is None or facts.sliding_window is None else facts.full_layers
     if facts.kv_lora_rank is not None:
-        return facts.kv_lora_rank + (facts.qk_rope_head_dim or 0)
-    if kv_heads is None or facts.head_dim is None:
+        heads, size, divided = 1, facts.kv_lora_rank + (facts.qk_rope_head_dim or 0), False
+    elif facts.kv_heads is None or facts.head_dim is None:
         return None
-    return kv_heads * (facts.head_dim + (facts.v_head_dim or facts.head_dim))
+    else:
+        heads, size, divided = facts.kv_heads, facts.head_dim + (facts.v_head_dim or facts.head_dim), True
+    of_full = CachedLayers(full, heads, size, divided=divided)
+    found = [of_full, replace(of_full, layers=caching - full, window=facts.sliding_window)]
+    index = facts.index_head_dim or 0
+    index_bytes = index + index // _INDEX_BLOCK * _INDEX_SCALE_BYTES
+    found += [CachedLayers(caching, 1, index_bytes, element_bytes=1, divided=False)] if index else []
+    return tuple(one for one in found if one.layers)
+
+
+def without_windows(facts: ModelFacts) -> ModelFacts:
+    """The facts for a server that keeps the whole context in each layer."""
+    return replace(facts, sliding_window=None, cached=tuple(replace(one, window=None) for one in facts.cached))
+
+
+def cache_bytes_per_token(facts: ModelFacts, element_bytes: float) -> float | None:
+    """Bytes that one token of a short sequence adds to the key-value cache of all layers; None: unknown."""
+    found = cached_layers(facts)
+    if found is None:
+        return None
+    return sum(one.layers * _entry(one, 1, element_bytes) / one.ratio for one in found if one.tokens is None)
+
+
+def _entry(layers: CachedLayers, tp: int, element_bytes: float) -> float:
+    """Bytes of one entry in one layer on one GPU. Each GPU keeps at least one of the heads."""
+    heads = max(1, -(-layers.heads // tp)) if layers.divided else layers.heads
+    return heads * layers.size * (element_bytes if layers.element_bytes is None else layers.element_bytes)
+
+
+def entry_bytes(facts: ModelFacts, split: Split, element_bytes: float) -> float:
+    """Bytes of the largest entry of a token in one layer on one GPU; 0: there is no cache, or its size is unknown."""
+    return max((_entry(one, split.tp, element_bytes) for one in cached_layers(facts) or ()), default=0.0)
 
 
 def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float | None:
@@ -139,22 +167,44 @@ def cache_per_gpu(facts: ModelFacts, split: Split, workload: Workload) -> float 
     divides the key-value heads, of which each GPU keeps at least one. A latent is kept whole by each GPU. Each data
     parallel copy serves the full number of sequences.
     """
-    if facts.encoder:
-        return 0.0
-    heads = None if facts.kv_heads is None else max(1, -(-facts.kv_heads // split.tp))
-    per_layer = _elements_per_layer(facts, heads)
-    if per_layer is None or facts.layers is None:
+    found = cached_layers(facts)
+    if found is None:
         return None
-    caching = facts.layers - facts.uncached_layers
-    full = caching if facts.full_layers is None or facts.sliding_window is None else facts.full_layers
     held = workload.context * workload.sequences
-    windows = (facts.sliding_window or workload.context) * workload.sequences
-    windowed = caching - full
-    if workload.window_groups and 0 < full < windowed:
-        windowed = -(-windowed // full) * full
-    tokens = full * held + windowed * min(held, windows + workload.beyond_windows)
-    per_token = per_layer * workload.cache_bytes + _index_bytes(facts)
-    return tokens * per_token * _stage_share(facts, split.pp)
+    total = 0.0
+    for one, layers in zip(
+        found, _allocated(found) if workload.window_groups else [one.layers for one in found], strict=True
+    ):
+        tokens = float(held)
+        if one.tokens is not None:
+            tokens = one.tokens * workload.sequences
+        elif one.window is not None:
+            tokens = min(held, one.window * workload.sequences + workload.beyond_windows)
+        total += layers * _entry(one, split.tp, workload.cache_bytes) * tokens / one.ratio
+    return total * stage_share(facts, split.pp)
+
+
+def _allocated(found: Sequence[CachedLayers]) -> list[int]:
+    """The layers of each kind with those that fill up the last group, where a server allocates layers in groups."""
+    alike = len({one.window for one in found}) <= 1
+    if alike or any(one.ratio != 1 or one.tokens is not None for one in found):
+        return [one.layers for one in found]
+    return in_groups([one.layers for one in found])
+
+
+def in_groups(counts: Sequence[int]) -> list[int]:
+    """Layers of each kind, filled up to whole groups (_get_kv_cache_groups_uniform_page_size of vLLM).
+
+    A group has as many layers as the rarest kind; where the kinds are about as frequent, as the most frequent one.
+    """
+    size = group_size(counts)
+    return [-(-count // size) * size for count in counts]
+
+
+def group_size(counts: Sequence[int]) -> int:
+    """Layers of a group, by the layers of each kind."""
+    least, most = min(counts), max(counts)
+    return most if most < least * _ABOUT_AS_MANY else least
 
 
 def activations(facts: ModelFacts, workload: Workload, element_bytes: int) -> float:

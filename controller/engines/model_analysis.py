@@ -99,12 +99,13 @@ def model_fetches(spec: DeploymentSpec, draft: str | None = None) -> tuple[Model
     own_way = text(spec, "load-format") not in (None, *_PLAIN_FORMATS) or text(spec, "download-dir") is not None
     if own_way or spec.env.keys() & OWN_CACHE:
         return ()
-    places = [spec.model or "", draft or "", *spec.serving.adapters.values()]
+    places = [(place, False) for place in (spec.model or "", draft or "")]
+    places += [(place, True) for place in spec.serving.adapters.values()]
     found = []
-    for place in places:
+    for place, adapter in places:
         if place.startswith("hf:"):
             repo, _, revision = place.removeprefix("hf:").partition("@")
-            found.append(ModelFetch(repo=repo, revision=revision or "main"))
+            found.append(ModelFetch(repo=repo, revision=revision or "main", by_folder=adapter and bool(revision)))
     return tuple(dict.fromkeys(found))
 
 

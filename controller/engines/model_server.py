@@ -25,12 +25,15 @@ from controller.engines.memory import (
     loaded_bytes,
     mib,
     weights_per_gpu,
+    without_windows,
 )
 from controller.engines.modalities import language_only, tower_only
 from controller.engines.model_analysis import model_analysis, reference_problem, refuse_other_models
 from controller.engines.options import whole_gpus
 from controller.engines.server_table import ServerTable
 from controller.engines.stated_memory import LEAST_CONTEXT, Bounds, bounded, stated_memory, too_small_note
+from controller.engines.states import Cache
+from controller.engines.unread import unknown_need, unread_of
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -109,10 +112,17 @@ class ModelServer(SingleEngine):
             facts = replace(facts, encoder=True)
         if language_only(spec):
             facts = replace(facts, vision=False, vision_heads=None)
-        if refusal := self._refusal(facts):
+        pools = self.pools(spec, facts)
+        if pools and facts.bidirectional:
+            facts = replace(facts, encoder=True)
+        if refusal := self._refusal(spec, facts):
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=(refusal,))
+        if unread := unread_of(facts):
+            return self.assumed_as(spec, unread)
         length = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         rounds = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
+        if pools and not facts.encoder:
+            sequences, rounds = 1, (1,)  # it generates nothing, so a sequence is kept for no longer than a step
         if facts.encoder:
             rounds = rounds[:1]
         given = stated_memory(spec)
@@ -132,7 +142,7 @@ class ModelServer(SingleEngine):
             vocab=None if vocab is None else -(-vocab // _VOCABULARY_PAD) * _VOCABULARY_PAD,
             vision_heads=None if _tower_on_each(spec) else facts.vision_heads,
             notes=(
-                *(_notes(facts, length, rounds) if given is None else ("memory as stated in the spec",)),
+                *(_notes(facts, length, rounds, pools=pools) if given is None else ("memory as stated in the spec",)),
                 *_host_notes(shares[0], facts),
             ),
             shares=shares,
@@ -167,7 +177,23 @@ class ModelServer(SingleEngine):
             sequences=figure(spec, *self.table.sequences),
         )
 
-    def _refusal(self, facts: ModelFacts) -> str | None:
+    def assumed_as(self, spec: DeploymentSpec, unread: str) -> Need:
+        """The need of a model that is not read as a whole: as the spec states it, else unknown."""
+        found = self.assumed(spec)
+        if found is None:
+            return unknown_need(unread)
+        return replace(found, notes=(*found.notes, f"the model was not read: {unread}"))
+
+    def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:  # noqa: ARG002 - a server that knows none
+        """Whether the server answers with vectors or scores, so that it generates nothing."""
+        return False
+
+    def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:  # noqa: ARG002 - for servers with flags of their own
+        """The cache of one GPU; None: the model's files do not say enough."""
+        size = cache_per_gpu(facts, split, workload)
+        return None if size is None else Cache(size)
+
+    def _refusal(self, spec: DeploymentSpec, facts: ModelFacts) -> str | None:  # noqa: ARG002 - as above
         if facts.format == "gguf":
             return f"{self.name} does not load GGUF files; use engine: llama-cpp"
         known = next((one for one in facts.architectures if one in self.table.unsupported), None)
@@ -199,7 +225,7 @@ class ModelServer(SingleEngine):
         return (one for one in splits_to_measure(spec, self.gpu_counts(spec)) if most is None or one.pp <= most)
 
     def _share(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, context: int, sequences: int) -> Share:
-        dtype_bytes = _working_bytes(spec, facts)
+        dtype_bytes = working_bytes(spec, facts)
         tokens = figure(spec, *self.table.batch_tokens) or self.table.batch_tokens_default
         workload = Workload(
             context=context,
@@ -212,9 +238,10 @@ class ModelServer(SingleEngine):
             window_groups=True,
         )
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
-            facts = replace(facts, sliding_window=None)
+            facts = without_windows(facts)
         total = loaded_bytes(facts, dtype_bytes)
-        cache, alone = (cache_per_gpu(facts, split, one) for one in (workload, replace(workload, sequences=1)))
+        found, one_alone = (self.cache(spec, facts, split, one) for one in (workload, replace(workload, sequences=1)))
+        cache, alone = (None if one is None else one.size for one in (found, one_alone))
         weights, layer = weights_per_gpu(facts, split, total), 0.0
         kept = self.table.host.weight_bytes(spec, _in_layers(facts, split, total, weights))
         if kept and self.table.host.copies:
@@ -239,7 +266,8 @@ class ModelServer(SingleEngine):
         least_mib = memory_mib if cache is None or alone is None else memory_mib - mib(cache) + mib(alone)
         least_mib -= mib(drafts[0]) - mib(drafts[1])
         of_each = None if facts.encoder else sequences
-        return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib)
+        block = 0 if found is None else found.block
+        return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib, block_bytes=block)
 
     def _with_host(self, spec: DeploymentSpec, share: Share) -> Share:
         """The share with the host's memory that its flags take, for the case that all GPUs are on one worker."""
@@ -299,7 +327,7 @@ def _tower_on_each(spec: DeploymentSpec) -> bool:
     return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
 
 
-def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
+def working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
     """Bytes of an element in the servers' working type: the stated one, else the config's, with 32 bits as 16."""
     dtype = text(spec, "dtype")
     if dtype in DTYPE_BYTES:
@@ -307,10 +335,13 @@ def _working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
     return min(DTYPE_BYTES.get(facts.dtype or "", 2), 2)
 
 
-def _notes(facts: ModelFacts, context: int, rounds: Sequence[int]) -> tuple[str, ...]:
+def _notes(facts: ModelFacts, context: int, rounds: Sequence[int], *, pools: bool) -> tuple[str, ...]:
     if facts.encoder:
         return ("an encoder keeps no key-value cache",)
+    if pools:
+        return (f"a pooling model generates nothing: key-value cache for one sequence of {context} tokens",)
     if cache_bytes_per_token(facts, 1) is None:
         return ("the model's files do not give the size of its key-value cache: estimated as a fifth of the weights",)
     by_default = "" if len(rounds) == 1 else f", by default, or for {rounds[-1]} where that fits nowhere"
-    return (f"key-value cache for {rounds[0]} sequences of {context} tokens{by_default}",)
+    states = "" if facts.states is None else f", and states of {facts.states.layers} layers"
+    return (f"key-value cache for {rounds[0]} sequences of {context} tokens{states}{by_default}",)

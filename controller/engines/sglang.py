@@ -1,14 +1,16 @@
 """SGLang: `sglang serve`, on one worker or several. Checked against the documentation and sources of version 0.5."""
 
+import re
 from typing import Final
 
+from controller.domain.model_facts import ModelFacts
 from controller.domain.placement import Compatibility, Need
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
 from controller.engines.drafts import sglang_draft
 from controller.engines.flags import figure, stated, text
 from controller.engines.host_flags import HostFlags
-from controller.engines.memory import mib
+from controller.engines.memory import DTYPE_BYTES, Workload, mib
 from controller.engines.model_analysis import model_fetches, offline_env, repository
 from controller.engines.model_server import (
     CONTEXT_MIB,
@@ -18,12 +20,16 @@ from controller.engines.model_server import (
 from controller.engines.options import whole_gpus
 from controller.engines.server_table import ServerTable
 from controller.engines.sglang_options import SGLANG, UNKNOWN_OFFLOAD
+from controller.engines.states import SGLANG_SHARE, SGLANG_SLOTS, Cache, pooled_cache
 from controller.engines.switches import SGLANG_SWITCHES
 from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
+_SHARE: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
+_SLOTS: Final = re.compile(r"[1-9][0-9]{0,8}")
+_POOLING: Final = ("ForSequenceClassification", "RewardModel", "ForRewardModeling", "EmbeddingModel")
 # It does not account for activations: they must fit into what its fraction leaves. This is for a prefill chunk.
 ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
 
@@ -43,7 +49,10 @@ _TABLE: Final = ServerTable(
         "gptq_marlin": (8, 0),
         "compressed-tensors": (7, 5),
         "mxfp4": (8, 0),
-        "fp8-weights": (8, 9),
+        "fp8-weights": (8, 0),  # below 8.9 by Marlin kernels (get_min_capability of its Fp8Config)
+        "nvfp4": (10, 0),
+        "modelopt-fp8": (8, 9),
+        "quark-fp8": (8, 9),
         "fp8-cache": (8, 9),
     },
     unsupported={
@@ -104,6 +113,27 @@ class SglangEngine(ModelServer):
                 "serving.adapters: sglang takes what follows ':' in a model's name as the adapter; "
                 "set args: {served-model-name: NAME} without ':'"
             )
+
+    def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:
+        """By its flag, or by the name of the architecture (is_generation_model in its sources)."""
+        return stated(spec, ("is-embedding",)) is True or any(one.endswith(_POOLING) for one in facts.architectures)
+
+    def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:
+        """With a pool of states where layers keep some."""
+        if facts.states is None:
+            return super().cache(spec, facts, split, workload)
+        given_slots = text(spec, "max-mamba-cache-size") or ""
+        share: float | None = SGLANG_SHARE
+        slots = SGLANG_SLOTS * workload.sequences
+        if _SLOTS.fullmatch(given_slots):
+            slots, share = int(given_slots), None
+        elif stated(spec, ("disable-radix-cache",)) is True:
+            slots, share = max(workload.sequences, figure(spec, *_TABLE.sequences) or workload.batch_sequences), None
+        elif _SHARE.fullmatch(given := text(spec, "mamba-full-memory-ratio") or "") and float(given):
+            share = float(given)
+        wished = DTYPE_BYTES.get(facts.states.recurrent_dtype or "", DTYPE_BYTES["float32"])
+        size = pooled_cache(facts, split, workload, wished, slots, share)
+        return None if size is None else Cache(size)
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
         """As for every model server, but nothing on a shared GPU whose cache no flags bound: it fills free memory."""

@@ -26,6 +26,7 @@ from controller.engines.options import COMMON_FLAGS, whole_gpus
 from controller.engines.stated_memory import stated_memory, too_small_note
 from controller.engines.switches import TRANSFORMERS_SWITCHES
 from controller.engines.transformers_options import TRANSFORMERS
+from controller.engines.unread import unknown_need, unread_of
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -104,6 +105,9 @@ class TransformersEngine(SingleEngine):
             return Need(
                 None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve does not load GGUF files",)
             )
+        if facts.elsewhere is not None and (unread := unread_of(facts)) is not None:
+            found = self.assumed(spec)
+            return unknown_need(unread) if found is None else replace(found, notes=(*found.notes, unread))
         tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(text(spec, "dtype", "torch-dtype") or ""))
         parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
         if _on_cpu(spec):

@@ -3,27 +3,35 @@
 Flags and tables follow its documentation and sources, versions 0.10 to 0.29. Several workers need 0.12.
 """
 
+import re
 from typing import Final
 
+from controller.domain.model_facts import ModelFacts
 from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.base import EngineProcess, Launch, probe_order
-from controller.engines.drafts import vllm_draft
-from controller.engines.flags import figure, stated
+from controller.engines.drafts import vllm_draft, vllm_speculation
+from controller.engines.flags import figure, stated, text
 from controller.engines.host_flags import HostFlags
+from controller.engines.memory import DTYPE_BYTES, MIB, Workload, cached_layers
 from controller.engines.model_analysis import model_fetches, offline_env, repository
 from controller.engines.model_server import (
     ModelServer,
     outside_parts,
+    working_bytes,
 )
 from controller.engines.server_table import ServerTable
+from controller.engines.states import BLOCK_TOKENS, Cache, StateRules, paged_cache
 from controller.engines.switches import VLLM_SWITCHES
 from controller.engines.vllm_options import UNKNOWN_OFFLOAD, VLLM
+from controller.engines.vllm_versions import pools, refusal
 from schemas.manifest.deployment import DeploymentSpec
 
 # For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
 # account for.
 WHOLE_GPU: Final = 0.9
+_MOST_DRAFTED: Final = 1000
+_BLOCK: Final = re.compile(r"[1-9][0-9]{0,4}")
 _LEAST: Final = 0.001
 _MOST: Final = 0.98  # it starts only if its fraction is free, and a CUDA context already takes some
 
@@ -36,8 +44,8 @@ _TABLE: Final = ServerTable(
         min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
         min_compute_capability=(7, 0),  # docs.vllm.ai, Installation, GPU: 7.0 or higher
     ),
-    # docs.vllm.ai, Quantization, Supported hardware. FP8 weights are W8A8 there, which Ampere lacks. The weight-only
-    # path of the Marlin kernels runs some of them on 8.0, slower than the 16-bit originals.
+    # get_min_capability of its quantization configs. Below 8.9, weights of FP8 and NVFP4 are multiplied by Marlin's
+    # weight-only kernels; Quark's FP8 has no such way.
     capabilities={
         "bfloat16": (8, 0),  # below, it refuses bfloat16 unless dtype overrides it
         "awq": (7, 5),
@@ -45,22 +53,14 @@ _TABLE: Final = ServerTable(
         "gptq_marlin": (8, 0),
         "compressed-tensors": (7, 5),
         "mxfp4": (8, 0),  # by Marlin kernels; https://github.com/vllm-project/vllm/pull/22259
-        "fp8-weights": (8, 9),
+        "fp8-weights": (7, 5),
+        "nvfp4": (7, 5),
+        "fbgemm_fp8": (8, 0),
+        "modelopt-fp8": (8, 0),
+        "quark-fp8": (8, 9),
         "fp8-cache": (8, 9),
     },
-    # Its registry's list of formerly supported models.
-    unsupported={
-        "MllamaForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
-        "DonutForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
-        "Florence2ForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
-        "BartForConditionalGeneration": "it needs a plugin",
-        "MBartForConditionalGeneration": "vLLM 0.10.2 was the last to have it",
-        "T5ForConditionalGeneration": "it has no encoder-decoder models",
-        "MT5ForConditionalGeneration": "it has no encoder-decoder models",
-        "Phi3SmallForCausalLM": "vLLM 0.9.2 was the last to have it",
-        "Phi4FlashForCausalLM": "vLLM 0.10.2 was the last to have it",
-        "MotifForCausalLM": "vLLM 0.10.2 was the last to have it",
-    },
+    unsupported={},  # by its registry: vllm_versions.py
     options=VLLM,
     context=("max-model-len",),
     sequences=("max-num-seqs",),
@@ -111,11 +111,8 @@ class VllmEngine(ModelServer):
         # With a context beyond its cache it does not start, and the model's own context may be far longer.
         if launch.context is not None and stated(spec, _TABLE.context) is None:
             argv += ["--max-model-len", str(launch.context)]
-        # On large GPUs it would allocate logits for 1024 sequences, more than the need allows for.
-        if not launch.exclusive and launch.sequences is not None and figure(spec, *_TABLE.sequences) is None:
-            most = max(launch.sequences, _TABLE.batch_sequences_default)
-            # It refuses more sequences than one step has tokens.
-            argv += ["--max-num-seqs", str(min(most, figure(spec, *_TABLE.batch_tokens) or most))]
+        if (sequences := most_sequences(spec, launch)) is not None:
+            argv += ["--max-num-seqs", str(sequences)]
         served = stated(spec, ("served-model-name",))
         if served is None and launch.name and serves:
             # Answers carry the first name. The gateway asks by the second one, which engines of earlier versions know.
@@ -132,10 +129,80 @@ class VllmEngine(ModelServer):
             queue_gauges=("vllm:num_requests_waiting",) if serves else (),
             cache_gauges=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") if serves else (),  # the old name
             progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total") if serves else (),
-            serves_at_once=_TABLE.serves_at_once(spec),
+            serves_at_once=_serves_at_once(spec, launch, sequences),
             adapters={name: name for name in spec.serving.adapters},
             gpus_by_index=True,  # versions before 0.21 fail on UUIDs: https://github.com/vllm-project/vllm/issues/32569
         )
+
+    def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:
+        """By its registry, its flags, and the model's files."""
+        return pools(spec, facts)
+
+    def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:
+        """In blocks where layers keep states."""
+        if facts.states is None:
+            return super().cache(spec, facts, split, workload)
+        return paged_cache(facts, split, workload, _state_rules(spec, facts))
+
+    def _refusal(self, spec: DeploymentSpec, facts: ModelFacts) -> str | None:
+        return super()._refusal(spec, facts) or refusal(spec, facts.architectures)
+
+
+def most_sequences(spec: DeploymentSpec, launch: Launch) -> int | None:
+    """`--max-num-seqs`; None: the spec states it, or the server's own default holds.
+
+    On large GPUs it would allocate logits for 1024 sequences, more than the need allows for. Where layers keep states
+    it does not start with more sequences than its cache has blocks.
+    """
+    if figure(spec, *_TABLE.sequences) is not None or launch.sequences is None:
+        return None
+    if launch.exclusive and not launch.block_bytes:
+        return None
+    most = max(launch.sequences, _TABLE.batch_sequences_default)
+    if launch.block_bytes:
+        most = min(most, max(_cache_mib(launch) * MIB // launch.block_bytes, 1))
+    # It refuses more sequences than one step has tokens.
+    return min(most, figure(spec, *_TABLE.batch_tokens) or most)
+
+
+def _cache_mib(launch: Launch) -> int:
+    """What its fraction of the GPU leaves to its cache: more than was claimed where a GPU is claimed whole."""
+    fraction = memory_fraction(launch) if launch.exclusive else None
+    if fraction is None:
+        return launch.cache_mib
+    outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
+    return launch.cache_mib + int(fraction * launch.gpu_mib) + outside - launch.need_mib
+
+
+def _serves_at_once(spec: DeploymentSpec, launch: Launch, sequences: int | None) -> int:
+    if sequences is None or not launch.block_bytes:
+        return _TABLE.serves_at_once(spec)
+    return sequences * launch.dp
+
+
+def _state_rules(spec: DeploymentSpec, facts: ModelFacts) -> StateRules:
+    """How states are kept, by the flags of the spec and the model's own wishes."""
+    states, working = facts.states, working_bytes(spec, facts)
+    conv = DTYPE_BYTES.get(text(spec, "mamba-cache-dtype") or "", working)
+    wished = text(spec, "mamba-ssm-cache-dtype")
+    if wished in (None, "auto"):
+        wished = None if states is None else states.recurrent_dtype
+    drafted = vllm_speculation(spec).get("num_speculative_tokens")
+    mode, prefixes = text(spec, "mamba-cache-mode"), stated(spec, ("enable-prefix-caching",))
+    if prefixes is None and stated(spec, ("no-enable-prefix-caching",)) is True:
+        prefixes = False
+    # By default it caches prefixes of models with attention alone (is_prefix_caching_supported).
+    cached = bool(cached_layers(facts)) if prefixes is None else prefixes is True
+    each: int | None = 2 if cached else 1
+    block = text(spec, "block-size") or ""
+    return StateRules(
+        conv_bytes=conv,
+        recurrent_bytes=DTYPE_BYTES.get(wished or "", conv),
+        each=None if cached and mode == "all" else each,
+        speculative=drafted if isinstance(drafted, int) and 0 < drafted < _MOST_DRAFTED else 0,
+        block_tokens=int(block) if _BLOCK.fullmatch(block) else BLOCK_TOKENS,
+        sequences=figure(spec, *_TABLE.sequences) or 0,
+    )
 
 
 def memory_fraction(launch: Launch) -> float | None:

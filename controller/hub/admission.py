@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -13,6 +14,8 @@ from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
+from controller.hub.hello_queue import HelloQueue
+from controller.hub.identification import Identification
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
 from controller.hub.messages import NO_DATABASE
@@ -29,9 +32,11 @@ from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
-IDENTIFIED_AT_ONCE: Final = 4  # of the database's connections
-MAX_HANDSHAKES: Final = 512  # at once: hellos awaited or being written
-MAX_OF_WORKER: Final = 3  # of them: an agent that connects anew while an older attempt has not ended
+TURN_LIMIT_S: Final = 30.0  # for a hello, from its arrival to its end
+MAX_OF_WORKER: Final = (
+    3  # hellos awaited or being written: an agent that connects anew while an older attempt has not ended
+)
+_CROWDED: Final = "too many agents connect at once; connect again"
 _DEAR: Final = "this worker's connections and messages take too much of the controller's time; connect again"
 _DELETED: Final = "the worker is deleted; join again with a new token"
 _UNKNOWN: Final = "the worker's credential is unknown to this controller; join again with a new token"
@@ -70,7 +75,8 @@ class Admission:
         self._closing = False
         self._handshakes: Counter[str] = Counter()  # by worker
         self._times = WorkerTimes()
-        self._identifying = asyncio.Semaphore(IDENTIFIED_AT_ONCE)
+        self._identification = Identification(database)
+        self._queue = HelloQueue(clock.monotonic)
         self._refused_logged = LogLimit()
         self._log = log.bind(controller=instance_id)
 
@@ -93,8 +99,7 @@ class Admission:
             protocols=agreement.subprotocols(agreement.offered_by(request), self._spoken),
         )
         try:
-            async with self._identifying:  # unknown credentials must not use up the database's connections
-                identity = await handshake.identify(self._database, credential)
+            identity = await self._identification.identify(credential)
             if identity is None:  # a stranger gets no WebSocket; an agent gives up on a 401 as on a final rejection
                 self._log_refusal(request, _UNKNOWN)
                 return refusal(401, "unauthenticated", _UNKNOWN), None
@@ -119,11 +124,13 @@ class Admission:
 
     def _busy(self, request: web.Request, identity: Identity, time: WorkerTime) -> web.Response | None:
         """The answer to an agent that shall come again; None: it can be admitted."""
-        if self._closing or self._handshakes.total() >= MAX_HANDSHAKES or not self._serves(request):
-            return refusal(503, "busy", "too many agents connect at once; connect again", retry_after_s=1.0)
+        if self._closing or not self._serves(request):
+            return refusal(503, "busy", _CROWDED, retry_after_s=1.0)
         if (owed_s := time.owed_s) or self._handshakes[identity.id] >= MAX_OF_WORKER:
             self._log_refusal(request, _DEAR)
             return refusal(503, "busy", _DEAR, retry_after_s=owed_s)
+        if self._queue.room <= 0:
+            return refusal(503, "busy", _CROWDED, retry_after_s=self._queue.later_s())
         return None
 
     def _log_refusal(self, request: web.Request, why: str) -> None:
@@ -139,21 +146,19 @@ class Admission:
         Raises:
             HandshakeRefusedError: says why.
         """
-        self._handshakes[identity.id] += 1
-        time.charge(CONNECTION_S)
         try:
-            await socket.prepare(request)
-            offered = agreement.offered_by(request)
-            agreement.check_offer(offered, self._spoken)
-            frames = Frames(socket, request, time)
-            hello = await handshake.receive_hello(frames, offered, self._spoken)
-            received_s = self._clock.monotonic()
-            named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
-            time.charge(ENTRY_S * named)
-            with acting(f"agent:{identity.name}"):
-                if is_ahead(identity, hello):
-                    await pass_seen(self._database, identity, hello)
-                accepted = await handshake.accept(self._database, identity, hello, request.remote)
+            with self._counted(identity.id):
+                time.charge(CONNECTION_S)
+                await socket.prepare(request)
+                offered = agreement.offered_by(request)
+                agreement.check_offer(offered, self._spoken)
+                frames = Frames(socket, request, time)
+                hello = await handshake.receive_hello(frames, offered, self._spoken)
+                received_s = self._clock.monotonic()
+                named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
+                time.charge(ENTRY_S * named)
+                with acting(f"agent:{identity.name}"):
+                    accepted = await self._write(identity, hello, request.remote)
         except NoCommonProtocolError as error:
             await agreement.record_refusal(self._database, identity, str(error))
             raise HandshakeRefusedError(str(error)) from error
@@ -162,8 +167,6 @@ class Admission:
             raise HandshakeRefusedError(str(error)) from error
         except WorkerGoneError as error:
             raise HandshakeRefusedError(_DELETED, final=True) from error
-        finally:
-            self._handshakes -= Counter((identity.id,))  # without zeros
         session = Session(
             socket,
             request.transport,
@@ -187,3 +190,20 @@ class Admission:
         self._welcome(session, identity, hello, accepted)
         self._log.info("agent connected", worker=identity.name, session=session.number, peer=request.remote)
         return session
+
+    async def _write(self, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
+        async with asyncio.timeout(TURN_LIMIT_S), self._queue.turn():
+            if is_ahead(identity, hello):
+                await pass_seen(self._database, identity, hello)
+            return await handshake.accept(self._database, identity, hello, peer)
+
+    @contextmanager
+    def _counted(self, worker_id: str) -> Iterator[None]:
+        self._handshakes[worker_id] += 1
+        try:
+            with self._queue.entered():
+                yield
+        finally:
+            self._handshakes[worker_id] -= 1
+            if not self._handshakes[worker_id]:
+                del self._handshakes[worker_id]

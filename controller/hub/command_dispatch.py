@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import structlog
 from pydantic import ValidationError
 
+from controller.decide.start_needs import unmet_needs
 from controller.domain.events import NewEvent
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.start_receipts import seal
@@ -41,7 +42,11 @@ RETRY_S: Final = 1.0
 
 
 class CommandNotSendableError(Exception):
-    """The command cannot be sent; the text says why."""
+    """The command cannot be sent; the text says why. `code`: the reason code of the refusal."""
+
+    def __init__(self, why: str, code: str = "bad_command") -> None:
+        super().__init__(why)
+        self.code = code
 
 
 class CommandDispatcher:
@@ -84,7 +89,7 @@ class CommandDispatcher:
 
     async def run(self) -> None:
         """Dispatches until cancelled."""
-        next_poll = self._clock.monotonic() + POLL_S
+        next_poll, next_look = self._clock.monotonic() + POLL_S, 0.0
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -93,7 +98,9 @@ class CommandDispatcher:
             if self._clock.monotonic() >= next_poll:
                 next_poll = self._clock.monotonic() + POLL_S
                 self.wake(None)
-            self._wake_unanswered()
+            if self._clock.monotonic() >= next_look:  # not at each hint: it goes through all connections
+                next_look = self._clock.monotonic() + TICK_S
+                self._wake_unanswered()
             woken, self._woken = self._woken, set()
             there = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
             sessions = [session for session in there if session.held_until is None]
@@ -139,7 +146,7 @@ class CommandDispatcher:
             try:
                 message = compose(command, due.term, secrets, self._images, exposed, due.receipt_key)
             except CommandNotSendableError as error:
-                await self._refuse(session, command, str(error))
+                await self._refuse(session, command, error)
             else:
                 session.send(message)
         for worker_id, n in Counter(command.worker_id for command in due.commands).items():
@@ -176,23 +183,24 @@ class CommandDispatcher:
             )
             for command in due
             for name in sorted(set(_secret_names(command).values()))
-            if name in secrets and not _refusal(command, name, secrets[name])
+            if not unmet_needs(_deployment(command), {"": name}, secrets)
         ]
         if entries:
             async with self._database.transaction() as connection:
                 await write_entries(connection, entries)
 
-    async def _refuse(self, session: Session, command: DueCommand, why: str) -> None:
+    async def _refuse(self, session: Session, command: DueCommand, error: CommandNotSendableError) -> None:
         """Refuses a command in the agent's stead.
 
         A command that was sent before may have started its process, and a refusal would free its claims. Such a command
         stays open and is tried again.
         """
+        why = str(error)
         async with self._database.transaction() as connection:
             if command.sent_before:
                 deployments = set()
             else:
-                deployments = await commands.refuse_unsent(connection, command.id, why)
+                deployments = await commands.refuse_unsent(connection, command.id, error.code, why)
                 session.unanswered.pop(command.id, None)
             objects = (f"instance:{command.instance}", f"worker:{command.worker_id}")
             await write_events(connection, [NewEvent("order_not_sent", why, objects, {"command": command.id})])
@@ -205,9 +213,8 @@ def _secret_names(command: DueCommand) -> dict[str, str]:
     return names if isinstance(names, dict) else {}
 
 
-def _refusal(command: DueCommand, name: str, secret: StoredSecret) -> str:
-    """Why a command gets no value of a secret; empty: it does."""
-    return secret.problem or secret.scope.refusal(name, str(command.payload.get("deployment", "")), "")
+def _deployment(command: DueCommand) -> str:
+    return str(command.payload.get("deployment", ""))
 
 
 def compose(
@@ -233,13 +240,8 @@ def compose(
             invalid, or the agent knows no containers.
     """
     names = _secret_names(command)
-    missing = sorted({name for name in names.values() if name not in secrets})
-    if missing:
-        name = missing[0]
-        raise CommandNotSendableError(f"secret {name!r} does not exist; set it with: gpuward secret set {name}")
-    for name in sorted(set(names.values())):
-        if problem := _refusal(command, name, secrets[name]):
-            raise CommandNotSendableError(problem)
+    if needs := unmet_needs(_deployment(command), names, secrets):
+        raise CommandNotSendableError(needs[0].message, needs[0].code)
     try:
         start, stop = None, None
         if command.verb == "start":

@@ -1,7 +1,6 @@
 """The handshake: credential, hello, and one transaction that makes the connection the worker's newest session."""
 
 import asyncio
-import hashlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,13 +74,6 @@ def bearer(request: web.Request) -> str | None:
     """The credential in the request's header; None without one."""
     scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
     return credential.strip() or None if scheme.lower() == "bearer" else None
-
-
-async def identify(database: Database, credential: str) -> Identity | None:
-    """The worker of the credential, deleted or not; None for an unknown credential."""
-    digest = hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest()
-    async with asyncio.timeout(WRITE_LIMIT_S), database.connection() as connection:
-        return await sessions.find_by_credential(connection, digest)
 
 
 async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -> Hello:

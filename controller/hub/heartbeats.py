@@ -1,7 +1,13 @@
-"""Heartbeats and GPU readings: kept in memory, written for all connections once a second."""
+"""Heartbeats and GPU readings: kept in memory, written for all connections once a second.
+
+Liveness comes first: it is one narrow statement for all connections, on connections of its own, so neither joins nor
+readings hold it up. A database that answers slowly is waited for. Only where no such statement is answered for
+`CUT_AFTER_S` does the controller let its agents go to another one: a leader elsewhere takes them for silent by then,
+and a fence counts on their end.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,26 +23,43 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.gpu_details import DetailsRow, write_details
-from controller.store.workers.heartbeats import ConnectionState, ForeignUse, Reading, write_liveness, write_readings
+from controller.store.workers.heartbeats import (
+    ConnectionState,
+    ForeignUse,
+    Reading,
+    newest_sessions,
+    write_liveness,
+    write_readings,
+)
 from schemas.wire import DeviceFacts
 
 log = structlog.get_logger(__name__)
 
 FLUSH_S: Final = 1.0
-FLUSH_LIMIT_S: Final = 8.0
 RETURNED_AFTER_S: Final = 10.0  # silence after which a worker may have been marked unreachable
 UNHEALTHY_AFTER_S: Final = 5.0  # without a successful write
-CUT_AFTER_S: Final = 20.0  # without a successful write; a fence's margin covers it
+CUT_AFTER_S: Final = 25.0  # without a successful write; a fence's margin covers it
+_AGAIN_AFTER_S: Final = 8.0  # without an answer: one connection may hang, so the write is tried on another one, too
+_TRIES: Final = 3  # at once
+_READINGS_LIMIT_S: Final = 30.0
+_READ_AT_ONCE: Final = 256  # workers
 
 
 @dataclass(slots=True)
 class _Unwritten:
-    """What one connection has sent and is not written yet."""
+    """What one connection has shown and is not written yet."""
 
     last: float
     connected: bool = True
     notify: bool = False
-    gpus: tuple[DeviceFacts, ...] | None = ()
+
+
+@dataclass(slots=True)
+class _Unread:
+    """A connection's readings that are not written yet."""
+
+    at: float
+    gpus: tuple[DeviceFacts, ...] | None
     unread: tuple[str, ...] = ()  # GPUs that could not be read
 
 
@@ -67,6 +90,7 @@ class Liveness:
         self._cut_all = cut_all
         self._last: dict[Session, float] = {}
         self._unwritten: dict[Session, _Unwritten] = {}
+        self._readings: dict[Session, _Unread] = {}
         self._now = asyncio.Event()
         self._last_write: float | None = None
         self._healthy_since: float | None = None
@@ -93,10 +117,19 @@ class Liveness:
 
     def read(self, session: Session, gpus: tuple[DeviceFacts, ...] | None) -> None:
         """Notes the readings of a heartbeat; None: the GPUs could not be read."""
-        unwritten = self._of(session)
+        self._of(session)
+        before = self._readings.get(session)
+        unread = () if before is None else before.unread
         if gpus is None:
-            unwritten.unread = unwritten.unread or tuple(gpu.uuid for gpu in session.gpus or ())
-        unwritten.gpus = gpus
+            unread = unread or tuple(gpu.uuid for gpu in session.gpus or ())
+        self._readings[session] = _Unread(self._last.get(session, self._clock.monotonic()), gpus, unread)
+
+    def leaves(self, session: Session) -> None:
+        """Notes that the agent shuts down. It is written at once: nothing may be placed there any more."""
+        if not session.clean:
+            session.clean = True
+            self._of(session).notify = True
+            self._now.set()
 
     def recheck(self, session: Session) -> None:
         """Makes the next write check that the session is still the newest."""
@@ -107,6 +140,7 @@ class Liveness:
         last = self._last.pop(session, self._clock.monotonic())
         if session.ours:
             self._unwritten.pop(session, None)
+            self._readings.pop(session, None)
             return
         unwritten = self._unwritten.setdefault(session, _Unwritten(last))
         unwritten.connected = False
@@ -115,23 +149,46 @@ class Liveness:
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        started = self._clock.monotonic()
+        own = await self._database.apart(_TRIES)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._run_seen(own), name="liveness-seen")
+                group.create_task(self._run_readings(), name="liveness-readings")
+                group.create_task(self._let_go(), name="liveness-cut")
+        finally:
+            await own.abandon()
+
+    async def _run_seen(self, database: Database) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await self._now.wait()
             self._now.clear()
             try:
-                async with asyncio.timeout(FLUSH_LIMIT_S):
-                    await self._flush()
+                await self._flush_seen(database)
             except DATABASE_ERRORS as error:
                 log.warning("liveness not written", error=str(error) or type(error).__name__)
                 self._healthy_since = None
-                if self._clock.monotonic() - (self._last_write or started) >= CUT_AFTER_S:
-                    self._cut_all("the controller cannot reach its database")
                 await self._clock.sleep(FLUSH_S)
-                continue
-            self._wrote()
+
+    async def _run_readings(self) -> None:
+        while True:
+            await self._clock.sleep(FLUSH_S)
+            try:
+                await self._flush_readings()
+            except DATABASE_ERRORS as error:
+                log.warning("readings of GPUs not written", error=str(error) or type(error).__name__)
+
+    async def _let_go(self) -> None:
+        """Cuts all connections each time that no write has succeeded for long."""
+        since = self._clock.monotonic()
+        while True:
+            since = max(since, self._last_write or since)
+            if self._clock.monotonic() - since >= CUT_AFTER_S:
+                since = self._clock.monotonic()
+                self._healthy_since = None
+                self._cut_all("the controller cannot reach its database")
+            await self._clock.sleep(min(FLUSH_S, CUT_AFTER_S / 2))
 
     def _of(self, session: Session) -> _Unwritten:
         return self._unwritten.setdefault(session, _Unwritten(self._last.get(session, self._clock.monotonic())))
@@ -143,10 +200,15 @@ class Liveness:
         self._last_write = now
 
     async def _flush(self) -> None:
-        """Writes all in one transaction; a failed write stays for the next one."""
+        """Writes all."""
+        await self._flush_seen(self._database)
+        await self._flush_readings()
+
+    async def _flush_seen(self, database: Database) -> None:
+        """Writes all liveness; what was not written stays for the next time."""
         batch, self._unwritten = self._unwritten, {}
         try:
-            current = await self._write(batch)
+            current = await self._first_answer(database, _newest(batch))
         except BaseException:
             for session, older in batch.items():
                 newer = self._unwritten.get(session)
@@ -155,28 +217,72 @@ class Liveness:
                 else:
                     newer.notify = newer.notify or older.notify
             raise
+        self._wrote()
         for session in batch:
             if session not in current:
                 self._superseded(session)
 
-    async def _write(self, batch: dict[Session, _Unwritten]) -> set[Session]:
+    async def _first_answer(self, database: Database, newest: Mapping[Session, _Unwritten]) -> set[Session]:
+        """The sessions that are the newest of their workers; all tries write the same."""
+        tries: set[asyncio.Task[set[Session]]] = set()
+        try:
+            while True:
+                tries.add(asyncio.create_task(self._write(database, newest), name="liveness-write"))
+                again_at = self._clock.monotonic() + _AGAIN_AFTER_S
+                while (left_s := again_at - self._clock.monotonic()) > 0 or len(tries) == _TRIES:
+                    wait_s = max(left_s, FLUSH_S)
+                    done, tries = await asyncio.wait(tries, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                    for one in sorted(done, key=lambda one: one.exception() is not None):
+                        if one.exception() is None or not tries:
+                            return one.result()
+        finally:
+            for one in tries:
+                one.cancel()
+            if tries:
+                await asyncio.wait(tries)
+
+    async def _write(self, database: Database, newest: Mapping[Session, _Unwritten]) -> set[Session]:
         now = self._clock.monotonic()
-        newest = _newest(batch)
-        async with self._database.transaction() as connection:
-            seen = [
-                ConnectionState(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last))
-                for s, h in newest.items()
-            ]
+        seen = [
+            ConnectionState(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last))
+            for s, h in newest.items()
+        ]
+        # A single statement is its own transaction. A hint that is lost comes again with the repeated write.
+        async with database.connection() as connection:
             written = await write_liveness(connection, seen)
             current = {session for session in newest if session.worker_id in written}
-            foreign = await write_readings(connection, [r for s in current for r in _readings(s, newest[s], now)])
-            await write_details(connection, [r for s in current for r in details_of(s.worker_id, newest[s].gpus)])
-            names = {session.worker_id: session.name for session in newest}
-            await write_events(connection, foreign_events(foreign, names))
-            touched = {session.worker_id for session in current if newest[session].notify}
-            touched |= {use.worker_id for use in foreign}
-            await notify(connection, "worker", touched)
+            await notify(connection, "worker", {session.worker_id for session in current if newest[session].notify})
         return current
+
+    async def _flush_readings(self) -> None:
+        """Writes the readings of some workers after the other; those that were not written stay."""
+        for sessions in _pieces(list(self._readings)):
+            batch = {session: one for session in sessions if (one := self._readings.pop(session, None)) is not None}
+            try:
+                async with asyncio.timeout(_READINGS_LIMIT_S):
+                    await self._write_readings(batch)
+            except BaseException:
+                self._readings = batch | self._readings
+                raise
+
+    async def _write_readings(self, batch: Mapping[Session, _Unread]) -> None:
+        now = self._clock.monotonic()
+        async with self._database.transaction() as connection:
+            newest = await newest_sessions(connection, [(s.worker_id, s.number) for s in batch])
+            current = {session: batch[session] for session in batch if (session.worker_id, session.number) in newest}
+            foreign = await write_readings(
+                connection, [r for session, one in current.items() for r in _readings(session, one, now)]
+            )
+            await write_details(
+                connection, [r for session, one in current.items() for r in details_of(session.worker_id, one.gpus)]
+            )
+            names = {session.worker_id: session.name for session in current}
+            await write_events(connection, foreign_events(foreign, names))
+            await notify(connection, "worker", {use.worker_id for use in foreign})
+
+
+def _pieces(sessions: Sequence[Session]) -> Iterable[Sequence[Session]]:
+    return (sessions[n : n + _READ_AT_ONCE] for n in range(0, len(sessions), _READ_AT_ONCE))
 
 
 def foreign_events(uses: Iterable[ForeignUse], names: Mapping[str, str] = MappingProxyType({})) -> Iterable[NewEvent]:
@@ -197,7 +303,7 @@ def foreign_events(uses: Iterable[ForeignUse], names: Mapping[str, str] = Mappin
             yield NewEvent("gpu_memory_explained", message, objects, {"before_mib": use.before_mib}, actor)
 
 
-def _newest(batch: dict[Session, _Unwritten]) -> dict[Session, _Unwritten]:
+def _newest(batch: Mapping[Session, _Unwritten]) -> dict[Session, _Unwritten]:
     """Each worker's newest connection."""
     newest: dict[str, Session] = {}
     for session in batch:
@@ -216,10 +322,10 @@ def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[Detai
     ]
 
 
-def _readings(session: Session, unwritten: _Unwritten, now: float) -> Iterable[Reading]:
-    age_s = max(0.0, now - unwritten.last)
-    for gpu in unwritten.gpus or ():
+def _readings(session: Session, one: _Unread, now: float) -> Iterable[Reading]:
+    age_s = max(0.0, now - one.at)
+    for gpu in one.gpus or ():
         yield Reading(session.worker_id, gpu.uuid, gpu.used_mib, gpu.utilization, age_s)
-    if unwritten.gpus is None:
-        for uuid in unwritten.unread:
+    if one.gpus is None:
+        for uuid in one.unread:
             yield Reading(session.worker_id, uuid, None, None, age_s)

@@ -32,6 +32,7 @@ from schemas.wire import (
 log = structlog.get_logger(__name__)
 
 NO_DATABASE: Final = "the controller cannot reach its database; connect again"
+_SHUTTING_DOWN: Final = "shutting_down"  # why an agent refuses a start
 _BELIEVED_AGAIN: Final = "no other agent has connected with this identity for a while; connect again"
 HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 
@@ -99,6 +100,8 @@ class MessageHandler:
                 self._samples.take(session, message)
             case CommandResult():
                 self._reports.result(session, message)
+                if message.code == _SHUTTING_DOWN:  # an agent of an earlier version says goodbye only at the end
+                    self._liveness.leaves(session)
             case Heartbeat(gpus=gpus, gpus_error=error):
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
@@ -109,7 +112,7 @@ class MessageHandler:
             case InventoryChanged(inventory=changed):
                 await self._write_change(session, changed, changed.gpus_error)
             case Goodbye():
-                session.clean = True
+                self._liveness.leaves(session)
             case Hello():
                 raise MalformedMessageError("hello: sent twice on one connection")
 

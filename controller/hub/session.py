@@ -42,7 +42,7 @@ class Session:
         boot_id: of the host, from the hello.
         protocol: of this connection, from the hello.
         offset_s: to add to a time on the agent's clock for the time on ours (monotonic); None while unknown.
-        clean: the agent sent a goodbye.
+        clean: the agent sent a goodbye: it shuts down, or has.
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).

@@ -36,6 +36,7 @@ _MIN_PERIOD_S: Final = 0.5
 _MAX_PERIOD_S: Final = 120.0
 _MAX_STOP_S: Final = 60.0  # a period may end late, but nothing is read for so long without a stop
 _AHEAD_S: Final = 1.0  # a period may end a moment after the message's own time
+_MAX_MODELS: Final = 128  # of one process: its model, a draft model, its adapters
 _MAX_INT: Final = 2**31 - 1
 _MAX_BIGINT: Final = 2**62
 _MAX_COUNT: Final = 2**53  # of what the controller counts on from here
@@ -219,6 +220,10 @@ def _report(report: ProcessReport) -> None:
     _number("exit_code", abs(report.exit_code or 0), _MAX_INT)
     _text("image_digest", report.image_digest or "", MAX_NAME)
     _text("image_repository", report.image_repository or "", MAX_NAME)
+    _number("model_commits", len(report.model_commits), _MAX_MODELS)
+    for model, commit in report.model_commits.items():
+        _text("model_commits", model, MAX_NAME)
+        _text("model_commits", commit, MAX_NAME)
 
 
 def _sent(sent_s: float | None) -> None:

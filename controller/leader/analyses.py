@@ -7,16 +7,18 @@ from typing import Any
 
 from controller.decide.instances.need import Finished
 from controller.domain.instances import RevisionFacts
+from controller.domain.model_facts import COMMITS
 from controller.domain.placement import Need
 from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
-from controller.leader.model_cache import ModelCache, source_of
+from controller.leader.model_cache import NEW_S, ModelCache, source_of
 from controller.runtime.child import ChildError, ChildFailure, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.placement_reasons import Reason
 
 PURPOSE = "analysis"
 
@@ -80,7 +82,8 @@ class Analyses:
         if analysis is None:
             return
         self._finished.pop(uid, None)
-        known = self._known.find(analysis)
+        # A later revision is also applied for what the hub holds now.
+        known = self._known.find(analysis, NEW_S if revision.generation == 1 else 0.0)
         if known is not None:
             self.cancel(uid, committed_at=None)
             self._finished[uid] = _finish(revision, known)
@@ -134,7 +137,20 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
         text = _text(result)
         text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
         return Finished(revision.input_hash, error=text, retryable=retryable)
-    return Finished(revision.input_hash, need=engine_for(revision.spec).need(revision.spec, result))
+    need = engine_for(revision.spec).need(revision.spec, result)
+    if (unknown := _unknown(need)) is not None:
+        return Finished(revision.input_hash, error=unknown, retryable=False)
+    return Finished(revision.input_hash, need=need, commits=_commits(revision.spec, result))
+
+
+def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
+    """The commits that were read. A hub that a deployment names itself may hold others, which its agents report."""
+    return {} if "HF_ENDPOINT" in spec.env or not isinstance(result, dict) else dict(result.get(COMMITS, {}))
+
+
+def _unknown(need: Need) -> str | None:
+    """Why the need stays unknown although the files were read; None: it is known."""
+    return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
 
 
 def _text(error: BaseException) -> str:
@@ -174,7 +190,10 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
                 return need
             raise
         known.keep(analysis, result)
-    return engine.need(spec, result)
+    need = engine.need(spec, result)
+    if (unknown := _unknown(need)) is not None:
+        raise ChildError("MetadataError", unknown, retryable=False)
+    return need
 
 
 def known_need(revision: RevisionFacts) -> Need | None:

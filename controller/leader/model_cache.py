@@ -5,20 +5,20 @@ A model is thus read once for all of its deployments, not only for those that ar
 
 import hashlib
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
 
 from controller.engines.base import Analysis
+from schemas.hub_commits import is_commit
 
 MAX_KEPT: Final = 1024  # each takes a few KiB
 # A folder's content may be replaced before an apply. Checking for that would make the event loop wait for a disk,
 # perhaps a network's. Deployments that are applied together arrive within seconds.
 FOLDER_FRESH_S: Final = 10.0
 BRANCH_FRESH_S: Final = 600.0
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+NEW_S: Final = 10.0  # a new deployment gets the commit of its branch that was read within this time, at most
 
 
 class ModelCache:
@@ -32,15 +32,16 @@ class ModelCache:
     def __init__(self, monotonic: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
         self._monotonic = monotonic
         self._max_kept = max_kept
-        self._kept: dict[str, tuple[float, Any]] = {}  # expiry and result
+        self._kept: dict[str, tuple[float, Any]] = {}  # when it was read, and the result
 
-    def find(self, analysis: Analysis) -> Any | None:
-        """The result of an equal analysis, if it has not expired."""
+    def find(self, analysis: Analysis, branch_s: float = BRANCH_FRESH_S) -> Any | None:
+        """The result of an equal analysis, if it has not expired. `branch_s`: the greatest age of what may move."""
         source = source_of(analysis)
-        until, result = self._kept.pop(source, (-math.inf, None))
-        if until <= self._monotonic():
+        at, result = self._kept.get(source, (-math.inf, None))
+        if self._monotonic() - at >= fresh_for_s(analysis.payload, branch_s):
             return None
-        self._kept[source] = (until, result)  # most recently used
+        del self._kept[source]
+        self._kept[source] = (at, result)  # most recently used
         return result
 
     def keep(self, analysis: Analysis, result: Any) -> None:
@@ -50,7 +51,7 @@ class ModelCache:
             return
         source = source_of(analysis)
         self._kept.pop(source, None)
-        self._kept[source] = (self._monotonic() + fresh_s, result)
+        self._kept[source] = (self._monotonic(), result)
         if len(self._kept) > self._max_kept:
             del self._kept[next(iter(self._kept))]
 
@@ -61,10 +62,11 @@ def source_of(analysis: Analysis) -> str:
     return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def fresh_for_s(source: Mapping[str, Any]) -> float:
+def fresh_for_s(source: Mapping[str, Any], branch_s: float = BRANCH_FRESH_S) -> float:
     """Seconds for which a source counts as unchanged: for ever at a commit, 0 where it has no model files."""
     if "repo" in source:
-        own = math.inf if _COMMIT.fullmatch(str(source.get("revision"))) else BRANCH_FRESH_S
+        own = math.inf if is_commit(str(source.get("revision"))) else branch_s
     else:
         own = FOLDER_FRESH_S if "path" in source or "gguf" in source else 0.0
-    return min([own, *(fresh_for_s(adapter) for adapter in source.get("adapters", ()))])
+    beside = [*source.get("adapters", ()), *([source["draft"]] if source.get("draft") else [])]
+    return min([own, *(fresh_for_s(one, branch_s) for one in beside)])

@@ -6,20 +6,25 @@ second commit and all the reads for it. The inventory is a cache; the commit che
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from controller.decide.start_command import start_payload
+from controller.decide.start_command import rendezvous_port, start_payload
+from controller.decide.start_needs import secret_names, unmet_needs, why_no_preemption
 from controller.domain.holdings import Holder, Holders, Holdings
-from controller.domain.pending import PendingInstance, PendingRow
+from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
+from controller.domain.restart_delays import RestartSettings
 from controller.leader.inventory_cache import InventoryCache
 from controller.leader.revision_asks import RevisionAsks
 from controller.runtime.clock import Clock
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
+from controller.store.access.secrets import read_states
 from controller.store.placement.commit import PlacedStart
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
@@ -49,12 +54,14 @@ class StillPending:
         decision: the reason.
         victims: the holders that it preempts.
         awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
+        promised: the place that is kept for it, since it preempted for it.
     """
 
     waiting: PendingRow
     decision: Unplaced
     victims: tuple[Holder, ...] = ()
     awaits_servers: bool = False
+    promised: Destination | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +71,29 @@ class NewInstance:
     waiting: PendingRow
     spec: DeploymentSpec
     need: Need
+    commits: Mapping[str, str] = field(default_factory=dict)
 
 
 class PlacementPasses:
     """Lives as long as one term."""
 
-    def __init__(self, *, clock: Clock, metrics: PlacementMetrics, reserve: ReserveTimes = DEFAULT_RESERVE) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        metrics: PlacementMetrics,
+        reserve: ReserveTimes = DEFAULT_RESERVE,
+        keys: SecretKeys = NO_KEYS,
+    ) -> None:
         self._clock = clock
+        self._keys = keys
         self._reserve = reserve
         self._metrics = metrics
         self._cache = InventoryCache()
         self._revisions = RevisionAsks()
         self._lock = asyncio.Lock()
         self._arrivals = 0  # rises whenever an instance may have become pending
+        self._ports: defaultdict[str, set[int]] = defaultdict(set)  # of gangs placed since the refresh, by host device
         self._cleared_at: int | None = None  # its value when a full pass began that left no instance pending
         self._began = 0.0
 
@@ -135,14 +152,35 @@ class PlacementPasses:
 
     def _decide_new(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
         for one in new_instances:
-            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need)
+            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need, one.commits)
         decisions = self.decide([one.waiting for one in new_instances])
         return [decision for decision in decisions if isinstance(decision, PlacedStart)]
 
     async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
         """Reads what changed, and the revisions of these instances. In one REPEATABLE READ transaction."""
         await self._cache.refresh(connection)
+        self._ports.clear()
         await self._revisions.refresh(connection, waiting)
+
+    async def check_starts(
+        self, connection: Any, waiting: Sequence[PendingRow], settings: RestartSettings
+    ) -> list[PendingRow]:
+        """Marks those that preempt nothing since their start would fail. After `refresh`, in its transaction."""
+        names: dict[str, dict[str, str]] = {}
+        for row in waiting:
+            if row.preempt:
+                with suppress(ValueError):  # this version cannot run it: it is not placed either
+                    names[row.id] = secret_names(self._revisions.of(row).spec)
+        wanted = {name for some in names.values() for name in some.values()}
+        secrets = await read_states(connection, wanted, self._keys) if wanted else {}
+        checked = []
+        for row in waiting:
+            why = ""
+            if row.preempt:
+                needs = unmet_needs(row.deployment, names.get(row.id, {}), secrets)
+                why = why_no_preemption(needs, row.refused, row.failures, settings)
+            checked.append(replace(row, no_preemption=why) if why else row)
+        return checked
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
         """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""
@@ -172,6 +210,7 @@ class PlacementPasses:
             holders,
             reserve=self._reserve,
             reserved=self._asks(reserved),
+            promised=self._pending([one for one in waiting if one.promised is not None], []),
             max_preemptions=_MAX_PREEMPTIONS,
         )
         with closing(decisions):
@@ -180,7 +219,9 @@ class PlacementPasses:
                 if isinstance(admission.decision, Placed):
                     yield self._start(one, admission.decision)
                 else:
-                    yield StillPending(one, admission.decision, admission.victims, admission.awaits_servers)
+                    yield StillPending(
+                        one, admission.decision, admission.victims, admission.awaits_servers, admission.promised
+                    )
         yield from impossible
 
     def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:
@@ -204,6 +245,8 @@ class PlacementPasses:
         revision = self._revisions.of(waiting)
         gpus = self.inventory.gpus
         leader = self.inventory.worker(placed.worker_id).host
+        gang = f"{waiting.id}/{waiting.epoch + 1}"
+        port = self._rendezvous_port(gang, placed, leader) if len(placed.workers) > 1 else None
         payloads = []
         for rank in range(len(placed.workers)):
             held = [(c, row) for c in placed.of_rank(rank) if (row := self.inventory.gpu_row(c.device)) is not None]
@@ -217,14 +260,25 @@ class PlacementPasses:
                     layout=placed.layout,
                     gpu_mib=max((int(gpus.total[row]) for _, row in held), default=0),
                     others_mib=max((int(gpus.claimed[row]) - c.memory_mib for c, row in held), default=0),
-                    gang=f"{waiting.id}/{waiting.epoch + 1}",
+                    gang=gang,
+                    rendezvous=port,
                     rank=rank,
                     leader=leader if len(placed.workers) > 1 else "",
                     need=revision.need,
+                    commits=revision.commits,
                     builds=self.inventory.worker(placed.worker_id).engines or (),
                 )
             )
-        return PlacedStart(waiting, placed, tuple(payloads))
+        return PlacedStart(waiting, placed, tuple(payloads), port)
+
+    def _rendezvous_port(self, gang: str, placed: Placed, leader: str) -> int:
+        """A port at which no other gang meets at the leader's address, where several agents may run."""
+        taken = set[int]()
+        for host in {placed.leading_host, *self.inventory.hosts_at(leader)}:
+            taken |= self.holdings.rendezvous_ports(host) | self._ports[host]
+        port = rendezvous_port(gang, taken)
+        self._ports[placed.leading_host].add(port)
+        return port
 
     def settle(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Counts committed starts; takes those that lost a race off the inventory, and returns them."""

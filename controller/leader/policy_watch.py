@@ -20,8 +20,11 @@ from controller.leader.policy_samples import Telemetry, Watched
 from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import check_term
+from controller.runtime.outcome import StaleError
 from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database
+from controller.store.policies.clock_leaps import Leap, add_leaps, read_leaps
 from controller.store.policies.observe import read_clock
 from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
 from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
@@ -29,6 +32,7 @@ from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
 
+_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
@@ -60,6 +64,7 @@ class PolicyWatch:
         metrics: what is counted.
         sample_s: the agents' sampling period.
         monotonic: seconds that never leap, to tell leaps of the database's clock.
+        term: of this leader, which guards what it writes about leaps; None: it is the only one.
     """
 
     def __init__(
@@ -69,13 +74,16 @@ class PolicyWatch:
         *,
         sample_s: float = SAMPLE_S,
         monotonic: Callable[[], float] = time.monotonic,
+        term: int | None = None,
     ) -> None:
         self._database = database
         self._metrics = metrics
+        self._term = term
         self._max_past_s = _MAX_PAST * sample_s  # GPUs times seconds
         self._telemetry = Telemetry()
         self._monotonic = monotonic
         self._clocks: tuple[float, float, float] | None = None  # the database's, and ours before and after its reading
+        self._unsaved: list[Leap] = []  # leaps that a later leader could not know yet
         # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
@@ -91,7 +99,7 @@ class PolicyWatch:
             try:
                 for uid in await self.look():
                     wake(uid)
-            except DATABASE_ERRORS as error:  # the next look reads the same samples
+            except _RETRYABLE as error:  # the next look reads the same samples
                 log.warning("samples could not be read", error=str(error) or type(error).__name__)
 
     async def look(self) -> set[str]:
@@ -103,6 +111,7 @@ class PolicyWatch:
             before = self._monotonic()
             now = await read_clock(connection)
         self._compare_clocks(now, before)
+        await self._save_leaps()
         silent = {w for w, at in self._judged_at.items() if not 0 <= now - at < _SILENT_S}
         concerned, self._concerned = self._concerned | silent, set()
         return await self.judge(concerned, now)
@@ -120,13 +129,26 @@ class PolicyWatch:
             most_s, least_s = after - self._clocks[1], before - self._clocks[2]  # what passed between the readings
             if theirs_s - most_s > JUMP_S:
                 log.warning("the database's clock has leapt forward", seconds=round(theirs_s - most_s))
+                self._unsaved.append(Leap(now, back=False, leapt_s=theirs_s - most_s))
                 forward = (*leaps.forward[-_MAX_LEAPS:], (now, theirs_s - most_s))
                 self._telemetry.leaps = replace(leaps, forward=forward)
             elif least_s - theirs_s > JUMP_S:
                 log.warning("the database's clock was set back", seconds=round(least_s - theirs_s))
+                self._unsaved.append(Leap(now, back=True, leapt_s=most_s - theirs_s))
                 back = (*leaps.back[-_MAX_LEAPS:], (now, now + most_s - theirs_s))
                 self._telemetry.leaps = replace(leaps, back=back)
         self._clocks = (now, before, after)
+
+    async def _save_leaps(self) -> None:
+        """Keeps new leaps for later leaders. What cannot be written now is written at a later look."""
+        if not self._unsaved:
+            return
+        leaps = self._unsaved[-_MAX_LEAPS:]
+        async with self._database.transaction() as connection:
+            if self._term is not None:
+                await check_term(connection, self._term)
+            await add_leaps(connection, leaps)
+        self._unsaved.clear()
 
     async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one.
@@ -220,6 +242,7 @@ class PolicyWatch:
     async def _take_in(self, connection: Any) -> None:
         """Takes in every sample that the last look could not see. The first look starts at the present."""
         if self._horizon is None:
+            self._telemetry.leaps = await read_leaps(connection)  # of earlier leaders
             self._horizon = await read_horizon(connection)
             return
         samples, self._horizon = await read_new(connection, self._horizon)

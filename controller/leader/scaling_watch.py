@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from controller.decide.scaling.caps import judge_cap
 from controller.decide.scaling.decide import decide_scaling, scaling_evidence
 from controller.decide.scaling.history import ScalingHistory
 from controller.decide.scaling.rule import rule_of
@@ -134,6 +135,8 @@ class ScalingWatch:
         watched.history.observe(view, now)
         wish = decide_scaling(view, watched.history, now)
         watched.history.note(wish.needed, now)
+        if watched.facts.cap is not None and view.known:
+            watched.history.compare_to_cap(watched.facts.cap.number, wish.needed, watched.rule.down_window_s, now)
         watched.decided = view, wish
 
     def know(self, observed: Mapping[str, ScalingFacts], keys: Collection[str]) -> None:
@@ -149,9 +152,13 @@ class ScalingWatch:
             if known is None:
                 present = ScalingView(rule, facts.number).present
                 history = ScalingHistory(now, present, at_min=present == rule.min)
-                self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
+                before = None
+                known = self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
             else:
+                before = known.facts.cap
                 known.facts, known.rule, known.decided = facts, rule, None
+            if facts.cap is not None and (before is None or before.set_at != facts.cap.set_at):
+                known.history.cap_set(now, facts.cap.outgrown_s)
 
     def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
         """What is to be written for these deployments, after `know`, `read` and `decide`."""
@@ -177,7 +184,8 @@ class ScalingWatch:
         if watched.decided is None:
             return None
         view, wish = watched.decided
-        return watched.decided if self._differs(watched, view, wish) or self._is_due(watched, wish, now) else None
+        differs = self._differs(watched, view, wish, now)
+        return watched.decided if differs or self._is_due(watched, wish, now) else None
 
     def _is_due(self, watched: _Watched, wish: Wish, now: float) -> bool:
         """Whether what is only shown must be written: the reason, and the graph while it is not flat."""
@@ -186,11 +194,14 @@ class ScalingWatch:
             return True
         return passed_s >= _STATUS_EVERY_S and any(watched.history.graph())
 
-    def _differs(self, watched: _Watched, view: ScalingView, wish: Wish) -> bool:
-        """Whether something must be written at once: another number, or another gateway that is silent."""
-        stored = watched.facts.stored
+    def _differs(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> bool:
+        """Whether something must be written at once: another number or cap, or another gateway that is silent."""
+        stored, cap = watched.facts.stored, watched.facts.cap
+        verdict = judge_cap(cap, view, watched.history, now, wish)
         return (
-            stored is None
+            verdict.lifts
+            or (cap is not None and verdict.outgrown != (cap.outgrown_s is not None))
+            or stored is None
             or stored.number != wish.number
             or wish.number != view.present
             or stored.silent != view.demand.silent
@@ -201,6 +212,7 @@ class ScalingWatch:
     def _step(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> ScalingStep:
         facts = watched.facts
         requests = self._reports.wakes.get(facts.uid, ())
+        cap = judge_cap(facts.cap, view, watched.history, now, wish)
         step = ScalingStep(
             facts=facts,
             wish=wish,
@@ -208,9 +220,11 @@ class ScalingWatch:
             silent=view.demand.silent,
             applies=False,
             lifts_policy=view.slept_by_policy and wish.number > 0,
+            outgrown=cap.outgrown,
+            lifts_cap=cap.lifts,
             request_id=requests[0] if requests else "",
         )
-        return replace(step, applies=wish.number != step.number_before or step.lifts_policy)
+        return replace(step, applies=wish.number != step.number_before or step.lifts_policy or step.lifts_cap)
 
     def _view(self, uid: str, watched: _Watched) -> ScalingView:
         reports, facts = self._reports, watched.facts

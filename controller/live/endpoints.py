@@ -19,12 +19,14 @@ from controller.store.deployments.serving import (
     Trouble,
     read_serving,
     read_specs,
+    read_started_models,
 )
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.serving import ServingLimits
 
 __all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "EndpointReader", "Model", "RolloutRoute", "Stopped", "Trouble"]
 
+_TAKES_ONE_NAME: Final = ("transformers", "serve")  # with the commit, where the start was given one
 _READ_AT_ONCE: Final = 100  # specs; parsing them holds the loop
 _Run = tuple[RevisionKey, str]  # with the engine that placement chose
 
@@ -60,10 +62,14 @@ class EndpointReader:
         self._processes = await self._read_processes(
             connection, {(one.revision, one.engine) for one in serving.instances}
         )
-        found = ((one, self._processes[one.revision, one.engine]) for one in serving.instances)
-        return serving, [
-            _endpoint(one, process) for one, process in found if process is not None and process.needs_port
+        found = [
+            (one, process)
+            for one in serving.instances
+            if (process := self._processes[one.revision, one.engine]) is not None and process.needs_port
         ]
+        by_name = [one.instance for one, process in found if tuple(process.argv[:2]) == _TAKES_ONE_NAME]
+        started = await read_started_models(connection, by_name) if by_name else {}
+        return serving, [_endpoint(one, process, started.get(one.instance)) for one, process in found]
 
     async def _read_processes(self, connection: Reader, runs: Collection[_Run]) -> dict[_Run, EngineProcess | None]:
         """What each revision runs by the engine that placement chose; None: this version cannot tell."""
@@ -85,7 +91,8 @@ def _process(spec: DeploymentSpec | None, engine: str) -> EngineProcess | None:
         return None
 
 
-def _endpoint(one: RunningInstance, process: EngineProcess) -> Endpoint:
+def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None) -> Endpoint:
+    """`started`: the model with which its server was started, as it takes requests for that name alone."""
     limits = one.limits
     return Endpoint(
         model=one.deployment,
@@ -95,7 +102,7 @@ def _endpoint(one: RunningInstance, process: EngineProcess) -> Endpoint:
         secret=one.secret,
         certificate=one.certificate,
         limits=limits,
-        request_model=process.request_model,
+        request_model=started or process.request_model,
         max_in_flight=process.serves_at_once if limits.max_in_flight == "auto" else limits.max_in_flight,
         revision=str(one.revision.generation),
         adapters=process.adapters,

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.domain.model_facts import COMMITS, ModelFacts, facts_to_json
 from controller.model_files.config import read_config, with_config
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder, ModelFiles
 from controller.model_files.weights import read_weights
+from schemas.hub_commits import hub_reference, is_commit
 
 MAX_ADAPTERS: Final = 64
+_MODULES_FILE: Final = "modules.json"
 MAX_SIMULATED_S: Final = 3600.0
 
 
@@ -29,7 +31,7 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
             it; and, of a GGUF model, `"to_host"`, the rules of `layer_bytes`.
 
     Returns:
-        `ModelFacts` as JSON.
+        `ModelFacts` as JSON; beside them `commits`, of the models on a hub, by `org/name@revision`.
 
     Raises:
         MetadataError: see there.
@@ -37,20 +39,41 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
     adapters = payload.get("adapters", [])
     if len(adapters) > MAX_ADAPTERS:
         raise MetadataError(f"{len(adapters)} adapters, more than {MAX_ADAPTERS}; name fewer", retryable=False)
+    commits: dict[str, str] = {}
     try:
-        facts = facts_of(*_files(payload), payload.get("to_host"))
+        facts = facts_of(*_files(payload, commits), payload.get("to_host"))
         draft = payload.get("draft")
         facts = replace(
             facts,
-            adapter_bytes=sum(_adapter_bytes(*_files(one)) for one in adapters),
-            draft=None if draft is None else facts_of(*_files(draft)),
+            adapter_bytes=sum(_adapter_bytes(*_files(one, commits)) for one in adapters),
+            draft=None if draft is None else facts_of(*_files(draft, commits)),
         )
-        return facts_to_json(facts)
+        return {**facts_to_json(facts), **({COMMITS: commits} if commits else {})}
     except MemoryError as error:
         raise MetadataError(
             "the model's headers exceed the reader's memory limit; set resources.gpu_memory",
             retryable=False,
         ) from error
+
+
+def hub_heads(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """The commits that branches and tags name now.
+
+    Args:
+        payload: `{"models": [{"repo": name, "revision": revision}, ...]}`.
+
+    Returns:
+        For each in order `{"head": commit}`, or `{"problem": words}`.
+    """
+    from controller.model_files.huggingface import head_of  # noqa: PLC0415 - imports TLS
+
+    def one(model: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"head": head_of(model["repo"], model["revision"])}
+        except MetadataError as error:
+            return {"problem": str(error)}
+
+    return [one(model) for model in payload["models"][: MAX_ADAPTERS + 2]]
 
 
 def facts_of(
@@ -75,7 +98,8 @@ def facts_of(
     facts = ModelFacts(
         weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
     )
-    return with_config(facts, read_config(files))
+    # By this file of sentence-transformers vLLM takes a generating architecture for an embedding model.
+    return replace(with_config(facts, read_config(files)), pooling=_MODULES_FILE in files.sizes)
 
 
 def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
@@ -95,12 +119,15 @@ def _only_gguf(files: ModelFiles) -> str | None:
     return only_model(files)
 
 
-def _files(source: dict[str, Any]) -> tuple[ModelFiles, str | None]:
-    """The files of a source, and the GGUF file that it names, if any."""
+def _files(source: dict[str, Any], commits: dict[str, str]) -> tuple[ModelFiles, str | None]:
+    """The files of a source, and the GGUF file that it names, if any. Adds the commit of a branch to `commits`."""
     if "repo" in source:
         from controller.model_files.huggingface import HubFiles  # noqa: PLC0415 - imports TLS
 
-        return HubFiles(source["repo"], source["revision"], source.get("endpoint")), source.get("file")
+        files = HubFiles(source["repo"], source["revision"], source.get("endpoint"))
+        if is_commit(files.revision or "") and not is_commit(source["revision"]):
+            commits[hub_reference(source["repo"], source["revision"])] = files.revision or ""
+        return files, source.get("file")
     path = Path(source["gguf"] if "gguf" in source else source["path"])
     if "gguf" in source or path.suffix == ".gguf":
         return LocalFolder(path.parent), path.name

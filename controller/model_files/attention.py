@@ -1,99 +1,231 @@
-"""A model's layers by kind of attention: full, with a sliding window, or with a state of fixed size."""
+"""What a model's layers keep of a sequence, by the fields of its config: caches of each size, and states."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any, Final
 
+from controller.domain.model_facts import CachedLayers, States
 from controller.model_files.config_fields import ConfigScopes, is_count
-from controller.model_files.defaults import ALL_WINDOWED, FULL_ATTENTION_PERIOD
+from controller.model_files.config_states import states_of
+from controller.model_files.layer_kinds import Kind, UnknownLayersError, heads_in_group, kinds_of, window_of
 
-_MAX_LAYERS: Final = 100_000
-_QWEN_FULL: Final = 28  # default of max_window_layers in Transformers' Qwen2Config
+MAX_LAYERS: Final = 10_000
+# Fields with a number of key-value heads for each layer, or for all. The last is Step-3.5's.
+KV_HEADS: Final = (
+    "num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num", "num_attention_groups",
+)  # fmt: skip
+_KV_LISTS: Final = ("num_key_value_heads_per_layer", *KV_HEADS)
+_HEAD_LISTS: Final = ("num_attention_heads_per_layer", "num_attention_heads", "num_query_heads", "n_head")
+# DeepSeek-V4: the entry of a token has 64 rotary elements in 16 bits and scales besides (state_content_bytes of its
+# DeepseekV4MLAAttention: 584 bytes for 512 elements); the index has a scale of 4 bytes.
+_V4_BESIDE: Final = 72
+_V4_INDEX_SCALE: Final = 4
+_V4_OVERLAP: Final = 4  # layers with this ratio have an index, and compress windows that overlap
+_V4_STATE_BYTES: Final = 4
+# Types with two attentions in each layer.
+_TWICE: Final = ("longcat_flash",)
 
 
-# Kinds of layers that keep a state of fixed size, or nothing.
-_UNCACHED: Final = frozenset({"linear_attention", "mamba", "mamba2", "conv", "recurrent", "mlp", "moe"})
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """One layer's attention, of most layers of a model."""
+
+    kv_heads: int | None
+    key: int | None
+    value: int | None  # elements of a head of values; None: as of keys
+    latent: int | None = None  # elements of a latent that is kept instead
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """`full` layers have full attention, `uncached` layers a state of fixed size, and the others a sliding window."""
+    """What the layers keep; the fields of `ModelFacts` with these names, and `window` for its `sliding_window`."""
 
-    full: int
+    full: int = 0
     uncached: int = 0
     window: int | None = None  # tokens; None if no layer has one
+    cached: tuple[CachedLayers, ...] = ()
+    states: States | None = None
+    unknown: str | None = None
 
 
-def layers_of(config: ConfigScopes, layers: int, model_type: str) -> Layers:
-    """The layers of a config that names each layer's kind, gives a period, or gives one window for all."""
-    kinds = config.value("layer_types", "layers_block_type")
-    if isinstance(kinds, list) and len(kinds) == layers:
-        return _by_name(config, kinds)
-    uncached = _without_attention(config, layers)
-    if uncached is not None:
-        return Layers(layers - uncached, uncached)
-    pattern = config.value("hybrid_layer_pattern")  # MiMo-V2: 1 for a layer with a window
-    if isinstance(pattern, list) and len(pattern) == layers:
-        return Layers(layers - pattern.count(1), window=_window(config))
-    return _by_window(config, layers, model_type)
+def layers_of(config: ConfigScopes, layers: int, model_type: str, heads: Heads) -> Layers:
+    """What the layers of a config keep. What is not known is said in `unknown`."""
+    if layers > MAX_LAYERS:
+        return Layers(layers, unknown=f"{layers} layers")
+    try:
+        if (ratios := config.value("compress_ratios")) is not None:
+            return Layers(layers, window=None, cached=tuple(_compressed(config, ratios, layers)))
+        kinds = kinds_of(config, layers, model_type)
+        if model_type.startswith(_TWICE):
+            return Layers(layers, cached=_twice(layers, heads))
+        found = _counted(config, kinds, _sizes(config, kinds, heads), _size(heads))
+    except UnknownLayersError as error:
+        return Layers(layers, unknown=str(error))
+    keeping = sum(kind in (Kind.STATE, Kind.BOTH) for kind in kinds)
+    if not keeping:
+        return found
+    try:
+        states, unknown = states_of(config, keeping, model_type), None
+    except UnknownLayersError as error:
+        states, unknown = None, str(error)
+    return Layers(found.full, found.uncached, found.window, found.cached, states, unknown)
 
 
-def _by_name(config: ConfigScopes, kinds: Iterable[object]) -> Layers:
-    full = windowed = uncached = 0
-    for kind in kinds:
-        if kind in ("sliding_attention", "chunked_attention"):
-            windowed += 1
-        elif isinstance(kind, str) and kind in _UNCACHED:
-            uncached += 1
-        else:  # an unknown kind may keep everything, as sparse attention does
-            full += 1
-    return Layers(full, uncached, _window(config) if windowed else None)
+def _counted(
+    config: ConfigScopes, kinds: Sequence[Kind], sizes: Sequence[tuple[int, int] | None], usual: tuple[int, int] | None
+) -> Layers:
+    """The layers by kind, and by size where that is not the usual one."""
+    windows = _windows(config, kinds)
+    caching = [n for n, kind in enumerate(kinds) if kind in (Kind.FULL, Kind.BOTH, Kind.WINDOW) and sizes[n] != (0, 0)]
+    windowed = [n for n in caching if windows[n] is not None]
+    one_window = len({windows[n] for n in windowed}) <= 1
+    cached: tuple[CachedLayers, ...] = ()
+    of_each = [(windows[n], sizes[n]) for n in caching]
+    if {size for _, size in of_each} - {usual} or not one_window:
+        groups = Counter(of_each)
+        cached = tuple(
+            CachedLayers(count, size[0], size[1], window)
+            for (window, size), count in groups.items()
+            if size is not None
+        )
+    full, uncached = len(caching) - len(windowed), len(kinds) - len(caching)
+    return Layers(full, uncached, windows[windowed[0]] if windowed else None, cached)
 
 
-def _without_attention(config: ConfigScopes, layers: int) -> int | None:
-    """The number of layers without attention; None: the config does not say."""
-    pattern = config.value("hybrid_override_pattern")  # Nemotron-H: one letter for each layer, * for attention
-    if isinstance(pattern, str) and len(pattern) == layers:
-        return layers - pattern.count("*")
-    indices = config.value("attn_layer_indices")  # Bamba
-    if isinstance(indices, list) and 0 < len(indices) <= layers:
-        return layers - len(indices)
-    blocks = blocks_of(config, layers)
-    if blocks:
-        return sum(heads == 0 for heads in blocks)
-    # Qwen3-Next and Jamba: one layer with attention per period.
-    every = config.count("full_attention_interval", "attn_layer_period")
-    return None if every is None else layers - layers // every
+def _windows(config: ConfigScopes, kinds: Sequence[Kind]) -> list[int | None]:
+    """The window of each layer. Where the config gives none, the layer keeps everything."""
+    each = config.value("sliding_windows", "interleaved_sliding_window")
+    if isinstance(each, list) and each:
+        given = [one if is_count(one) else None for one in (each[n % len(each)] for n in range(len(kinds)))]
+    else:
+        given = [window_of(config)] * len(kinds)
+    return [size if kind is Kind.WINDOW else None for kind, size in zip(kinds, given, strict=True)]
 
 
-def blocks_of(config: ConfigScopes, layers: int) -> tuple[int, ...]:
-    """Nemotron-NAS: by layer, how many heads share a key-value head, 0 without attention. Other models: empty."""
+def _sizes(config: ConfigScopes, kinds: Sequence[Kind], heads: Heads) -> list[tuple[int, int] | None]:
+    """Key-value heads of each layer and what one keeps; None for all: the files do not say, or there is a latent.
+
+    Raises:
+        UnknownLayersError: layers differ in a form that is not known.
+    """
+    if heads.latent is not None:
+        return [None] * len(kinds)
+    if config.value("per_layer_config") is not None:
+        raise UnknownLayersError("per_layer_config")
+    windowed, full = _of_windows(config, heads), _of_full(config, heads)
+    each = _kv_lists(config, len(kinds))
+    found: list[tuple[int, int] | None] = []
+    for n, kind in enumerate(kinds):
+        of_kind = windowed if kind is Kind.WINDOW else full
+        size = _size(of_kind if each is None else replace(of_kind, kv_heads=each[n]))
+        found.append((0, 0) if size is not None and size[0] == 0 else size)
+    return found
+
+
+def _size(heads: Heads) -> tuple[int, int] | None:
+    """Key-value heads of most layers, and what one keeps of a token."""
+    if heads.latent is not None or heads.kv_heads is None or heads.key is None:
+        return None
+    return heads.kv_heads, heads.key + (heads.key if heads.value is None else heads.value)
+
+
+def _of_windows(config: ConfigScopes, heads: Heads) -> Heads:
+    """The heads of layers with a window: MiMo-V2 and Step-3.5 have others there."""
+    other = config.value("attention_other_setting")
+    if isinstance(other, dict) and other.get("attention_type") == "sliding_attention":
+        kv_heads, key = other.get("num_attention_groups"), other.get("head_dim")
+        if not is_count(kv_heads) or not is_count(key):
+            raise UnknownLayersError("attention_other_setting")
+        return Heads(int(kv_heads or 0), int(key or 0), None)
+    kv_heads, key = config.count("swa_num_key_value_heads"), config.count("swa_head_dim")
+    value = config.count("swa_v_head_dim")
+    if kv_heads is None and key is None and value is None:
+        return heads
+    return Heads(kv_heads or heads.kv_heads, key or heads.key, value or (None if key else heads.value))
+
+
+def _of_full(config: ConfigScopes, heads: Heads) -> Heads:
+    """The heads of layers with full attention: Gemma 4 has larger ones there, and other ones where keys are values."""
+    key = config.count("global_head_dim")
+    kv_heads = config.count("num_global_key_value_heads") if config.flag("attention_k_eq_v") is True else None
+    return Heads(kv_heads or heads.kv_heads, key or heads.key, None if key else heads.value)
+
+
+def _kv_lists(config: ConfigScopes, layers: int) -> list[int] | None:
+    """The key-value heads of each layer, where the config has a number for each."""
     blocks = config.value("block_configs")
-    if not isinstance(blocks, list) or len(blocks) != layers:
-        return ()
-    attentions = [block["attention"] for block in blocks if isinstance(block, dict) and "attention" in block]
-    groups = [attention.get("n_heads_in_group") for attention in attentions if isinstance(attention, dict)]
-    return tuple(int(group or 0) if is_count(group) else 0 for group in groups) if len(groups) == layers else ()
+    if isinstance(blocks, list):
+        heads = config.count("num_attention_heads")
+        if heads is None:
+            raise UnknownLayersError("block_configs without num_attention_heads")
+        groups = [heads_in_group(block) for block in blocks[:layers]]
+        return [heads // group if group else 0 for group in groups]
+    lists = (config.value(name) for name in _KV_LISTS)
+    each = next((one for one in lists if isinstance(one, list)), None)
+    if each is None:
+        return None
+    if len(each) < layers or not all(is_count(one) or one == 0 for one in each[:layers]):
+        raise UnknownLayersError("a list of key-value heads that is not one number for each layer")
+    return [int(one) for one in each[:layers]]
 
 
-def _window(config: ConfigScopes) -> int | None:
-    return config.count("sliding_window", "attention_chunk_size")
+def heads_of_all(config: ConfigScopes, *names: str) -> int | None:
+    """Attention heads; where each layer has its own number, the largest that divides all, as a degree must."""
+    for name in (*_HEAD_LISTS, *names):
+        value = config.value(name)
+        if isinstance(value, list) and value and all(map(is_count, value)):
+            return gcd(*value)
+    return config.count(*names)
 
 
-def _by_window(config: ConfigScopes, layers: int, model_type: str) -> Layers:
-    window = _window(config)
-    used = config.flag("use_sliding_window")
-    if used is None:  # Qwen's configs have a window that is unused unless a flag is set
-        used = not model_type.startswith("qwen")
-    if window is None or not used:
-        return Layers(layers)
-    if model_type.startswith("qwen"):  # later layers have the window
-        first = config.value("max_window_layers")
-        return Layers(min(first, layers) if is_count(first) or first == 0 else min(_QWEN_FULL, layers), window=window)
-    pattern = config.value("sliding_window_pattern", "global_attn_every_n_layers")
-    if isinstance(pattern, str) and pattern:  # Exaone 4: a letter for each layer, L local and G global, repeated
-        return Layers(sum(pattern[n % len(pattern)] == "G" for n in range(min(layers, _MAX_LAYERS))), window=window)
-    every = pattern if is_count(pattern) else FULL_ATTENTION_PERIOD.get(model_type)
-    if every is None:  # without a period: all layers have the window for known models, else none
-        return Layers(0, window=window) if model_type in ALL_WINDOWED else Layers(layers)
-    return Layers(layers // every, window=window)
+def most_kv_heads(config: ConfigScopes, heads: int | None) -> int | None:
+    """The most key-value heads of a layer, by a list or Nemotron-NAS's blocks; None: the config has neither."""
+    blocks = config.value("block_configs")
+    try:
+        if isinstance(blocks, list) and blocks and heads is not None:
+            return max((heads // group for group in map(heads_in_group, blocks[:MAX_LAYERS]) if group), default=None)
+        each = next((one for name in _KV_LISTS if isinstance(one := config.value(name), list)), None)
+    except UnknownLayersError:
+        return None
+    return None if each is None else max((int(one) for one in each[:MAX_LAYERS] if is_count(one)), default=None)
+
+
+def _compressed(config: ConfigScopes, ratios: Any, layers: int) -> list[CachedLayers]:
+    """DeepSeek-V4: a window in each layer, and an entry for each `ratio` tokens of the whole context.
+
+    What a layer compresses next is kept as it is, in 32 bits.
+    """
+    size, window, index = config.count("head_dim"), config.count("sliding_window"), config.count("index_head_dim")
+    if not isinstance(ratios, list) or len(ratios) < layers or size is None or window is None:
+        raise UnknownLayersError("compress_ratios without head_dim and sliding_window for each layer")
+    found: Counter[CachedLayers] = Counter()
+
+    def keep(size: int, window: int | None, ratio: int, element_bytes: int | None) -> None:
+        found[CachedLayers(1, 1, size, window, None, ratio, element_bytes, divided=False)] += 1
+
+    for ratio in ratios[:layers]:
+        if not (is_count(ratio) or ratio == 0) or isinstance(ratio, bool):
+            raise UnknownLayersError(f"{ratio!r:.60} in compress_ratios")
+        keep(size + _V4_BESIDE, window, 1, None)
+        if ratio <= 1:
+            continue
+        overlap = 2 if ratio == _V4_OVERLAP else 1
+        keep(size + _V4_BESIDE, None, ratio, None)
+        keep(2 * overlap * size, overlap * ratio, 1, _V4_STATE_BYTES)
+        if ratio == _V4_OVERLAP:
+            if index is None:
+                raise UnknownLayersError("compress_ratios without index_head_dim")
+            keep(index + _V4_INDEX_SCALE, None, ratio, 1)
+            keep(2 * overlap * index, overlap * ratio, 1, _V4_STATE_BYTES)
+    return [
+        CachedLayers(n, one.heads, one.size, one.window, None, one.ratio, one.element_bytes, divided=False)
+        for one, n in found.items()
+    ]
+
+
+def _twice(layers: int, heads: Heads) -> tuple[CachedLayers, ...]:
+    if heads.latent is None:
+        raise UnknownLayersError("two attentions in each layer without kv_lora_rank")
+    return (CachedLayers(2 * layers, 1, heads.latent, divided=False),)

@@ -4,10 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from controller.domain.model_facts import ModelFacts
-from controller.model_files.attention import Layers, blocks_of, layers_of
+from controller.domain.model_facts import CachedLayers, ModelFacts
+from controller.model_files.attention import KV_HEADS, Heads, Layers, heads_of_all, layers_of, most_kv_heads
 from controller.model_files.config_fields import ConfigScopes, language_scopes, vision_scope, words
-from controller.model_files.defaults import DEFAULTS, ENCODERS, VISION_HEADS, WHOLE_HEAD_CACHE, WHOLE_VISION_TOWERS
+from controller.model_files.defaults import (
+    ATTENTION_FREE,
+    DEFAULTS,
+    ENCODERS,
+    VISION_HEADS,
+    WHOLE_HEAD_CACHE,
+    WHOLE_VISION_TOWERS,
+)
 from controller.model_files.files import ModelFiles
 from controller.model_files.json_object import read_object
 from controller.model_files.quantization import QUANTIZATION_FILES, quantization_of
@@ -19,6 +26,15 @@ _LENGTHS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
 )  # fmt: skip
+
+
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers", "decoder_layers")
+_INNER: Final = ("intermediate_size", "decoder_ffn_dim", "ffn_dim", "n_inner", "ffn_hidden_size")
+# Of models with an encoder, whose num_hidden_layers may be the encoder's.
+_DECODER_LAYERS: Final = ("decoder_layers", "num_decoder_layers")
+_DECODER_HEADS: Final = ("decoder_attention_heads",)
+# Fields that name another repository with a part of the weights: Ultravox.
+_ELSEWHERE: Final = ("text_model_id", "audio_model_id")
 
 
 def read_config(files: ModelFiles) -> Mapping[str, Any]:
@@ -45,10 +61,15 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
     outer = ConfigScopes((config,), {})
     model_type = outer.word("model_type") or ""
     tower = vision_scope(scopes)
-    layers = language.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
-    kinds = Layers(0) if layers is None else layers_of(language, layers, inner or model_type)
+    translates = language.flag("is_encoder_decoder") is True
+    layers = language.count(*_DECODER_LAYERS, *_LAYERS) if translates else language.count(*_LAYERS)
+    facts = _with_heads(facts, language, inner or model_type, _DECODER_HEADS if translates else ())
+    kinds = Layers() if layers is None else layers_of(language, layers, inner or model_type, _heads_of(facts))
+    if translates and layers is not None:
+        kinds = _with_encoder(kinds, facts, language, layers)
+    bidirectional = _bidirectional(config, language)
     return replace(
-        _with_heads(facts, language, layers or 0, inner or model_type),
+        facts,
         architectures=words(config.get("architectures")),
         model_type=model_type,
         # Older files write torch_dtype. Engines use the outer one, from which a nested one may differ.
@@ -56,8 +77,12 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         layers=layers,
         full_layers=None if layers is None else kinds.full,
         uncached_layers=kinds.uncached,
+        cached=kinds.cached,
+        states=kinds.states,
+        unknown=kinds.unknown,
+        elsewhere=next((name for name in _ELSEWHERE if outer.value(name) is not None), None),
         sliding_window=kinds.window,
-        intermediate_size=language.count("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+        intermediate_size=language.count(*_INNER),
         vocab=language.count("padded_vocab_size", "vocab_size"),
         context_length=language.least(*_LENGTHS),
         experts=language.count("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
@@ -69,13 +94,42 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         quantization=quantization_of(language),
         # EmbeddingGemma has a decoder's type, and this flag shows that it is an encoder.
         encoder=bool({inner, model_type} & ENCODERS) or language.flag("use_bidirectional_attention") is True,
+        bidirectional=bidirectional,
     )
 
 
-def _with_heads(facts: ModelFacts, config: ConfigScopes, layers: int, model_type: str) -> ModelFacts:
-    hidden = config.count("hidden_size", "n_embd", "d_model", "dim")
-    heads = config.count("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads")
-    head_dim = config.count("head_dim", "kv_channels")
+def _bidirectional(config: Mapping[str, Any], language: ConfigScopes) -> bool:
+    named = any("Bidirectional" in name for name in words(config.get("architectures")))
+    return named or language.flag("is_causal") is False or language.flag("use_bidirectional_attention") is True
+
+
+def _with_encoder(kinds: Layers, facts: ModelFacts, config: ConfigScopes, layers: int) -> Layers:
+    """The decoder's layers keep the encoder's output besides, as keys and values (CrossAttentionSpec of vLLM)."""
+    tokens, heads, size = config.count("max_source_positions"), facts.kv_heads, facts.head_dim
+    if kinds.unknown is not None:
+        return kinds
+    if tokens is None or heads is None or size is None:
+        return replace(kinds, unknown="how much of its encoder's output the decoder keeps")
+    return replace(
+        kinds, cached=(CachedLayers(layers, heads, 2 * size), CachedLayers(layers, heads, 2 * size, tokens=tokens))
+    )
+
+
+def _heads_of(facts: ModelFacts) -> Heads:
+    latent = None if facts.kv_lora_rank is None else facts.kv_lora_rank + (facts.qk_rope_head_dim or 0)
+    return Heads(facts.kv_heads, facts.head_dim, facts.v_head_dim, latent)
+
+
+def _with_heads(facts: ModelFacts, config: ConfigScopes, model_type: str, first: tuple[str, ...]) -> ModelFacts:
+    hidden = config.count("hidden_size", "n_embd", "d_model", "dim", "model_dim")
+    heads = config.count(*first) if first else None
+    heads = heads or heads_of_all(
+        config, "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"
+    )
+    if model_type in ATTENTION_FREE:
+        # Heads of its states, which a degree must divide too; it keeps no keys.
+        return replace(facts, hidden_size=hidden, heads=heads)
+    head_dim = config.count("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head")
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
     if head_dim is None and nope is not None and rope is not None:
         head_dim = nope + rope
@@ -86,7 +140,7 @@ def _with_heads(facts: ModelFacts, config: ConfigScopes, layers: int, model_type
         facts,
         hidden_size=hidden,
         heads=heads,
-        kv_heads=_kv_heads(config, heads, layers),
+        kv_heads=heads if first else _kv_heads(config, heads),
         head_dim=head_dim,
         v_head_dim=config.count("v_head_dim"),
         kv_lora_rank=latent,
@@ -95,14 +149,13 @@ def _with_heads(facts: ModelFacts, config: ConfigScopes, layers: int, model_type
     )
 
 
-def _kv_heads(config: ConfigScopes, heads: int | None, layers: int) -> int | None:
+def _kv_heads(config: ConfigScopes, heads: int | None) -> int | None:
     """The most key-value heads of a layer; fewer than heads if queries share them. Falcon and ChatGLM use flags."""
-    least_shared = min(filter(None, blocks_of(config, layers)), default=None)
-    if least_shared is not None and heads is not None:
-        return max(1, heads // least_shared)
+    if (most := most_kv_heads(config, heads)) is not None:
+        return most
     if config.flag("multi_query_attention") is False:
         return heads
-    stated = config.count("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "multi_query_group_num")
+    stated = config.count(*KV_HEADS)
     if config.flag("multi_query") is True and config.flag("new_decoder_architecture") is not True:
         return 1
     return stated or heads

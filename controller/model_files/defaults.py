@@ -42,6 +42,8 @@ ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starco
 # Types with a latent, for which servers still cache whole heads: vLLM's list of models with a latent cache
 # (`is_deepseek_mla` in its transformers_utils/model_arch_config_convertor.py) lacks them.
 WHOLE_HEAD_CACHE: Final = frozenset({"minicpm3"})
+# Types without attention, whose heads are those of a state.
+ATTENTION_FREE: Final = frozenset({"mamba", "mamba2", "falcon_mamba"})
 # Types that return a vector or a score instead of generating tokens. Names of both, as above.
 ENCODERS: Final = frozenset({
     "albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "eurobert",

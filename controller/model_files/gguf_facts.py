@@ -10,10 +10,11 @@ from gguf.constants import Keys
 
 from controller.domain.model_facts import ModelFacts
 from controller.model_files.config_fields import is_count, is_word
-from controller.model_files.defaults import ENCODERS, FULL_ATTENTION_PERIOD
+from controller.model_files.defaults import ENCODERS
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import ModelFiles, refuse_pointer, where
 from controller.model_files.gguf_header import ArrayLength, GgufHeader, Value, missing, read_header
+from controller.model_files.gguf_layers import with_layers
 
 MAX_PARTS: Final = 1024
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<parts>\d{5})\.gguf")
@@ -158,33 +159,7 @@ def _with_values(facts: ModelFacts, values: Mapping[str, Value]) -> ModelFacts:
         encoder=arch in ENCODERS or value(Keys.Attention.CAUSAL) is False,
     )
     layers = count(Keys.LLM.BLOCK_COUNT)
-    return facts if layers is None else _with_layers(facts, layers, arch, values)
-
-
-def _with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str, Value]) -> ModelFacts:
-    """Adds the layers by kind. Layers without key-value heads keep a state instead of a cache."""
-    facts = replace(facts, layers=layers)
-    interval = values.get(Keys.LLM.FULL_ATTENTION_INTERVAL.format(arch=arch))
-    if isinstance(interval, int) and interval > 0:
-        return replace(facts, full_layers=layers // interval, uncached_layers=layers - layers // interval)
-    kv_heads = values.get(Keys.Attention.HEAD_COUNT_KV.format(arch=arch))
-    uncached = kv_heads.count(0) if isinstance(kv_heads, tuple) and len(kv_heads) == layers else 0
-    window = values.get(Keys.Attention.SLIDING_WINDOW.format(arch=arch))
-    pattern = values.get(Keys.Attention.SLIDING_WINDOW_PATTERN.format(arch=arch))
-    full = layers - uncached
-    # Other types have a window in their files that llama.cpp does not use.
-    every = pattern if isinstance(pattern, int) and is_count(pattern) else FULL_ATTENTION_PERIOD.get(arch)
-    if is_count(window) and isinstance(pattern, tuple) and len(pattern) == layers:
-        full -= sum(map(bool, pattern))
-    elif is_count(window) and every is not None:
-        full = layers // every
-    windowed = full < layers - uncached
-    return replace(
-        facts,
-        full_layers=max(0, full),
-        uncached_layers=uncached,
-        sliding_window=window if windowed and isinstance(window, int) else None,
-    )
+    return facts if layers is None else with_layers(facts, layers, arch, values)
 
 
 def _most(value: Value) -> int | None:

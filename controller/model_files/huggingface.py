@@ -93,6 +93,19 @@ class HubFiles:
             yield from pool.map(function, names)
 
 
+def head_of(repo: str, revision: str, endpoint: str | None = None) -> str | None:
+    """The commit that a branch or tag names now.
+
+    Raises:
+        MetadataError: as `HubFiles`.
+    """
+    with _as_metadata_error(f"hf:{repo}@{revision}", endpoint):
+        from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
+
+        found: str | None = HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S).sha
+        return found
+
+
 def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
     parts, left = [], length
     for chunk in chunks:

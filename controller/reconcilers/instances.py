@@ -122,7 +122,8 @@ class InstancesReconciler:
                 need = stored.need if stored is not None and newest else revision.need
                 if need is not None and create.relocation is None:
                     new = new_instance(name, facts.uid, facts.name, create.revision)
-                    found.append(NewInstance(new, revision.spec, need))
+                    commits = {**(stored.commits if stored is not None and newest else {}), **revision.commits}
+                    found.append(NewInstance(new, revision.spec, need, commits))
         return found
 
     def _count(self, step: DeploymentStep) -> None:
@@ -168,6 +169,7 @@ def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dic
             gpu_mib=max((claim.device_mib for claim in gpus), default=0),
             others_mib=max((claim.device_claimed_mib - claim.memory_mib for claim in gpus), default=0),
             need=revision.need,
+            commits=revision.commits,
             builds=next((claim.worker_engines for claim in instance.claims if claim.worker_engines), ()),
         )
     return payloads

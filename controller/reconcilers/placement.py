@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from controller.domain.holdings import Holders
@@ -144,6 +144,8 @@ class PlacementReconciler:
             reserved = await read_planned_copies(connection)
             awaited = await read_awaited(connection)
             await self._passes.refresh(connection, [*pending.instances, *awaited, *reserved])
+            checked = await self._passes.check_starts(connection, pending.instances, self._settings)
+            pending = replace(pending, instances=checked)
             leaving = Holders()
             if pending.instances:
                 leaving = await read_holders(connection, self._passes.holdings, only_leaving=True)
@@ -213,6 +215,7 @@ class PlacementReconciler:
             or one.waiting.phase != "pending"
             or one.waiting.message != one.decision.explain.message
             or (one.awaits_servers and one.waiting.reserved_s is None)
+            or one.promised not in {None, one.waiting.promised}
         ]
         for batch in _batches(changed, _MAX_EXPLAINED):
             await self._explain_batch(batch)
@@ -233,7 +236,8 @@ class PlacementReconciler:
             except LostGuardError as lost:
                 raise StaleError(str(lost)) from lost
             awaiting = {one.waiting.id for one in unplaced if one.awaits_servers}
-            await store_explanations(connection, explained, victims_of, awaiting)
+            promised = {one.waiting.id: one.promised for one in unplaced if one.promised is not None}
+            await store_explanations(connection, explained, victims_of, awaiting, promised)
         self._changed.update(victims_of, (one.waiting.deployment_uid for one in unplaced))
 
 

@@ -41,6 +41,8 @@ class PoliciesReconciler:
         for uid, facts in observed.items():
             if self.watch.is_complete(uid):
                 steps.append((facts, self._decide(facts)))
+                if facts.policy is not None and facts.awake_for_s > 0:  # no sample announces the end of that
+                    outcomes[uid] = Requeue(facts.awake_for_s)
             else:
                 outcomes[uid] = Requeue(0.0)
         for uid in gone:

@@ -19,6 +19,8 @@ from controller.store.core.notify import notify
 from controller.store.workers import phases
 
 ALL: Final = "all"
+_GATHER_S: Final = 2e-4  # for each worker that a step reads
+_MOST_GATHER_S: Final = 1.0
 _MAX_HEALTHY_S: Final = 86_400.0  # beyond any limit on silence, and far inside what a date can hold
 
 
@@ -52,6 +54,12 @@ class WorkersReconciler:
         self._healthy_for_s = healthy_for_s
         self._told = told
         self._settings = settings or WorkerSettings()
+        self._workers = 0
+
+    @property
+    def gather_s(self) -> float:
+        """How long hints wait for others: a step reads all workers, so its cost must not come with each one."""
+        return min(_GATHER_S * self._workers, _MOST_GATHER_S)
 
     async def list_keys(self) -> Collection[str]:
         """The one key."""
@@ -66,6 +74,7 @@ class WorkersReconciler:
         healthy_s = self._healthy_for_s()
         async with self._database.snapshot() as connection:
             snapshot = await phases.read_workers(connection)
+        self._workers = len(snapshot.workers)
         if snapshot.term != self._term:
             raise StaleError(f"term {self._term} is over, term {snapshot.term} leads")
         # After a jump of the clock every last heartbeat looks hours old, or in the future: silence counts from now on.

@@ -85,7 +85,9 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
     resources, compatibility = spec.resources, engine.compatibility(spec)
     if spec.runtime == "docker":
         compatibility = compatibility.in_container()
-    capabilities = [c for c in (compatibility.min_compute_capability, need.compute_capability) if c is not None]
+    # What the model's types need is an estimate, which a stated capability overrides.
+    guessed = need.compute_capability if resources.compute_capability == "none" else None
+    capabilities = [c for c in (compatibility.min_compute_capability, guessed) if c is not None]
     return replace(
         blank,
         layouts=layouts,
@@ -194,4 +196,6 @@ def input_hash(spec: DeploymentSpec, engine: AnalysingEngine) -> str:
         "gpus": [resources.gpus, resources.gpu_memory, resources.max_workers, named],
         "host_memory": resources.host_memory,
     }
+    if spec.image is not None:
+        inputs["image"] = spec.image  # the version of the engine in it decides what it serves
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

@@ -5,28 +5,24 @@ So each connection is admitted as it arrives, with the time that every new conne
 """
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from http1.acceptor import Acceptor
 from http1.connections import Connection
 from http1.door import Door
-from http1.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 
 _HANDSHAKE_S: Final = 10.0
 _SHUTDOWN_S: Final = 2.0  # for the other side's word of farewell
 _LAST_ANSWER_S: Final = 2.0
-_AT_ONCE: Final = 64  # accepted in one turn of the loop
-_PAUSE_S: Final = 0.5  # where the system has no files left
 _DROPPED_BYTES: Final = 64 * 1024
 _CLIENT_HELLO: Final = 0x16  # the first byte of a handshake
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _MESSAGE: Final = b'{"error": {"code": "tls_required", "message": "this port speaks TLS; use https://"}}'
 PLAIN_REFUSED: Final = (
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
@@ -34,8 +30,8 @@ PLAIN_REFUSED: Final = (
 )
 
 
-class TlsAcceptor:
-    """Takes the connections of its sockets, from `listen` to `close`. Made in the loop that serves.
+class TlsAcceptor(Acceptor):
+    """Takes the connections of a port that speaks TLS.
 
     Args:
         door: admits them.
@@ -52,31 +48,12 @@ class TlsAcceptor:
         *,
         plain: bool = False,
     ) -> None:
+        super().__init__()
         self.door = door
         self._made = made
         self._context = context
         self._plain = plain
-        self._loop = asyncio.get_running_loop()
         self._arriving: set[_Arriving] = set()
-        self._failures = LogLimit()
-        self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
-        self.sockets: list[socket.socket] = []
-
-    def listen(self, listening: socket.socket) -> None:
-        """Takes the connections of a listening socket, which it closes at the end."""
-        listening.setblocking(False)
-        self.sockets.append(listening)
-        self._loop.add_reader(listening.fileno(), self._accept, listening)
-
-    def close(self) -> None:
-        """Takes no more; those that have arrived may end their handshakes."""
-        for handle in self._resume.values():
-            handle.cancel()
-        self._resume.clear()
-        while self.sockets:
-            listening = self.sockets.pop()
-            self._loop.remove_reader(listening.fileno())
-            listening.close()
 
     def abort(self) -> None:
         """Ends all handshakes."""
@@ -124,38 +101,14 @@ class TlsAcceptor:
             self.door.lost(arriving.record)
             raise
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                accepted, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(listening, error)
-                return
-            accepted.setblocking(False)
-            if accepted.family != socket.AF_UNIX:
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            host = str(address[0]) if isinstance(address, tuple) else ""
-            arriving = _Arriving(accepted, Connection(host, self._loop.time()))
-            if self.door.admit(arriving):
-                self._arriving.add(arriving)
-                arriving.task = self._loop.create_task(self.serve(arriving), name="tls-handshake")
-            else:
-                accepted.close()
-
-    def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Without files for connections it looks again in a moment. A socket that was shut down has no more."""
-        self._loop.remove_reader(listening.fileno())
-        if error.errno not in _EXHAUSTED:
-            return
-        if (more := self._failures.admit("no files")) is not None:
-            log.warning("connections not accepted", error=str(error), more_before=more)
-        self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
-
-    def _go_on(self, listening: socket.socket) -> None:
-        self._resume.pop(listening, None)
-        self._loop.add_reader(listening.fileno(), self._accept, listening)
+    def _take(self, accepted: socket.socket, address: Any) -> None:
+        host = str(address[0]) if isinstance(address, tuple) else ""
+        arriving = _Arriving(accepted, Connection(host, self._loop.time()))
+        if self.door.admit(arriving):
+            self._arriving.add(arriving)
+            arriving.task = self._loop.create_task(self.serve(arriving), name="tls-handshake")
+        else:
+            accepted.close()
 
     def _failed(self, arriving: "_Arriving", error: Exception) -> None:
         self.door.note("handshake")

@@ -66,6 +66,7 @@ class DeploymentStatus(View):
         policy: the effective utilization policy; None: there is none.
         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
+        model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
     """
 
@@ -77,11 +78,34 @@ class DeploymentStatus(View):
     observed_generation: int = 0
     revision: int = 1
     image_digest: str | None = None
+    model_commits: dict[str, str] = {}
     conditions: list[Condition] = []
     intents: list[IntentView] = []
     policy: DeploymentPolicy | None = None
     scaling: ScalingStatus | None = None
     rollout: RolloutStatus | None = None
+
+
+class ModelHead(View):
+    """A model on the hub: the commit that the revision runs, and the one that its branch or tag names now.
+
+    Attributes:
+        model: `org/name@revision`.
+        head: None: the hub was not reached, or refuses it; `problem` has the words.
+        moved: whether these differ; None: unknown.
+    """
+
+    model: str
+    commit: str
+    head: str | None = None
+    moved: bool | None = None
+    problem: str = ""
+
+
+class ModelHeads(View):
+    """The models on the hub that a deployment's newest revision runs."""
+
+    items: list[ModelHead] = []
 
 
 class DeploymentView(View):

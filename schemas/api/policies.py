@@ -44,7 +44,7 @@ class PolicyStatus(View):
 
 
 class PolicyView(View):
-    """A utilization policy."""
+    """A utilization policy. `warnings` are about stored fields that no longer act as written."""
 
     kind: Literal["UtilizationPolicy"] = "UtilizationPolicy"
     name: str
@@ -54,6 +54,7 @@ class PolicyView(View):
     deleted_at: datetime | None = None
     spec: PolicySpec
     status: PolicyStatus
+    warnings: list[str] = []
 
 
 class PlannedPolicy(View):

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.base import Strict
-from schemas.fields import Line, Whole
+from schemas.fields import Line, Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
 
@@ -62,6 +62,39 @@ class WakeBody(Strict):
     """`POST /deployments/{name}/wake`: how long it stays awake without requests; 0 ends that."""
 
     for_s: Annotated[Seconds, Field(ge=0, le=MAX_AWAKE_S)] = 3600.0
+
+
+MAX_DRAIN_S = 30 * 86400.0
+DEFAULT_DRAIN_S = 1800.0
+
+
+class DrainBody(Strict):
+    """`POST /workers/{name}/drain`: how a worker is drained. No body means the defaults.
+
+    On a worker that is drained already, what is not written stays as it is.
+
+    Attributes:
+        now: everything stops at once and starts elsewhere afterwards, tasks too.
+        timeout: how long the drain waits for replacements to run before the old instances stop; default 30m.
+        restart_tasks: tasks with `restart: never` that run after `timeout` are stopped, and start elsewhere from
+            their beginning; default false: the worker stays `draining` until they end.
+    """
+
+    now: bool = False
+    timeout: Annotated[Seconds, Field(ge=0, le=MAX_DRAIN_S)] | None = None
+    restart_tasks: bool | None = None
+
+    @model_validator(mode="after")
+    def _not_both(self) -> "DrainBody":
+        if self.now and self.timeout is not None:
+            raise ValueError("timeout: write it without now, which waits for nothing")
+        return self
+
+
+class DrainPlanBody(DrainBody):
+    """`POST /plan/drain`: workers that would be drained together, and how."""
+
+    workers: Annotated[list[Text], Field(min_length=1, max_length=1000)]
 
 
 _CachedModel = Annotated[str, Field(pattern=r"^hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?$")]
@@ -174,6 +207,24 @@ def refuse_limits(role: str, body: KeyLimitsBody) -> None:
         for name in ("models", "rpm", "tpm", "tokens_per_day", "parallel"):
             if getattr(body, name):
                 raise ValueError(f"{name}: a viewer's key cannot ask models; leave it out, or write role inference")
+
+
+class RestartBody(Strict):
+    """`POST /deployments/{name}/restart`. No body restarts all of its instances.
+
+    Attributes:
+        instance: only this one.
+        pull: a new revision of the same spec, which takes the models and images that hub and registry have now.
+    """
+
+    instance: Text | None = None
+    pull: bool = False
+
+    @model_validator(mode="after")
+    def _whole(self) -> "RestartBody":
+        if self.pull and self.instance is not None:
+            raise ValueError("instance: write it without pull, which makes a new revision of the whole deployment")
+        return self
 
 
 class UndoBody(Strict):

@@ -56,6 +56,7 @@ class RevisionView(View):
         stable: all replicas ran it last.
         instances: that run it, or are on their way.
         image_digest: of the image that all its containers run; None: none has run yet.
+        model_commits: of its models on the hub, by `org/name@revision`; empty: none is known yet.
     """
 
     revision: int
@@ -67,6 +68,7 @@ class RevisionView(View):
     stable: bool = False
     instances: int = 0
     image_digest: str | None = None
+    model_commits: dict[str, str] = {}
     spec: DeploymentSpec
 
 

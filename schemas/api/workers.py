@@ -28,10 +28,17 @@ class RuntimeView(View):
 
 
 class WorkerSpecView(View):
-    """What an operator has set for the worker."""
+    """What an operator has set for the worker.
+
+    Attributes:
+        drain_until: replacements of what runs there start first until then; None: no drain waits.
+        restart_tasks: tasks that never restart are stopped after that, and start elsewhere.
+    """
 
     cordoned: bool = False
     draining: bool = False
+    drain_until: datetime | None = None
+    restart_tasks: bool = False
 
 
 class WorkerStatus(View):
@@ -73,6 +80,33 @@ class WorkerStatus(View):
     instances: int = 0
     proxy_address: str = ""
     fence_until: datetime | None = None
+
+
+class DrainStepView(View):
+    """What a drain does to one instance.
+
+    Attributes:
+        workers: where it runs now.
+        action: `moves`: its replacement starts first. `stops`: it stops at once, and starts elsewhere where its spec
+            allows that. `stays`: it runs until it ends.
+        to_workers: where it would start now; empty: it stays, or fits nowhere.
+        fits: whether there is a place for it now; None: it stays.
+        message: what happens and when, in words.
+    """
+
+    instance: str
+    deployment: str
+    workers: list[str]
+    action: Literal["moves", "stops", "stays"]
+    to_workers: list[str] = []
+    fits: bool | None = None
+    message: str = ""
+
+
+class DrainPlanView(View):
+    """What a drain would do, by instance. Nothing is changed."""
+
+    items: list[DrainStepView] = []
 
 
 class WorkerView(View):

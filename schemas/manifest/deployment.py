@@ -145,7 +145,7 @@ class DeploymentSpec(Strict):
     start_timeout: Seconds = Field(
         600.0,
         description="Longest time without progress while an instance starts; after that it is killed and retried. "
-        "A new line in its log counts as progress.",
+        "A new line in its log counts as progress, for at most 12 times as long since its process began.",
     )
     drain_time: Seconds | Literal["auto"] = Field(
         "auto",

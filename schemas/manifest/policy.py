@@ -16,6 +16,7 @@ from schemas.units import parse_duration_s
 NO_POLICY: Final = "none"  # in a deployment: it declines even the default policy
 MIN_WINDOW_S: Final = 30
 MAX_WINDOW_S: Final = 86_400
+LEAST_COVERAGE: Final = 0.5  # with less, a verdict would rest on the smaller part of its window
 DEFAULT_SIGNING_SECRET: Final = "webhook"  # noqa: S105 - the name of a secret, not a secret
 
 
@@ -120,8 +121,8 @@ class UtilizationPolicy(Strict):
     )
     min_coverage: Annotated[float, BeforeValidator(_share), Field(gt=0, le=1)] = Field(
         0.8,
-        description="Share of the window that samples must cover, above 0 and at most 1. "
-        "With less the verdict is unknown and nothing is done.",
+        description="Share of the window that samples must cover, 0.5 to 1. With less the verdict is unknown and "
+        "nothing is done. A smaller share that was stored by an earlier version acts as 0.5.",
     )
     dry_run: bool = Field(default=False, description="Only record what the policy would do.")
     ignore_requests: bool = Field(
@@ -130,6 +131,18 @@ class UtilizationPolicy(Strict):
     webhook: Annotated[Webhook | None, BeforeValidator(_as_webhook)] = Field(
         None, description="Where actions are reported: a URL, or `{url: ..., secret: ...}`. Absent: nowhere."
     )
+
+    @property
+    def needed_coverage(self) -> float:
+        """The share of the window that samples must cover. Earlier versions accepted and stored smaller ones."""
+        return max(self.min_coverage, LEAST_COVERAGE)
+
+    @property
+    def coverage_warning(self) -> str:
+        """What to know of a stored `min_coverage` that is no longer accepted; empty if it is accepted."""
+        if self.min_coverage >= LEAST_COVERAGE:
+            return ""
+        return f"min_coverage: {self.min_coverage:g} acts as {LEAST_COVERAGE:g}, the least; write 0.5 to 1"
 
 
 class PolicySpec(UtilizationPolicy):

@@ -115,9 +115,10 @@ class Parallel(Strict):
 class Placement(Strict):
     """Where an instance may be placed. Manual selection passes the same checks as automatic selection."""
 
-    strategy: Literal["pack", "spread", "least_fragmentation"] = Field(
-        "pack",
-        description="How to choose among the places that fit. `pack` fills used GPUs and workers first. "
+    strategy: Literal["auto", "pack", "spread", "least_fragmentation"] = Field(
+        "auto",
+        description="How to choose among the places that fit. `auto` fills used GPUs and workers first, and puts two "
+        "replicas on one GPU only where nothing else fits. `pack` does so wherever it fills the GPU. "
         "`spread` puts replicas on different workers. "
         "`least_fragmentation` keeps free GPUs usable for the usual demand.",
     )

@@ -39,10 +39,16 @@ class SimulatedLoad(Wire):
 
 
 class ModelFetch(Wire):
-    """A model of the hub that must be on the host before the process starts."""
+    """A model of the hub that must be on the host before the process starts.
+
+    `by_folder`: the server takes no revision of it, so argv's `NAME=repo` gets the folder of this commit instead.
+    `name`: the branch or tag that was asked for, where `revision` is the commit that was kept of it.
+    """
 
     repo: str
     revision: str = "main"
+    by_folder: Annotated[bool, Since(5)] = False
+    name: Annotated[str, Since(5)] = ""
 
 
 class StartOrder(Wire):

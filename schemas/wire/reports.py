@@ -1,5 +1,6 @@
 """Reports of processes, and their acknowledgement."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from schemas.wire.base import Since, Wire
@@ -35,6 +36,8 @@ class ProcessReport(Wire):
     ready: bool = False  # the probe was answered at least once
     image_digest: Annotated[str | None, Since(4)] = None  # of the image that its container runs, such as sha256:1f2e
     image_repository: Annotated[str | None, Since(4)] = None  # that the digest is of
+    # Of the models of the hub that it was given, by `org/name@revision` as ordered.
+    model_commits: Annotated[Mapping[str, str], Since(5)] = {}
     # The part of an exit's message that is a line of its log, which a viewer may not read; None: an older agent.
     log_line: Annotated[str | None, Since(4)] = None
 

@@ -92,7 +92,10 @@ class Heartbeat(Wire):
 
 
 class Goodbye(Wire):
-    """A clean shutdown: the connection ends on purpose."""
+    """A clean shutdown has begun. Reports may follow, then the connection ends on purpose.
+
+    Agents of earlier versions send it last.
+    """
 
     type: Literal["goodbye"] = "goodbye"
 

@@ -13,6 +13,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 READ: Final = """
     select d.uid::text as uid, d.name, d.spec,
+           (select o.kept from rollouts o where o.deployment_uid = d.uid) as kept,
            array(select (t.source, t.min_replicas, t.max_replicas) from intents t
                   where t.deployment_uid = d.uid) as caps,
            array(select (i.id, i.phase, i.stop_reason, i.replaces) from instances i
@@ -33,6 +34,7 @@ class Moment:
     phases: Mapping[str, str]
     reasons: Mapping[str, str | None]
     fresh: frozenset[str]  # instances that take no other one's place
+    kept: int | None = None  # replicas that a rollout keeps up: not those by which it has grown in vain
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "Moment":
@@ -46,6 +48,7 @@ class Moment:
             phases={id_: phase for id_, phase, _, _ in has},
             reasons={id_: reason for id_, _, reason, _ in has},
             fresh=frozenset(id_ for id_, _, _, replaces in has if replaces is None),
+            kept=row["kept"],
         )
 
     @property
@@ -60,7 +63,7 @@ class Moment:
     @property
     def least(self) -> int:
         """Of those that run."""
-        return self.wanted - self.spec.rollout.unavailable
+        return min(self.wanted, self.kept or self.wanted) - self.spec.rollout.unavailable
 
     def running(self) -> set[str]:
         return {id_ for id_, phase in self.phases.items() if phase == "running"}

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from controller.hub import handshake
 from controller.hub.devices import write_device_change
+from controller.hub.identification import Identification
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import stop as switch
@@ -255,7 +255,7 @@ class World:
         self, host: Host, worker_id: str, hello: Hello, controller: Controller, strike: Strike | None, *, keep: bool
     ) -> None:
         async def greet() -> None:
-            identity = await handshake.identify(self.database, worker_id)
+            identity = await Identification(self.database).identify(worker_id)
             if identity is None or identity.deleted:
                 if keep:
                     host.worker_id = None

@@ -1,7 +1,7 @@
 """Every line of advice, followed as a user would, makes the instance fit."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -114,16 +114,18 @@ def advice(fleet: Fleet, holders: Sequence[Holder], spec: DeploymentSpec, need: 
     return advise(fleet.inventory(), request)
 
 
-def follow(line: str, fleet: Fleet, holders: Sequence[Holder], manifest: Manifest) -> tuple[Fleet, Manifest]:
-    """The fleet and the manifest after a user has done what the line says."""
+def follow(line: str, fleet: Fleet, holders: Sequence[Holder], manifest: Manifest) -> Iterator[tuple[Fleet, Manifest]]:
+    """The fleet and the manifest after a user has done what the line says, at each end of a range that it names."""
+    followed = False
     for pattern, act in _ACTS:
         if found := re.fullmatch(pattern, line):
             after = {part: dict(value) if isinstance(value, dict) else value for part, value in manifest.items()}
             changed = Fleet(dict(fleet.workers), dict(fleet.devices))
             act(found, changed, after, holders)
             event(pattern)
-            return changed, after
-    raise AssertionError(f"a line that no user can follow: {line!r}")
+            followed = True
+            yield changed, after
+    assert followed, f"a line that no user can follow: {line!r}"
 
 
 def less(found: re.Match[str], _f: Fleet, after: Manifest, _h: Sequence[Holder]) -> None:
@@ -166,7 +168,8 @@ def end(found: re.Match[str], fleet: Fleet, _a: Manifest, holders: Sequence[Hold
 
 
 _ACTS = (
-    (r"fits with (gpu_memory|host_memory|cpus)(?: <=|:) (\S+)(?: on \d+ GPUs?)?", less),
+    (r"fits with (gpu_memory|host_memory|cpus)(?: <=|:) (\S+)(?: \(at least \S+\))?(?: on .+ GPUs?)?", less),
+    (r"fits with (gpu_memory|host_memory) <= \S+ \(at least (\S+)\)(?: on .+ GPUs?)?", less),
     (r"fits with max_workers: (\d+)(?: on .*)?", more_workers),
     (r"fits with tp: (\d+), pp: (\d+), dp: (\d+)", other_degrees),
     (r"fits on .+ without (.+)", free_choice),
@@ -183,10 +186,10 @@ def test_every_line_of_advice_leads_to_fits(made: tuple[Fleet, list[Holder]], ma
     spec = spec_of(manifest)
     for line in [] if spec is None else advice(fleet, holders, spec, need):
         note(line)
-        changed, after = follow(line, fleet, holders, manifest)
-        followed = spec_of(after)
-        assert followed is not None
-        assert isinstance(decide(changed, followed, need), Placed)
+        for changed, after in follow(line, fleet, holders, manifest):
+            followed = spec_of(after)
+            assert followed is not None
+            assert isinstance(decide(changed, followed, need), Placed)
 
 
 @settings(max_examples=40)
@@ -205,7 +208,7 @@ def test_it_does_with_the_need_that_the_engine_measures_afterwards(
 
     for line in advice(fleet, holders, spec, need(manifest)):
         note(line)
-        changed, after = follow(line, fleet, holders, manifest)
-        followed = spec_of(after)
-        assert followed is not None
-        assert isinstance(decide(changed, followed, need(after)), Placed)
+        for changed, after in follow(line, fleet, holders, manifest):
+            followed = spec_of(after)
+            assert followed is not None
+            assert isinstance(decide(changed, followed, need(after)), Placed)

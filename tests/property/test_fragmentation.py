@@ -77,12 +77,12 @@ def test_the_loss_follows_the_definition_and_no_place_loses_less(
         before = [value(inventory, worker) for worker in workers]
         losses = []
         for worker in workers:  # the loss on each worker, by trying it
-            named = Ask(f"t{number}", "d", ask.layouts, host_memory_mib=ask.host_memory_mib, cpu_milli=ask.cpu_milli,
-                        strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
+            named = Ask(f"t{number}", f"d{number}", ask.layouts, host_memory_mib=ask.host_memory_mib,
+                        cpu_milli=ask.cpu_milli, strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
             if isinstance(place(inventory, [named])[0], Placed):
                 losses.append(before[worker] - value(inventory, worker))
             inventory.rollback()
-        decision = place(inventory, [Ask(f"i{number}", "d", ask.layouts, host_memory_mib=ask.host_memory_mib,
+        decision = place(inventory, [Ask(f"i{number}", f"d{number}", ask.layouts, host_memory_mib=ask.host_memory_mib,
                                          cpu_milli=ask.cpu_milli, strategy=ask.strategy)])[0]  # fmt: skip
         assert isinstance(decision, Placed) == bool(losses)
         if isinstance(decision, Placed):

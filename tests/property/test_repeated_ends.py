@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY
+from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY
 from controller.domain.instances import InstanceFacts, RunFacts
 from controller.domain.restart_delays import RestartSettings
 from support.builders.facts import NOW, host, instance, process
@@ -46,15 +46,17 @@ def test_delays_grow_within_bounds_until_a_stable_run(ends: list[tuple[float, st
     in_a_row = 0
     for lasted_s, reason in ends:
         began, now = now, now + timedelta(seconds=lasted_s)
-        runs.append(RunFacts(began, now))
+        orderly = reason == ORDERLY
+        runs.append(RunFacts(began, now, orderly))
         _, delay_s = after_end(runs, reason, now)
-        in_a_row = 0 if lasted_s >= STABLE_S else in_a_row + 1
-        if in_a_row <= SETTINGS.blameless_at_once:
-            assert delay_s == 0  # the first ones, and those after a stable run, restart it at once
+        in_a_row = 0 if lasted_s >= STABLE_S else in_a_row + (not orderly)
+        if in_a_row <= SETTINGS.blameless_at_once or orderly:
+            assert delay_s == 0  # the first ones, those after a stable run, and orderly ones restart it at once
         else:
             assert SETTINGS.base_s <= delay_s <= SETTINGS.cap_s
             assert delay_s == min(SETTINGS.cap_s, max(SETTINGS.base_s, 2 * delays[-1]))
-        delays.append(delay_s)
+        if not orderly:
+            delays.append(delay_s)
         now += timedelta(seconds=delay_s)
 
 

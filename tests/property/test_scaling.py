@@ -17,7 +17,9 @@ _DEMANDS = st.builds(Demand, _LOADS.map(tuple), st.sampled_from([(), (), (), ("q
 _ENGINES = st.lists(
     st.builds(EngineLoad, st.none() | st.integers(0, 3), st.none() | st.floats(0, 1)), max_size=4
 ).map(tuple)  # fmt: skip
-_REPLICAS = st.builds(Replicas, st.integers(0, 8), st.integers(0, 3), st.integers(0, 3))
+_REPLICAS = st.builds(
+    Replicas, st.integers(0, 8), st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)
+)
 _RULES = st.builds(
     lambda low, more, target, window, down, idle: ScalingRule(low, low + more, target, window, down, idle),
     st.integers(0, 3), st.integers(1, 8), st.floats(0.5, 50), st.floats(1, 60), st.floats(1, 600), st.floats(1, 900),

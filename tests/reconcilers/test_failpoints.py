@@ -13,7 +13,7 @@ from controller.runtime import lease
 from controller.runtime.outcome import StaleError
 from controller.store.core import audit, events, guards, locks, notify
 from controller.store.core.database import Database
-from controller.store.deployments import analysis_inputs, restart_in_place, rollouts
+from controller.store.deployments import analysis_inputs, relocations, restart_in_place, rollouts
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
@@ -31,7 +31,8 @@ AWAITS = Awaits(
     (
         instances, placement, placement_passes, revision_asks, workers, housekeeping, analysis, cancelling,
         analysis_inputs,
-        instance_reads, instance_writes, restart_in_place, rollouts, guards, placement_store, waiting_store, preemption,
+        instance_reads, instance_writes, relocations, restart_in_place, rollouts,
+        guards, placement_store, waiting_store, preemption,
         inventory, inventory_cache, phases, locks, events, notify, audit, retention, lease,
     )
 )  # fmt: skip
@@ -42,7 +43,9 @@ ELSEWHERE = {
     "leader.housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
     "reconcilers.instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
     "reconcilers.cancelling.CancellingReconciler.step[0] exit": "as above",
-    "deployments.effects.carry_out[10]": "notes relocations, of which this road has none",
+    "deployments.relocations.check_none_in_progress": "the API's",
+    "deployments.relocations.request_relocations": "the API's",
+    "deployments.relocations.begin_relocations": "of planned relocations, of which this road has none",
     "deployments.rollouts._ask": "the API's",
     "deployments.rollouts.pause": "the API's",
     "deployments.rollouts.resume": "the API's",
@@ -68,7 +71,7 @@ HOUSE = tuple(n for n in REACHED if n.startswith(KEEPING))
 RECONCILER = "reconcilers.placement.PlacementReconciler"
 PREEMPTING = tuple(
     n for n in REACHED if n.startswith(("placement.preemption.", f"{RECONCILER}._read_holders"))
-    or n == f"{RECONCILER}._explain_batch[3]"
+    or n in (f"{RECONCILER}._explain_batch[3]", f"{RECONCILER}._observe[5]") or ".check_starts[" in n
 )  # fmt: skip
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING)
 STORM = 150

@@ -162,3 +162,13 @@ async def test_a_large_batch_is_one_pass_and_each_gets_its_own(db: Database) -> 
     assert await rows(db, "select count(*) as n, count(distinct device) as d from claims where memory_mib > 0") == [
         {"n": 320, "d": 320}
     ]
+
+
+async def test_a_gang_whose_port_was_taken_meanwhile_lost_the_race(db: Database) -> None:
+    one, two = await add_host(db, "w1"), await add_host(db, "w2")
+    first = replace(gang(await waiting(db, "a"), one, two), rendezvous_port=10_001)
+    second = replace(gang(await waiting(db, "b"), one, two), rendezvous_port=10_001)
+    third = replace(gang(await waiting(db, "c"), two, one), rendezvous_port=10_001)
+    assert await commit(db, first, second, third) == ["a-1", "c-1"], "another host's port is another one"
+    assert await commit(db, second) == []
+    assert await commit(db, replace(second, rendezvous_port=10_002)) == ["b-1"]

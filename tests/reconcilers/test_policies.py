@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from controller.api.resources.metrics import figures_text
-from controller.runtime.outcome import StaleError
+from controller.runtime.outcome import Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import stop as switch
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
-from support.database.ledger import GIB, add_deployment, add_host, claim, report, rows
+from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report, rows
 from support.database.policy_ledger import DEVICE_GIB, STOP_IDLE, PolicyLedger, settle
 from support.leading.leader_term import LeaderTerm
 from support.leading.stale import PastDatabase, moments
@@ -245,3 +245,65 @@ async def test_running_since_belongs_to_the_current_epoch(db: Database) -> None:
     assert anew is not None
     assert anew > since
     await leader_term.aclose()
+
+
+async def keep_awake(world: PolicyLedger, uid: str, for_s: float) -> None:
+    await world.write(
+        """insert into wakes (deployment_uid, source, expires_at)
+           values ($1, 'user', now() + make_interval(secs => $2))
+           on conflict (deployment_uid, source) do update set expires_at = excluded.expires_at""",
+        uid,
+        for_s,
+    )
+
+
+async def test_what_an_operator_keeps_awake_is_stopped_only_afterwards(world: PolicyLedger) -> None:
+    uid = await world.deployment(replicas=1)
+    await world.idle("d-0")
+    await keep_awake(world, uid, 600)
+    leader = await world.leader()
+    for _ in range(3):
+        outcome = (await leader.step([uid]))[uid]
+    assert await world.verdicts() == {"d-0": ("idle", "idle")}
+    assert (await world.intents(), await world.actions()) == ([], [])
+    assert isinstance(outcome, Requeue), "no sample announces the end of the wake"
+    assert 590 < outcome.after_s <= 600
+    await keep_awake(world, uid, 0)
+    await leader.step([uid])
+    assert await world.intents() == [("policy", 0, [])]
+
+
+async def test_a_wake_that_comes_during_a_step_prevents_its_stop(world: PolicyLedger) -> None:
+    uid = await world.deployment()
+    await world.idle("d-0")
+    async with moments(world.db.dsn, 1) as past:
+        await past.remember()
+        await keep_awake(world, uid, 600)
+        with pytest.raises(StaleError):
+            await settle(await world.leader(PastDatabase(world.db, past[0])))
+    assert (await world.intents(), await world.actions()) == ([], [])
+
+
+async def test_scale_down_frees_nothing_for_its_own_pending_replicas(db: Database, world: PolicyLedger) -> None:
+    uid = await world.deployment(replicas=2, utilization_policy={**STOP_IDLE, "action": "scale_down"})
+    await world.write(
+        "update deployments set spec = jsonb_set(spec, '{replicas}', '4'), generation = generation + 1 where uid = $1",
+        uid,
+    )
+    for n in (2, 3):
+        await add_instance(db, uid, f"d-{n}", phase="pending", epoch=0)
+    await world.idle("d-0", "d-1")
+    await (await world.leader()).step([uid])
+    ((_, cap, victims),) = await world.intents()
+    assert (cap, len(victims)) == (1, 1)
+
+
+async def test_replicas_without_a_place_do_not_keep_a_deployment_from_its_stop(
+    db: Database, world: PolicyLedger
+) -> None:
+    uid = await world.deployment(replicas=1)
+    await world.write("update deployments set spec = jsonb_set(spec, '{replicas}', '2') where uid = $1", uid)
+    await add_instance(db, uid, "d-1", phase="pending", epoch=0)
+    await world.idle("d-0")
+    await (await world.leader()).step([uid])
+    assert await world.intents() == [("policy", 0, [])]

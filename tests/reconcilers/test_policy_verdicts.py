@@ -3,10 +3,11 @@
 import pytest
 
 from controller.domain.utilization import ClockLeaps
+from controller.leader.policy_watch import PolicyWatch
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
 from support.database.ledger import claim, rows
-from support.database.policy_ledger import STOP_IDLE, WINDOW_S, PolicyLedger, settle, steady
+from support.database.policy_ledger import STOP_IDLE, WINDOW_S, Counted, PolicyLedger, settle, steady
 
 
 @pytest.fixture
@@ -174,8 +175,8 @@ async def test_the_past_is_read_in_portions_between_looks(world: PolicyLedger) -
 
 
 async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(world: PolicyLedger) -> None:
-    """Even where a policy asks for hardly any coverage."""
-    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.1}
+    """Even where a policy requires as little coverage as it may."""
+    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.5}
     uid = await world.deployment(utilization_policy=rule)
     await world.samples("d-0", steady(0))
     leader = await world.leader()
@@ -190,6 +191,47 @@ async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(wor
     assert 3565 < leapt_s <= 3570
     await leader.step([uid])
     assert (await world.verdicts())["d-0"] == ("unknown", "window_not_full")
+
+
+@pytest.mark.parametrize("leaders", [1, 2])
+async def test_u50_a_new_leader_knows_of_a_leap_within_the_window(world: PolicyLedger, leaders: int) -> None:
+    rule = {"min_gpu_utilization": 50, "time_window": WINDOW_S, "min_coverage": 0.1}
+    uid = await world.deployment(utilization_policy=rule)
+    await world.samples("d-0", steady(0))
+    seconds = [5000.0]
+    watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
+    await watch.look()
+    seconds[0] -= 3570  # so much more passed on the database's clock
+    await watch.look()
+    for _ in range(leaders):
+        leader = await world.leader()
+        await leader.step([uid])
+        await leader.watch.look()
+    assert (await world.verdicts())["d-0"] == ("unknown", "window_not_full")
+    assert await world.actions() == []
+
+
+async def test_a_new_leader_knows_that_time_came_twice(world: PolicyLedger) -> None:
+    uid = await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
+    seconds = [5000.0]
+    watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
+    await watch.look()
+    seconds[0] += 3600
+    await watch.look()
+    await world.write("update clock_leaps set seen_at = seen_at - interval '1 min'")  # as if a minute had passed
+    await world.samples("d-0", steady(0))
+    await (await world.leader()).step([uid])
+    assert (await world.verdicts())["d-0"] == ("unknown", "coverage")
+
+
+async def test_leaps_are_kept_within_a_bound(world: PolicyLedger) -> None:
+    seconds = [1e9]
+    watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
+    for _ in range(250):
+        seconds[0] -= 3600
+        await watch.look()
+    (row,) = await rows(world.db, "select count(*) as n from clock_leaps")
+    assert row["n"] <= 200
 
 
 async def test_u47_the_requests_of_the_whole_window_count(world: PolicyLedger) -> None:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from controller.domain.restart_delays import RestartSettings
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, report, rows
 from support.leading.leader_term import LeaderTerm
@@ -145,3 +148,149 @@ async def test_after_a_victims_worker_is_lost_another_is_preempted(db: Database,
     await leader_term.settle()
     stopping = {row["id"] for one in (await look(db)).values() for row in one if row["phase"] == "stopping"}
     assert len(stopping) == 2
+
+
+async def _waits_long(db: Database, name: str) -> None:
+    async with db.connection() as connection:
+        await connection.execute(
+            """update instances i set phase_since = now() - interval '2 min' from deployments d
+                where d.uid = i.deployment_uid and d.name = $1""",
+            name,
+        )
+
+
+async def test_what_is_drained_goes_to_its_preemptor_and_not_to_an_older_one_of_equal_priority(
+    db: Database, leader_term: LeaderTerm
+) -> None:
+    for host in ("a", "b"):
+        await add_host(db, host, gpus=1)
+    for name in ("t", "s"):
+        await run(db, leader_term, name, priority=10, resources={"gpus": 1})
+    await add_deployment(db, "w", priority=50, resources={"gpus": 1})
+    await leader_term.settle()
+    await _waits_long(db, "w")
+    await add_deployment(db, "p", priority=50, preempt=True, resources={"gpus": 1})
+    await leader_term.settle()
+    for _ in range(3):
+        for row in [row for name in ("s", "t") for row in (await look(db))[name] if row["phase"] == "stopping"]:
+            await report(db, row["id"], "exited", reason="stopped", code=0)
+        other = await LeaderTerm.begin(db)
+        await other.settle()
+        await other.aclose()
+    seen = await look(db)
+    assert [row["phase"] for row in seen["p"]] == ["scheduled"]
+    assert [row["phase"] for row in seen["w"]] == ["pending"]
+    assert sorted(row["phase"] for name in ("s", "t") for row in seen[name]) == ["pending", "running"]
+    assert len(await rows(db, "select 1 from events where reason = 'preempting'")) == 1
+
+
+async def test_a_place_is_kept_while_its_victims_end_one_after_another(db: Database, leader_term: LeaderTerm) -> None:
+    await add_host(db, "a", gpus=2)
+    low = [await run(db, leader_term, name, priority=10, resources={"gpus": 1}) for name in ("s", "t")]
+    await add_deployment(db, "older", priority=50, resources={"gpus": 1})
+    await leader_term.settle()
+    await add_deployment(db, "pair", priority=50, preempt=True, resources={"gpus": 2})
+    for victim in low:
+        await leader_term.settle()
+        await report(db, victim, "exited", reason="stopped", code=0)
+    await leader_term.settle()
+    seen = await look(db)
+    assert [row["phase"] for row in (*seen["pair"], *seen["older"])] == ["scheduled", "pending"]
+
+
+async def _refuse(db: Database, instance: str, code: str, message: str = "") -> None:
+    """The start of the instance is refused."""
+    async with db.connection() as connection:
+        await connection.execute(
+            """update commands set state = 'refused', code = $2, message = $3, answered_at = now()
+                where instance_id = $1 and verb = 'start' and state = 'open'""",
+            instance,
+            code,
+            message,
+        )
+
+
+_SECRET = {"env": {"TOKEN": {"secret": "token"}}}
+
+
+async def _store_secret(db: Database, deployments: list[str], key_id: str = "") -> None:
+    async with db.connection() as connection:
+        await connection.execute("delete from secrets")
+        await connection.execute(
+            """insert into secrets (name, value, sealed, key_id, deployments)
+               values ('token', case when $1 = '' then 'v' end, case when $1 <> '' then '\\x00'::bytea end, $1, $2)""",
+            key_id,
+            deployments,
+        )
+
+
+@pytest.mark.parametrize("stored", ["none", "forbidden", "unreadable"])
+async def test_an_instance_that_cannot_start_preempts_nothing_until_its_secret_is_there(
+    db: Database, leader_term: LeaderTerm, stored: str
+) -> None:
+    await add_host(db, "w", gpus=1)
+    await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
+    if stored != "none":
+        await _store_secret(db, ["other"] if stored == "forbidden" else [], "gone" if stored == "unreadable" else "")
+    await add_deployment(db, "high", priority=500, preempt=True, resources={"gpus": 1}, **_SECRET)
+    await leader_term.settle()
+    seen = await look(db)
+    assert [row["phase"] for row in seen["low"]] == ["running"]
+    assert [row["phase"] for row in seen["high"]] == ["pending"]
+    assert "preempts nothing: secret 'token'" in seen["high"][0]["message"]
+    await _store_secret(db, ["hi*"])
+    await leader_term.settle()
+    assert sorted(row["phase"] for row in (await look(db))["low"]) == ["pending", "stopping"]
+
+
+@pytest.mark.parametrize("code", ["bad_command", "unknown_device"])
+async def test_after_a_lasting_refusal_nothing_is_preempted_until_the_agent_has_changed(
+    db: Database, leader_term: LeaderTerm, code: str
+) -> None:
+    """Its place is taken while it waits; it does not take it back for a start that fails again."""
+    await add_host(db, "w", gpus=1)
+    await add_deployment(db, "high", priority=500, preempt=True, resources={"gpus": 1})
+    await leader_term.settle()
+    (high,) = (await look(db))["high"]
+    await _refuse(db, high["id"], code, "this agent cannot")
+    await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
+    async with db.connection() as connection:
+        await connection.execute("update instances set not_before = now() + interval '1 h'")
+    await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
+    async with db.connection() as connection:
+        await connection.execute("update instances set not_before = null, failures = 9 where id = $1", high["id"])
+    await leader_term.settle()
+    seen = await look(db)
+    assert [row["phase"] for row in seen["low"]] == ["running"]
+    assert "preempts nothing: worker w refused its start: this agent cannot" in seen["high"][0]["message"]
+    async with db.connection() as connection:
+        await connection.execute("update workers set reported_at = clock_timestamp()")
+    await leader_term.settle()
+    assert sorted(row["phase"] for row in (await look(db))["low"]) == ["pending", "stopping"]
+
+
+async def test_after_a_passing_refusal_its_delay_comes_first(db: Database, leader_term: LeaderTerm) -> None:
+    await add_host(db, "w", gpus=1)
+    await add_deployment(db, "high", priority=500, preempt=True, resources={"gpus": 1})
+    await leader_term.settle()
+    (high,) = (await look(db))["high"]
+    await _refuse(db, high["id"], "shutting_down")
+    await leader_term.instances.step(sorted(await leader_term.instances.list_keys()))
+    async with db.connection() as connection:
+        await connection.execute("update instances set not_before = now() + interval '1 h'")
+    await run(db, leader_term, "low", priority=10, resources={"gpus": 1})
+    slow = LeaderTerm(db, await _term(db), RestartSettings(base_s=60.0, cap_s=300.0))
+    async with db.connection() as connection:
+        await connection.execute("update instances set not_before = null where id = $1", high["id"])
+    await slow.settle()
+    assert [row["phase"] for row in (await look(db))["low"]] == ["running"]
+    async with db.connection() as connection:
+        await connection.execute("update commands set answered_at = now() - interval '2 min' where state = 'refused'")
+    await slow.settle()
+    assert sorted(row["phase"] for row in (await look(db))["low"]) == ["pending", "stopping"]
+    await slow.aclose()
+
+
+async def _term(db: Database) -> int:
+    (row,) = await rows(db, "select term from lease")
+    return int(row["term"])

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, report, rows
 from support.leading.leader_term import LeaderTerm
@@ -136,3 +138,27 @@ async def test_a_victim_younger_than_its_minimum_runtime_is_not_preempted(
     assert [one["phase"] for one in await instances(db, "high")] == ["scheduled"]
     assert [one["phase"] for one in await instances(db, "low")] == ["pending"]
     await other.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fields", "bounded"),
+    [
+        pytest.param({"restart": "on_failure"}, True, id="server-on_failure"),
+        pytest.param({"restart": "never"}, True, id="server-never"),
+        pytest.param({"restart": "on_failure", "engine": "custom", "command": ["s", "{port}"]}, True, id="with-a-port"),
+        pytest.param({"restart": "on_failure", "engine": "custom", "command": ["train"]}, False, id="task-on_failure"),
+        pytest.param({"restart": "never", "engine": "custom", "command": ["train"]}, False, id="task-never"),
+    ],
+)
+async def test_only_tasks_are_awaited_without_end(
+    db: Database, leader_term: LeaderTerm, fields: dict[str, Any], bounded: bool
+) -> None:
+    await add_host(db, "w1", gpus=2)
+    await run(db, leader_term, "holder", resources={"gpus": 1}, **fields)
+    await add_deployment(db, "big", resources={"gpus": 2})
+    await leader_term.settle()
+    await execute(db, "update instances set phase_since = now() - interval '3 h' where phase = 'pending'")
+    await leader_term.settle()
+    (big,) = await instances(db, "big")
+    assert "reserved for it" in big["message"]
+    assert (big["reserved_since"] is not None) is bounded

@@ -75,7 +75,7 @@ async def test_only_the_first_answer_of_the_commands_worker_counts(migrated: Dat
     assert len(await answer(host, "accepted")) == 1
     assert await answer(host, "refused") == set()
     async with migrated.transaction() as c:
-        assert await refuse_unsent(c, ids[0], "too late") == set()
-        assert len(await refuse_unsent(c, ids[1], "no such secret")) == 1
+        assert await refuse_unsent(c, ids[0], "bad_command", "too late") == set()
+        assert len(await refuse_unsent(c, ids[1], "secret_missing", "no such secret")) == 1
     states = [r["state"] for r in await rows(migrated, "select state from commands order by id")]
     assert states == ["accepted", "refused", "open"]

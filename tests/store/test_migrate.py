@@ -12,6 +12,7 @@ import pytest
 from controller.store.core import migrate as module
 from controller.store.core.database import Database, WritesRefusedError
 from controller.store.core.migrate import head_revision, migrate, why_outdated
+from controller.store.deployments.specs import spec_from_json
 from controller.store.migrations import versions
 from support.database.ledger import add_deployment
 from support.database.migrated import migrate_to
@@ -129,3 +130,29 @@ async def test_an_outdated_process_writes_nothing(migrated: Database) -> None:
     migrated.refuse_writes(None)
     async with share.transaction() as c:
         await c.execute("select 1")
+
+
+async def test_a_strategy_that_was_stored_as_pack_counts_as_not_written(database: str) -> None:
+    """It was the default, and stored whether it was written or not."""
+    await migrate_to(database, "0037")
+    opened = await Database.open(database)
+    stored = {"pack": "auto", "spread": "spread"}
+    async with opened.transaction() as c:
+        for name in stored:
+            spec = {"engine": "simulated", "placement": {"strategy": name, "labels": {"zone": "a"}}}
+            uid = await c.fetchval(
+                "insert into deployments (uid, name, generation, revision, spec)"
+                " values (gen_random_uuid(), $1, 1, 1, $2) returning uid", name, spec,
+            )  # fmt: skip
+            await c.execute(
+                "insert into revisions (deployment_uid, generation, spec, input_hash) values ($1, 1, $2, '')", uid, spec
+            )
+    await migrate(opened)
+    async with opened.connection() as c:
+        for table in ("deployments d", "revisions r join deployments d on d.uid = r.deployment_uid"):
+            column = "r.spec" if table.startswith("r") else "d.spec"
+            rows = await c.fetch(f"select d.name, {column} as spec from {table}")  # noqa: S608 - constants, no input
+            found = {row["name"]: spec_from_json(row["spec"]).placement for row in rows}
+            assert {name: one.strategy for name, one in found.items()} == stored
+            assert all(one.labels == {"zone": "a"} for one in found.values())
+    await opened.close()

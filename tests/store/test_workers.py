@@ -232,13 +232,13 @@ async def test_a_credential_is_found_by_its_hash_also_when_deleted(migrated: Dat
     host = await add_host(migrated, "w")
     hashed = uuid.UUID(host.id).bytes
     async with migrated.connection() as c:
-        found = await sessions.find_by_credential(c, hashed)
+        found = (await sessions.find_by_credentials(c, [hashed]))[hashed]
         assert found is not None
         assert (found.id, found.deleted) == (host.id, False)
-        assert await sessions.find_by_credential(c, b"unknown") is None
+        assert await sessions.find_by_credentials(c, [b"unknown"]) == {}
     await execute(migrated, "update workers set deleted_at = now()")
     async with migrated.connection() as c:
-        found = await sessions.find_by_credential(c, hashed)
+        found = (await sessions.find_by_credentials(c, [hashed]))[hashed]
         assert found is not None
         assert found.deleted
 

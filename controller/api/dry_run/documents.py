@@ -7,13 +7,16 @@ from typing import Any
 from controller.api.dry_run.manifests import validate_all
 from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
 from controller.api.errors import invalid
+from controller.api.named_secrets import named_secret_warnings
 from controller.api.placement_names import warnings_of
 from controller.api.redact_secrets import secret_warnings
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.deployments.names import problems_of_names
+from controller.store.policies.checks import coverage_warnings, problems_of_coverage
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects
@@ -59,7 +62,12 @@ def read_documents(objects: Sequence[dict[str, Any]]) -> Documents:
 
 
 async def check_documents(
-    database: Database, documents: Documents, *, longest_window_s: float, known: Redaction | None
+    database: Database,
+    documents: Documents,
+    *,
+    longest_window_s: float,
+    known: Redaction | None,
+    keys: SecretKeys = NO_KEYS,
 ) -> Checked:
     """Checks manifests against the rows, as if all of them were applied one after the other.
 
@@ -68,6 +76,7 @@ async def check_documents(
         documents: the manifests.
         longest_window_s: how long samples are kept.
         known: the values of secrets; None: the caller may not learn of any.
+        keys: that open secrets.
 
     Raises:
         ApiError: 400, names every problem.
@@ -77,16 +86,21 @@ async def check_documents(
         policies = await policy_effects(
             connection, documents.written, longest_window_s=longest_window_s, secrets=secrets
         )
+        specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
         problems = [*policies.problems, *await problems_of_names(connection, documents.deployments)]
+        problems += await problems_of_coverage(connection, deployments=specs, policies=documents.policies)
         if secrets:
-            specs = {path: (one.name, one.spec()) for path, one in documents.deployments.items()}
             problems += await problems_of_secrets(connection, specs, current_role())
             problems += await problems_of_webhook_secrets(
                 connection, deployments=specs, policies=documents.policies, role=current_role()
             )
         warnings = await warnings_of(connection, documents.deployments)
+        if secrets:
+            named = {one.name: one.spec() for one in documents.deployments.values()}
+            warnings += await named_secret_warnings(connection, named, keys)
     if problems:
         raise invalid(problems)
     for one in documents.written.values():
         warnings += secret_warnings(known or NOTHING_REDACTED, one.spec(), one.name)
+        warnings += coverage_warnings(one.spec(), one.name)
     return Checked(policies, warnings)

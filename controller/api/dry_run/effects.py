@@ -53,7 +53,7 @@ def plan_items(
     advised = 0
     for one in effects:
         advice: list[str] | None = None
-        planned = rehearsal.planned[one.uid]
+        planned, held = rehearsal.planned[one.uid], rehearsal.blocked(one.uid)
         for index in range(one.to_place):
             entry = planned[index] if index < len(planned) else None
             decision = entry.answer.decision if entry is not None and entry.answer is not None else None
@@ -62,7 +62,7 @@ def plan_items(
                 advice = _advice(inventory, one, decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
             unreached = _ROLLOUT_PAUSED if one.uid in paused else _ROLLOUT_WAITS
-            items.append(_item(one, index, entry, inventory, names, advice or [], unreached))
+            items.append(_item(one, index, entry, inventory, names, advice or [], unreached, held))
     return items
 
 
@@ -90,6 +90,7 @@ def _item(
     names: Mapping[str, str],
     advice: list[str],
     unreached: str,
+    held: str,
 ) -> PlanItem:
     if isinstance(effect.need, str):
         explain = Explain(workers=0, rejected={}, message=f"{Reason.METADATA_UNKNOWN}: {effect.need}")
@@ -106,6 +107,8 @@ def _item(
     decision = entry.placed or answer.after_victims
     if decision is None:
         unplaced = answer.decision
+        if why is not None and held:
+            why = why.model_copy(update={"message": f"{why.message}; {held}"})
         return PlanItem(
             deployment=effect.name,
             instance=index,

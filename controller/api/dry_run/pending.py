@@ -131,7 +131,10 @@ def reservations_of(one_pass: _Pass, reserve: ReserveTimes) -> dict[str, tuple[s
 def _decide(one_pass: _Pass, holders: Holders, reserve: ReserveTimes) -> list[AdmissionDecision]:
     inventory = one_pass.inventory
     try:
-        return list(admit(inventory, one_pass.waiting, holders, reserve=reserve, reserved=one_pass.reserved))
+        promised = [one for one in one_pass.waiting if one.promised is not None]
+        return list(
+            admit(inventory, one_pass.waiting, holders, reserve=reserve, reserved=one_pass.reserved, promised=promised)
+        )
     finally:
         inventory.rollback()
 

@@ -60,6 +60,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         documents,
         longest_window_s=context.longest_window_s,
         known=context.known_secrets.redaction() if caller.knows_secrets else None,
+        keys=context.secret_keys,
     )
     policies = checked.policies
     async with caller.analysing:

@@ -17,8 +17,9 @@ from controller.api.dry_run.rollouts import Rollout
 from controller.domain.holdings import Holder, Holders
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import PendingInstance
-from controller.domain.placement import Ask, Need, Placed
+from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.scheduling.admission.admit import ReserveTimes, admit
+from controller.scheduling.explain.unplaced import headline
 
 # Beyond these, the rest of each rollout counts as stopped at once, so that a plan ends soon.
 _MAX_ROUNDS: Final = 200
@@ -189,15 +190,21 @@ class Rehearsal:
         waiting = sorted(self._waiting.values(), key=lambda entry: entry.order)
         holders = Holders(tuple(self.staying.values()), tuple(self._leaving.values()), self._relocating_now())
         pending = [replace(one.pending, preempting=self._preempts_still(one)) for one in waiting]
+        promised = [one for one in pending if one.promised is not None]
         pending = sorted([*pending, *self._awaited()], key=lambda one: -one.priority)
         watched = self._watch.before_each(self._inventory, pending)
-        answers = admit(self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved)
+        answers = admit(
+            self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved, promised=promised
+        )
         for entry, answer in zip(waiting, answers, strict=True):
             self._decisions += 1
             entry.answer = answer
             if isinstance(answer.decision, Placed):
                 self._place(entry, answer.decision)
-            elif answer.victims:
+                continue
+            if answer.promised is not None:
+                entry.pending = replace(entry.pending, promised=answer.promised)
+            if answer.victims:
                 entry.waited = entry.waited or answer
                 entry.victims += answer.victims
         for entry in waiting:
@@ -239,6 +246,7 @@ class Rehearsal:
             task=spec is not None and spec.restart != "always",
             movable=spec is None or spec.movable,
             protected=spec is not None and bool(spec.minimum_runtime),
+            serves=spec is not None and spec.takes_requests,
         )
 
     def _mark(self, entry: Rehearsed, victims: Iterable[Holder]) -> None:
@@ -256,12 +264,19 @@ class Rehearsal:
         """What stops has ended, and what was placed runs; whether anything ended."""
         ended, self._ending = self._ending, set()
         self._free(ended)
+        answers = ((name, one.answer.decision) for name, one in self._waiting.items() if one.answer is not None)
+        unplaced = {name: one.reason or headline(one.explain) for name, one in answers if isinstance(one, Unplaced)}
         for rollout in self._rollouts.values():
-            rollout.end(ended)
+            rollout.end(ended, unplaced)
         for one in self._foreign:
             self._enqueue(replace(one, awaited=False), math.inf, one.ask.deployment_uid)
         self._foreign = []
         return bool(ended)
+
+    def blocked(self, uid: str) -> str:
+        """What holds up the rollout of this deployment of the file; empty: nothing of its own."""
+        rollout = self._rollouts.get(uid)
+        return rollout.blocked() if rollout is not None else ""
 
     def _free(self, instances: Iterable[str]) -> None:
         for instance in sorted(instances):

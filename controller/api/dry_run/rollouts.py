@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from controller.api.dry_run.changes import ManifestEffect
@@ -11,17 +12,18 @@ from controller.decide.instances.replicas import create_wanted, stop_unwanted
 from controller.decide.instances.rolling import rolling_of
 from controller.decide.instances.rollout import STOP_REASON
 from controller.decide.instances.scale import wanted_replicas
+from controller.decide.rollouts.judge import BLOCKED
 from controller.decide.rollouts.texts import planned_text
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
-from controller.domain.phases import InstancePhase
+from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Need, Placed
+from controller.domain.rollouts import RolloutFacts
 from controller.store.deployments.observe import observe
 
 P = InstancePhase
 _CLEARED: Final = frozenset({"user", "policy"})  # a changed spec removes these limits
 _LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)  # what runs counts as available
-_HAS_A_PLACE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "update":
         return changed
     number = facts.generation + 1
+    leaving = (one for one in facts.instances if one.phase is P.STOPPING and one.stop_reason == STOP_REASON)
+    placed = sum(one.phase in LIVE for one in facts.instances) + sum(1 for _ in leaving)
+    changed = replace(changed, placed_before=placed)
     if effect.back_to is not None and effect.back_to in facts.revisions:
         return replace(changed, generation=number, revision=effect.back_to)
     need = effect.need if isinstance(effect.need, Need) else None
@@ -84,6 +89,8 @@ class Rollout:
         rolling = rolling_of(facts, buckets, wanted)
         leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
+        if rolling is not None:
+            facts = replace(facts, rollout=replace(facts.rollout or RolloutFacts(), record=rolling.judgement.record))
         reasons = {one.instance: one.stop_reason for one in effects.phase_changes}
         removed = frozenset(one.instance for one in effects.removals)
         kept = (
@@ -133,16 +140,28 @@ class Rollout:
         """Marks a victim; the next step stops it."""
         self._change(instance, preempted_for=by)
 
-    def end(self, ended: Collection[str]) -> None:
-        """These have ended. All others that have a place run now."""
-        self.facts = replace(
-            self.facts,
-            instances=tuple(
-                replace(one, phase=P.RUNNING, phase_since=_LONG_AGO) if one.phase in _HAS_A_PLACE else one
-                for one in self.facts.instances
-                if one.id not in ended
-            ),
-        )
+    def end(self, ended: Collection[str], unplaced: Mapping[str, str] = MappingProxyType({})) -> None:
+        """The end of a round.
+
+        Args:
+            ended: these instances have ended. Those of the newest revision that have a place run now.
+            unplaced: these have found no place, each for its reason.
+        """
+        kept = (self._later(one, unplaced.get(one.id)) for one in self.facts.instances if one.id not in ended)
+        self.facts = replace(self.facts, instances=tuple(kept))
+
+    def _later(self, one: InstanceFacts, unplaced: str | None) -> InstanceFacts:
+        if one.phase in LIVE and one.revision == self.facts.revision:
+            return replace(one, phase=P.RUNNING, phase_since=_LONG_AGO)
+        if one.phase is P.PENDING and unplaced is not None:
+            return replace(one, reason=str(unplaced))
+        return one
+
+    def blocked(self) -> str:
+        """Why it does not go on although nothing is under way any more; empty: it is not held up by its own bounds."""
+        rolling = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts))
+        held = rolling is not None and rolling.judgement.record.reason == BLOCKED
+        return rolling.judgement.record.message if rolling is not None and held else ""
 
     def outdated(self) -> frozenset[str]:
         """Instances of older revisions."""

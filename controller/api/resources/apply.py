@@ -29,6 +29,7 @@ async def post(request: web.Request) -> web.Response:
         documents,
         longest_window_s=context.longest_window_s,
         known=context.known_secrets.redaction(),
+        keys=context.secret_keys,
     )
     applied = await apply_all(
         context.database,

@@ -9,6 +9,7 @@ from aiohttp import web
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.named_secrets import named_secret_warnings
 from controller.api.parameters import expected_generation
 from controller.api.placement_names import placement_warnings
 from controller.api.redact_secrets import secret_warnings
@@ -18,15 +19,18 @@ from controller.api.spec_privileges import judge_for
 from controller.domain.redaction import Redaction
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
+from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
 from controller.store.deployments import apply as store
+from controller.store.deployments import restart as restarts
 from controller.store.deployments import stop as switch
 from controller.store.deployments.creations import Creations
+from controller.store.policies.checks import coverage_warnings
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
 from schemas.api.envelopes import Page
-from schemas.api.requests import ScaleBody, WakeBody
+from schemas.api.requests import RestartBody, ScaleBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 
@@ -49,9 +53,15 @@ async def _apply(
     judge: store.Judge,
     creations: Creations,
     redaction: Redaction,
+    secret_keys: SecretKeys,
 ) -> store.Applied:
     async with database.snapshot() as connection:
-        warnings = [*await placement_warnings(connection, spec), *secret_warnings(redaction, spec)]
+        warnings = [
+            *await placement_warnings(connection, spec),
+            *await named_secret_warnings(connection, {name: spec}, secret_keys, named=False),
+            *secret_warnings(redaction, spec),
+        ]
+    warnings += coverage_warnings(spec)
     applied = await creations.apply(
         name,
         spec,
@@ -78,6 +88,18 @@ async def wake(request: web.Request) -> web.Response:
     view = await switch.wake(
         request.app[CONTEXT].database, request.match_info["name"], body.for_s, if_match=expected_generation(request)
     )
+    return json_response(view, headers=etag(view))
+
+
+async def restart(request: web.Request) -> web.Response:
+    """`POST /deployments/{name}/restart`."""
+    body = await read_model(request, RestartBody, optional=True)
+    database, name = request.app[CONTEXT].database, request.match_info["name"]
+    if_match = expected_generation(request)
+    if body.pull:
+        view = await restarts.pull(database, name, if_match=if_match)
+    else:
+        view = await restarts.restart(database, name, body.instance, if_match=if_match)
     return json_response(view, headers=etag(view))
 
 
@@ -113,6 +135,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
         "judge": judge_for(request),
         "creations": request.app[CREATIONS],
         "redaction": request.app[CONTEXT].known_secrets.redaction(),
+        "secret_keys": request.app[CONTEXT].secret_keys,
     },
     delete=store.delete,
     delete_status=202,  # removed once its instances have ended
@@ -121,8 +144,13 @@ ROUTES: Final = (
     *_MANIFEST_ROUTES,
     Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
     Route(
-        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE, "Undo stops (If-Match: generation)", _TAG,
-        DeploymentView, expects="generation",
+        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE,
+        "Undo stops, and run ended tasks again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
+    ),
+    Route(
+        "POST", _PATH + "/{name}/restart", restart, Access.OPERATE,
+        "Restart instances, as many at a time as `update` allows (If-Match: generation)", _TAG, DeploymentView,
+        RestartBody, expects="generation",
     ),
     Route(
         "POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",

@@ -4,6 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import read_model
 from controller.api.context import CONTEXT
 from controller.api.parameters import expect_first_generation, flag, parameters_of
 from controller.api.read_routes import list_route, read_route
@@ -12,6 +13,7 @@ from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from schemas.api.envelopes import Page
+from schemas.api.requests import DrainBody
 from schemas.api.workers import WorkerView
 
 
@@ -21,6 +23,14 @@ async def delete(request: web.Request) -> web.Response:
     await expect_first_generation(request, "worker", name, worker_by_name)
     await delete_worker(request.app[CONTEXT].database, name, confirm_dead=confirm_dead)
     return web.Response(status=204)
+
+
+async def drain(request: web.Request) -> web.Response:
+    """`POST /workers/{name}/drain`."""
+    how = await read_model(request, DrainBody, optional=True)
+    name = request.match_info["name"]
+    await expect_first_generation(request, "worker", name, worker_by_name)
+    return json_response(await set_maintenance(request.app[CONTEXT].database, name, "drain", how))
 
 
 def _verb(verb: WorkerVerb) -> Handler:
@@ -36,7 +46,6 @@ _PATH: Final = "/api/v1/workers"
 _SUMMARIES: Final[tuple[tuple[WorkerVerb, str], ...]] = (
     ("cordon", "Place nothing new on a worker"),
     ("uncordon", "Undo cordon and drain"),
-    ("drain", "Place nothing new on a worker and evict its instances"),
 )
 ROUTES: Final = (
     list_route(_PATH, list_workers, "List workers", Page[WorkerView]),
@@ -50,5 +59,9 @@ ROUTES: Final = (
         Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView,
               expects="generation")
         for verb, summary in _SUMMARIES
+    ),
+    Route(
+        "POST", _PATH + "/{name}/drain", drain, Access.OPERATE, "Place nothing new on a worker, and empty it",
+        "workers", WorkerView, DrainBody, expects="generation",
     ),
 )  # fmt: skip

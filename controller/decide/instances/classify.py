@@ -1,11 +1,11 @@
 """Sorts a deployment's instances into buckets, once per step. The sub-steps read the buckets, not the phases."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.decide.instances.drain import drained_now
 from controller.decide.instances.gang import is_finished
 from controller.decide.instances.gone_gpus import GPU_LOST, leaves_lost_gpu
-from controller.decide.instances.liveness import hosts, is_lost
+from controller.decide.instances.liveness import is_lost
 from controller.decide.instances.relocate import Relocation, judge_relocations
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
@@ -49,9 +49,11 @@ class Buckets:
 
 def classify(facts: DeploymentFacts) -> Buckets:
     """Sorts all instances of the deployment."""
-    relocations = judge_relocations(facts)
+    evictions = {i.id: why for i in facts.instances if (why := eviction_reason(facts, i)) is not None}
+    relocations = judge_relocations(facts, evictions)
     uncounted = {relocation.waits_for for relocation in relocations}
     relocated = {id_: why for relocation in relocations for id_, why in relocation.evicts.items()}
+    evictions = {**relocated, **evictions}
     stopping: list[InstanceFacts] = []
     replaced: list[InstanceFacts] = []
     evicted: list[Eviction] = []
@@ -63,8 +65,8 @@ def classify(facts: DeploymentFacts) -> Buckets:
             stopping.append(instance)
         elif instance.phase is P.REPLACED:
             replaced.append(instance)
-        elif (eviction := eviction_reason(facts, instance, relocated)) is not None:
-            evicted.append(Eviction(instance, *eviction))
+        elif instance.id in evictions:
+            evicted.append(Eviction(instance, *evictions[instance.id]))
         elif instance.id in uncounted:
             replacements.append(instance)
         elif instance.phase is P.UNREACHABLE and may_be_substituted(facts, instance):
@@ -88,20 +90,18 @@ def classify(facts: DeploymentFacts) -> Buckets:
     )
 
 
-def eviction_reason(
-    facts: DeploymentFacts, instance: InstanceFacts, relocated: Mapping[str, tuple[str, str]]
-) -> tuple[str, str] | None:
-    """Why it must leave its worker although it is wanted: reason and message; None: it stays."""
+def eviction_reason(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
+    """Why it must leave its worker although it is wanted: reason and message; None: it stays as far as this goes."""
     if not is_finished(facts, instance):
-        if any(host.draining for host in hosts(facts, instance)):
-            return "drained", "its worker is being drained"
+        if (drained := drained_now(facts, instance)) is not None:
+            return "drained", drained
         if instance.preempted_for is not None:
             return "preempted", f"preempted by {instance.preempted_for}, which has a higher priority"
         if (lost := leaves_lost_gpu(facts, instance)) is not None:
             return GPU_LOST, lost
-    return relocated.get(instance.id)
+    return None
 
 
 def may_be_substituted(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether its worker is lost and another may run in its place. A task with `restart: never` never runs twice."""
-    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never"
+    """Whether its worker is lost and another may run in its place. Two copies of a task never run at once."""
+    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart == "always"

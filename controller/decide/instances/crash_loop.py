@@ -7,16 +7,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ends_in_a_row
+from controller.decide.instances.gang import collateral_ranks, is_done_at_stop
+from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.quoted_lines import plain
 from controller.domain.restart_delays import RestartSettings
+from controller.domain.secret_scopes import SECRET_REFUSALS
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase
+_LACKING_S: Final = 60.0  # a start without its secret is tried this often, since a hint of the change may be lost
+_SHUTTING_DOWN: Final = "shutting_down"
 _EXIT_TEXTS: Final = {
     "spawn_failed": "could not be started",
     "start_timeout": "made no progress within its start timeout and was killed",
@@ -44,8 +48,11 @@ def after_exit(
     text = _exit_text(process, serves=restart == "always")
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
     evidence: dict[str, Any] = {"exit_code": process.exit_code, "reason": reason, "epoch": process.epoch}
+    if (collateral := collateral_ranks(instance, process)) is not None:
+        evidence |= {"rank": process.rank, "collateral_ranks": collateral}
     failures = instance.failures + 1
-    if process.exit_code == 0 and reason == Cause.EXIT and restart != "always":
+    completed = process.exit_code == 0 and reason == Cause.EXIT and restart != "always"
+    if completed or (reason in BLAMELESS and is_done_at_stop(facts, instance)):
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)
         effects.release(instance)
         effects.events.append(NewEvent("succeeded", text, objects, evidence))
@@ -82,10 +89,10 @@ def _after_blameless_end(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """No failure is counted. It restarts at once, unless such ends repeat."""
-    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
-    delay_s = settings.delay_after_blameless_s(ends)
+    """No failure is counted. It restarts at once, unless such ends repeat without an orderly cause."""
     reason, message = ended.evidence["reason"], ended.message
+    ends = ends_in_a_row(instance.runs, settings.stable_after_s)
+    delay_s = 0.0 if reason == ORDERLY else settings.delay_after_blameless_s(ends)
     if delay_s > 0:
         reason = ENDED_REPEATEDLY
         message = f"{message}; that was end {ends} in a row without a stable run; restarts in {delay_s:g} s"
@@ -109,10 +116,18 @@ def after_refusal(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
-    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place."""
-    failures = instance.failures + 1
-    delay = timedelta(seconds=settings.delay_s(failures))
+    """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place.
+
+    A refusal by an agent that shuts down is nothing that another start would meet again: it neither counts nor delays.
+    """
+    orderly = refused.code == _SHUTTING_DOWN
+    failures = None if orderly else instance.failures + 1
+    delay_s = 0.0 if failures is None else settings.delay_s(failures)
     text = f"the agent refused to start it: {refused.message or refused.code}"
+    if refused.code in SECRET_REFUSALS:  # neither its fault nor the agent's, and no failure
+        failures, text = None, refused.message
+        delay_s = 0.0 if instance.mended else min(_LACKING_S, settings.cap_s)
+    delay = timedelta(seconds=delay_s)
     first_start = instance.phase is P.SCHEDULED
     effects.change_phase(
         instance,
@@ -120,7 +135,7 @@ def after_refusal(
         refused.code or "refused",
         text,
         failures=failures,
-        not_before=facts.now + delay,
+        not_before=None if orderly else facts.now + delay,
     )
     if first_start:
         effects.release(instance)
@@ -146,8 +161,12 @@ def end_backoff(
 
 
 def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
-    """Seconds that its delay still lasts; 0: it is over, or was set before the clock was set back."""
+    """Seconds that its delay still lasts; 0: it is over, its user restarts it, or the clock was set back."""
+    if instance.restarts_now:
+        return 0.0
     left_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
+    if instance.mended:
+        return 0.0
     return left_s if 0 < left_s <= settings.cap_s else 0.0
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
+from controller.decide.instances.done_tasks import paused_tasks
 from controller.decide.instances.rollout import STOP_REASON
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import DeploymentFacts
@@ -15,6 +16,8 @@ def create_missing(
     facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str], effects: DeploymentEffects
 ) -> None:
     """Creates missing replicas. During a rollout an outdated instance must be gone before its successor is created.
+
+    So must an evicted task: it may end with code 0, and is done then.
 
     Args:
         facts: the deployment.
@@ -30,7 +33,7 @@ def create_missing(
         for i in buckets.stopping
     )
     outdated_stopping += sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
-    missing = wanted - counted - outdated_stopping
+    missing = wanted - counted - outdated_stopping - paused_tasks(facts, buckets, effects)
     add_creates(facts, buckets, leaving, facts.revision, min(max(missing, 0), MAX_CREATED), effects)
     if missing > MAX_CREATED:
         effects.requeue(0.0)

@@ -6,9 +6,12 @@ the effects.
 
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
+from controller.decide.instances.done_tasks import finish_done
+from controller.decide.instances.drain import start_replacements
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
 from controller.decide.instances.relocate import relocate
 from controller.decide.instances.replicas import create_wanted, stop_unwanted
+from controller.decide.instances.restart import start_restarting
 from controller.decide.instances.rolling import note_rollout, rolling_of
 from controller.decide.instances.rollout import unblocks_next_step
 from controller.decide.instances.scale import stop_all, wanted_replicas
@@ -37,7 +40,9 @@ def decide(
     buckets = classify(facts)
     rolling = rolling_of(facts, buckets, wanted)
     for instance in buckets.stopping:
-        stop(facts, instance, effects, instance.stop_reason or instance.reason, instance.message)
+        if not deleted and finish_done(facts, instance, effects):
+            continue
+        stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
     if deleted:
         leaving = stop_all(facts, effects) | {i.id for i in buckets.stopping}
     else:
@@ -50,6 +55,9 @@ def decide(
             analyse(facts, staying, wanted, effects)
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         relocate(facts, buckets.relocations, effects)
+        replicas = [i for i in buckets.replicas if i.id not in leaving]
+        start_replacements(facts, replicas, effects)
+        start_restarting(facts, replicas, buckets.stopping, wanted, effects)
         if unblocks_next_step(facts, effects):
             effects.requeue(0.0)
     elif len(effects.removals) == len(facts.instances):

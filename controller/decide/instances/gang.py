@@ -1,9 +1,11 @@
 """An instance of several ranks runs and ends as one: it keeps its claims until all ranks have ended."""
 
+import math
 from dataclasses import replace
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, may_run
+from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
@@ -38,8 +40,19 @@ def has_lost_ranks(instance: InstanceFacts) -> bool:
     return any(c.verb == "start" and c.epoch == instance.epoch and c.rank not in ranks for c in instance.commands)
 
 
+def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether all ranks that hold no claims any more had done their part of a task, so that the others go on."""
+    if facts.revisions[instance.revision].spec.restart == "always":
+        return False
+    started = {c.rank for c in instance.commands if c.verb == "start" and c.epoch == instance.epoch}
+    released = [instance.process(rank) for rank in started - set(instance.ranks)]
+    return all(_is_done(process) for process in released)
+
+
 def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
-    """The process that stands for the instance: the first that ended by itself, else the one with least progress.
+    """The process that stands for the instance: the first that failed by itself, else the one with least progress.
+
+    Ranks that fail after the first one fail because of it, whatever their numbers.
 
     Rank 0 serves the requests, but only once the other ranks work with it. A rank without a report is about to start.
     """
@@ -47,12 +60,21 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
     ended = [p for p in processes if p.state == "exited"]
     if ended:
         by_itself = [p for p in ended if p.reason != _ON_COMMAND]
+        orderly = [p for p in by_itself if p.reason == ORDERLY]  # the others failed for want of this one
         failed = [p for p in by_itself if p.exit_code != 0]
-        return next(iter(failed or by_itself or ended))
+        return min(orderly or failed or by_itself or ended, key=_end_order)
     if not processes:
         return instance.process()
     least = min(processes, key=lambda p: _PROGRESS.index(p.state))
     return least if len(processes) == len(instance.ranks) else replace(least, state="starting")
+
+
+def collateral_ranks(instance: InstanceFacts, cause: ProcessFacts) -> list[int] | None:
+    """The ranks that failed by themselves after the one that stands for the gang; None: it has one rank."""
+    if len(instance.ranks) <= 1:
+        return None
+    others = (p for rank in instance.ranks if (p := instance.process(rank)) is not None and p.rank != cause.rank)
+    return [p.rank for p in others if p.state == "exited" and p.reason != _ON_COMMAND and p.exit_code != 0]
 
 
 def refused_start(instance: InstanceFacts) -> CommandFacts | None:
@@ -69,13 +91,39 @@ def is_finished(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     if instance.phase in (InstancePhase.SUCCEEDED, InstancePhase.FAILED):
         return True
     restart, process = facts.revisions[instance.revision].spec.restart, leading_process(instance)
-    if restart == "always" or process is None or process.state != "exited" or process.reason not in (None, "exit"):
+    if restart == "always" or process is None or process.state != "exited":
         return False
+    if process.reason not in (None, "exit"):
+        return is_done_at_stop(facts, instance)
     return not any_may_run(facts, instance) and (process.exit_code == 0 or restart == "never")
+
+
+def _end_order(process: ProcessFacts) -> tuple[float, int]:
+    """By the time of the end. One without a time comes last, and of equal ones the lowest rank is first."""
+    return (math.inf if process.ended_at is None else process.ended_at.timestamp(), process.rank)
+
+
+def is_task(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it works until it is done, and answers no requests."""
+    spec = facts.revisions[instance.revision].spec
+    return spec.restart != "always" and not spec.takes_requests
+
+
+def is_done_at_stop(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is a task whose work was done within its time to stop: all of its ranks ended with code 0.
+
+    Of a server such a code only means that it has heeded the stop.
+    """
+    return instance.ended_with_zero and is_task(facts, instance)
 
 
 def _ended_well(facts: DeploymentFacts, instance: InstanceFacts, alive: list[int]) -> bool:
     """Whether all ended ranks of a task exited with code 0: the ranks of a task finish one after another."""
     ended = [instance.process(rank) for rank in instance.ranks if rank not in alive]
     task = facts.revisions[instance.revision].spec.restart != "always"
-    return task and all(p is not None and p.exit_code == 0 and p.reason == "exit" for p in ended)
+    return task and all(map(_is_done, ended))
+
+
+def _is_done(process: ProcessFacts | None) -> bool:
+    """Whether a rank of a task exited with code 0 by itself."""
+    return process is not None and process.exit_code == 0 and process.reason == "exit"

@@ -51,4 +51,16 @@ def _is_silent(host: HostFacts) -> bool:
 
 def is_lost(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     """Whether any of its workers is lost, so that a substitute is due. While the breaker is open no worker is lost."""
-    return any(host.confirmed_dead or host.phase == "lost" for host in hosts(facts, instance))
+    return any(map(is_given_up, hosts(facts, instance)))
+
+
+def is_given_up(host: HostFacts | None) -> bool:
+    """Whether a worker is lost, or an operator has confirmed it dead."""
+    return host is not None and (host.confirmed_dead or host.phase == "lost")
+
+
+def never_ran(instance: InstanceFacts, rank: int) -> bool:
+    """Whether no process of that rank's current epoch has been or will be, unless its command is sent after this."""
+    start = instance.command("start", rank)
+    unsent = instance.unsent_start(rank) is not None
+    return instance.process(rank) is None and (start is None or unsent or start.state in ("refused", "withdrawn"))

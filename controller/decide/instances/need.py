@@ -1,7 +1,7 @@
 """The newest revision's need: storing the result of its analysis, and deciding whether the analysis must run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ class Finished:
     need: Need | None = None
     error: str = ""
     retryable: bool = False
+    commits: Mapping[str, str] = field(default_factory=dict)  # that were read, by `org/name@revision`
 
 
 def settle_need(
@@ -47,7 +48,7 @@ def settle_need(
             effects.store_need = StoreNeed(revision.generation, None, None)
         return False
     if finished.need is not None:
-        effects.store_need = StoreNeed(revision.generation, finished.need, None)
+        effects.store_need = StoreNeed(revision.generation, finished.need, None, finished.commits)
         effects.events.append(_analyzed(facts, finished.need))
         return True
     attempts = (revision.need_error.attempts if revision.need_error else 0) + 1
@@ -101,5 +102,7 @@ def is_placeable(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
     known = {generation for generation, revision in facts.revisions.items() if revision.need is not None}
     if stores_need:
         known.add(facts.revision)
+    if any(i.mended and i.phase is P.PENDING for i in facts.instances):
+        return True
     waiting = any(i.phase in _WAITING for i in facts.instances)
     return any(create.revision in known for create in effects.creates) or (stores_need and waiting)

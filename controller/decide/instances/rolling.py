@@ -3,27 +3,32 @@
 Every step counts anew, so it does not matter where an earlier one was interrupted.
 """
 
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.instances.classify import Buckets, may_be_substituted
+from controller.decide.instances.classify import Buckets
 from controller.decide.instances.create import MAX_CREATED, add_creates
+from controller.decide.instances.rolling_view import (
+    PENDING,
+    is_available,
+    rollout_view,
+    stopping_outdated,
+)
 from controller.decide.instances.rollout import STOP_REASON
+from controller.decide.instances.scale import victim_order
 from controller.decide.instances.stop import stop
-from controller.decide.rollouts.judge import Judgement, RolloutView, judge
+from controller.decide.instances.unplaced import NO_PLACE_AFTER_S, left_s
+from controller.decide.rollouts.judge import Judgement, judge
 from controller.decide.rollouts.plan import RolloutPlan, plan_of
 from controller.domain.effects import DeploymentEffects
 from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.rollouts import RolloutFacts, RolloutState
+from controller.domain.rollouts import RolloutState
 
 P = InstancePhase
 _WITHOUT_CLAIMS: Final = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
-_NO_ROOM_AFTER_S: Final = 10.0  # pending for so long, it found no place
-_PENDING: Final = frozenset({P.PENDING, P.ANALYZING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling
     """The rollout's judgement and plan; None: with `update: recreate` there is none."""
     if facts.deleted_at is not None or facts.spec.update != "rolling":
         return None
-    view = _view(facts, buckets, wanted)
+    view = rollout_view(facts, buckets, wanted)
     judgement = judge(view)
     new = [i for i in buckets.replicas if i.revision == facts.revision]
     running = sum(i.phase is P.RUNNING for i in new)
@@ -67,27 +72,24 @@ def note_rollout(facts: DeploymentFacts, rolling: Rolling | None, effects: Deplo
 def stop_rolling(
     facts: DeploymentFacts, buckets: Buckets, plan: RolloutPlan, leaving: Collection[str], effects: DeploymentEffects
 ) -> set[str]:
-    """Stops what the plan lets go, unready ones first; returns their ids. `scale_down` does where none is wanted."""
+    """Stops what the plan lets go, such as serve nothing first; returns their ids. `scale_down` does if none is wanted.
+
+    Only what serves is kept for `unavailable`.
+    """
     if plan.wanted == 0:
         return set()
     replicas = [i for i in buckets.replicas if i.id not in leaving]
-    new = [i for i in replicas if i.revision == plan.target]
-    kept = {plan.target, plan.fill}
-    useless = [i for i in replicas if i.revision not in kept and i.phase in _WITHOUT_CLAIMS]
-    if plan.fill == plan.target or plan.keep_old == 0:
-        useless = [i for i in replicas if i.revision != plan.target and i.phase in _WITHOUT_CLAIMS]
-    if not plan.keeps_unready:
-        useless += [i for i in new if i.phase is not P.RUNNING]
+    useless = _useless(plan, replicas)
     gone = {i.id for i in useless}
+    new = [i for i in replicas if i.revision == plan.target and i.id not in gone]
     others = [i for i in replicas if i.revision != plan.target and i.id not in gone]
-    new = [i for i in new if i.id not in gone]
-    available = [i for i in new if is_available(facts, i, plan.ready_for_s)]
+    if plan.makes_room:
+        others = [i for i in others if i.phase not in _WITHOUT_CLAIMS]
+    available = sum(is_available(facts, i, plan.ready_for_s) for i in new)
     ready = [i for i in others if i.phase is P.RUNNING]
-    least = plan.wanted - plan.unavailable
     surplus = len(others) - plan.keep_old
-    spare = min(len(others) + len(available) - least, surplus)  # new ones that are not available count for nothing
-    unready = [i for i in others if i.phase is not P.RUNNING][: max(spare, 0)]
-    number = min(len(available) + len(ready) - least, surplus - len(unready))
+    unready = _idle(plan, others, available)[: max(surplus, 0)]
+    number = min(available + len(ready) - plan.least, surplus - len(unready))
     chosen = [*useless, *unready, *_oldest_last_named(facts, ready)[: max(number, 0)]]
     for instance in chosen:
         stop(facts, instance, effects, STOP_REASON, plan.why)
@@ -95,11 +97,35 @@ def stop_rolling(
     return {i.id for i in chosen}
 
 
+def _useless(plan: RolloutPlan, replicas: Sequence[InstanceFacts]) -> list[InstanceFacts]:
+    """Such as have no place and will not be needed, and new ones that are not tried again."""
+    new = [i for i in replicas if i.revision == plan.target]
+    old = [i for i in replicas if i.revision != plan.target and i.phase in _WITHOUT_CLAIMS]
+    if plan.fill != plan.target and plan.keep_old > 0:
+        # What is created instead comes after the pending new ones, so that these get the place that becomes free.
+        first = min((i.created_at for i in new if i.phase in PENDING), default=None) if plan.makes_room else None
+        old = [i for i in old if i.revision != plan.fill or (first is not None and i.created_at <= first)]
+    return old if plan.keeps_unready else [*old, *(i for i in new if i.phase is not P.RUNNING)]
+
+
+def _idle(plan: RolloutPlan, others: Sequence[InstanceFacts], available: int) -> list[InstanceFacts]:
+    """The outdated instances that may go since they serve nothing, the least useful first.
+
+    An old one may yet recover, and a silent worker's may still serve. So until a new one has shown that it works, only
+    as many go as new ones need their places, or as the bounds let go anyway.
+    """
+    in_order = sorted((i for i in others if i.phase is not P.RUNNING), key=victim_order)
+    silent = [i for i in in_order if i.phase is P.UNREACHABLE]  # their places become free only when they return
+    idle = [i for i in in_order if i.phase is not P.UNREACHABLE]
+    needed = max(len(others) + available - plan.least, plan.unplaced, 0)
+    return [*(idle if available else idle[:needed]), *silent[: max(needed - len(idle), 0)]]
+
+
 def most_in_all(facts: DeploymentFacts, buckets: Buckets, rolling: Rolling | None, wanted: int) -> int:
     """How many replicas may stay: the wanted ones, and the surge while two revisions run."""
     if rolling is None or wanted == 0:
         return wanted
-    mixed = len({i.revision for i in buckets.replicas}) > 1 or _stopping(facts, buckets, DeploymentEffects())
+    mixed = len({i.revision for i in buckets.replicas}) > 1 or stopping_outdated(facts, buckets, DeploymentEffects())
     return wanted + rolling.plan.surge if mixed else wanted
 
 
@@ -110,7 +136,7 @@ def create_rolling(
     replicas = [i for i in buckets.replicas if i.id not in leaving]
     new = sum(i.revision == plan.target for i in replicas)
     others = len(replicas) - new
-    stopping = _stopping(facts, buckets, effects)
+    stopping = stopping_outdated(facts, buckets, effects)
     room = plan.wanted + plan.surge - len(replicas) - stopping if plan.wanted else 0
     created = min(max(plan.most_new - new, 0), max(room, 0), MAX_CREATED)
     add_creates(facts, buckets, leaving, plan.target, created, effects)
@@ -123,20 +149,11 @@ def create_rolling(
         effects.requeue(0.0)
 
 
-def is_available(facts: DeploymentFacts, instance: InstanceFacts, ready_for_s: float) -> bool:
-    """Whether it has run for long enough."""
-    return instance.phase is P.RUNNING and _left_s(facts, instance, ready_for_s) <= 0
-
-
-def _left_s(facts: DeploymentFacts, instance: InstanceFacts, ready_for_s: float) -> float:
-    return ready_for_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
-
-
 def _look_when_available(
     facts: DeploymentFacts, new: Collection[InstanceFacts], plan: RolloutPlan, effects: DeploymentEffects
 ) -> None:
-    left = [_left_s(facts, i, plan.ready_for_s) for i in new if i.phase is P.RUNNING]
-    left += [_left_s(facts, i, _NO_ROOM_AFTER_S) for i in new if i.phase is P.PENDING]
+    left = [left_s(facts, i, plan.ready_for_s) for i in new if i.phase is P.RUNNING]
+    left += [left_s(facts, i, NO_PLACE_AFTER_S) for i in new if i.phase is P.PENDING]
     due = [one for one in left if one > 0]
     if due:
         effects.requeue(min(due))
@@ -146,51 +163,3 @@ def _oldest_last_named(facts: DeploymentFacts, ready: Collection[InstanceFacts])
     """The order in which running instances go: those that intents name, then the oldest."""
     named = {id_ for intent in facts.intents for id_ in intent.instances}
     return sorted(ready, key=lambda i: (i.id not in named, i.created_at, i.id))
-
-
-def _stopping(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
-    """Instances that a rollout stops and that still hold their place."""
-    removed = {removal.instance for removal in effects.removals}
-    number = sum(
-        i.stop_reason == STOP_REASON and i.id not in removed and not may_be_substituted(facts, i)
-        for i in buckets.stopping
-    )
-    return number + sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
-
-
-def _outdated_and_here(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether it is of another revision, and its worker is not lost: a rollout does not wait for that one's return."""
-    return instance.revision != facts.revision and not may_be_substituted(facts, instance)
-
-
-def _view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
-    settings = facts.spec.rollout
-    revision = facts.revisions[facts.revision]
-    new = [i for i in buckets.replicas if i.revision == facts.revision]
-    others = [i for i in buckets.replicas if i.revision != facts.revision]
-    available = sum(is_available(facts, i, settings.ready_for) for i in new)
-    error = revision.need_error if revision.need is None else None
-    unready = [i for i in new if i.phase is not P.RUNNING and (i.phase not in _PENDING or i.failures or error)]
-    flapping = [i for i in new if i.phase is P.RUNNING and i.failures]
-    failing = next((i for i in unready if i.failures or error), None)
-    dead = next((i for i in new if i.phase is P.FAILED), None)
-    hopeless = error.message if error is not None and not error.retryable else ""
-    running = Counter(i.revision for i in others if i.phase is P.RUNNING)
-    return RolloutView(
-        revision=facts.revision,
-        settings=settings,
-        start_timeout_s=revision.spec.start_timeout,
-        wanted=wanted,
-        now=facts.now,
-        facts=facts.rollout or RolloutFacts(),
-        serving=running.most_common(1)[0][0] if running else None,
-        updated=len(new),
-        available=available,
-        trying=len(unready) + sum(not is_available(facts, i, settings.ready_for) for i in flapping),
-        failing=failing is not None or bool(flapping),
-        trouble=(failing.message or failing.reason) if failing is not None else "",
-        hopeless=hopeless or (dead.message or dead.reason or "it failed" if dead is not None else ""),
-        unplaced=sum(i.phase is P.PENDING and _left_s(facts, i, _NO_ROOM_AFTER_S) <= 0 for i in new),
-        outdated=len(others) + sum(_outdated_and_here(facts, i) for i in buckets.stopping),
-        outdated_ready=sum(i.phase is P.RUNNING for i in others),
-    )

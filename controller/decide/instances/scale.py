@@ -14,12 +14,14 @@ _VICTIM_RANK = {
     P.PENDING: 0,
     P.ANALYZING: 0,
     P.FAILED: 1,
+    P.SUCCEEDED: 1,
     P.BACKOFF: 2,
-    P.SCHEDULED: 3,
-    P.UNREACHABLE: 3,
-    P.STARTING: 4,
+    P.UNHEALTHY: 3,  # it holds its place and serves nothing, and unlike one that starts it may never serve again
+    P.SCHEDULED: 4,
+    P.UNREACHABLE: 4,
+    P.STARTING: 5,
 }
-_LAST = 9
+_SERVES = 9
 
 
 def wanted_replicas(facts: DeploymentFacts) -> int:
@@ -60,11 +62,19 @@ def scale_down(
 
 
 def surplus(facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str]) -> list[InstanceFacts]:
-    """The replicas beyond the wanted number, without those in `leaving`; the ones that intents name come first."""
+    """The replicas beyond the wanted number, without those in `leaving`.
+
+    None that serves is among them while one that does not serve stays. Of those that serve, the ones that intents name
+    come first.
+    """
     counted = [i for i in buckets.replicas if i.id not in leaving]
     named = {id_ for intent in facts.intents for id_ in intent.instances}
-    in_order = sorted(counted, key=lambda i: (i.id not in named, *victim_order(i)))
-    return in_order[: max(len(counted) - wanted, 0)]
+
+    def order(instance: InstanceFacts) -> tuple[int, bool, int, int, float]:
+        rank, requests, seen_requests, age = victim_order(instance)
+        return (rank, instance.id not in named, requests, seen_requests, age)
+
+    return sorted(counted, key=order)[: max(len(counted) - wanted, 0)]
 
 
 def victim_order(instance: InstanceFacts) -> tuple[int, int, int, float]:
@@ -72,5 +82,5 @@ def victim_order(instance: InstanceFacts) -> tuple[int, int, int, float]:
 
     The gateways' counts go first. What its agent has seen decides between those that are equal by them.
     """
-    rank = _VICTIM_RANK.get(instance.phase, _LAST)
+    rank = _VICTIM_RANK.get(instance.phase, _SERVES)
     return (rank, instance.requests, instance.seen_requests, -instance.created_at.timestamp())

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from controller.decide.rollouts.judge import BLOCKED
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
@@ -124,10 +125,18 @@ def _why(
         if instance.phase not in (P.RUNNING, P.REPLACED, P.SUCCEEDED) and (instance.reason or instance.message):
             found = instance.reason, instance.message
             break
+    return _of_rollout(found, rollout)
+
+
+def _of_rollout(found: tuple[str, str], rollout: RolloutRecord | None) -> tuple[str, str]:
+    """Reason and message of an instance, or those of the rollout where that stands or no instance has any."""
     if rollout is None or rollout.state is RolloutState.COMPLETE or rollout.fallback is None:
         return found
-    halted = rollout.state in _STANDS or rollout.reason == "rollout_paused"
-    return (rollout.reason, rollout.message) if halted or not any(found) else found
+    if rollout.state in _STANDS or rollout.reason == "rollout_paused" or not any(found):
+        return rollout.reason, rollout.message
+    if rollout.reason == BLOCKED:  # the place that is missing, and what holds it
+        return found[0], "; ".join(text for text in (found[1], rollout.message) if text)
+    return found
 
 
 def _conditions(

@@ -12,9 +12,24 @@ P = InstancePhase
 
 
 def stop(
-    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, reason: str, message: str
+    facts: DeploymentFacts,
+    instance: InstanceFacts,
+    effects: DeploymentEffects,
+    reason: str,
+    message: str,
+    *,
+    stop_reason: str | None = None,
 ) -> None:
-    """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run."""
+    """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run.
+
+    Args:
+        facts: the deployment.
+        instance: of it.
+        effects: what is added to.
+        reason: a code.
+        message: for people.
+        stop_reason: by which its successor is counted; None: as `reason`.
+    """
     unsent = [rank for rank in instance.ranks if effects.withdraw(instance, rank)]
     running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]
     objects = _objects(instance)
@@ -27,7 +42,7 @@ def stop(
         effects.events.append(NewEvent("removed", message or f"removed: {reason}", objects, evidence))
         return
     if instance.phase is not P.STOPPING:
-        effects.change_phase(instance, P.STOPPING, reason, message, stop_reason=reason)
+        effects.change_phase(instance, P.STOPPING, reason, message, stop_reason=stop_reason or reason)
         effects.events.append(NewEvent("stopping", message or f"stopping: {reason}", objects, evidence))
     for rank in running:
         host = facts.hosts.get(instance.host_of(rank) or "")

@@ -1,15 +1,26 @@
 """What an instance does while its worker is silent, when the worker returns, and when it is lost."""
 
+from controller.decide.instances.classify import may_be_substituted
 from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (
     has_lost_ranks,
     leading_process,
     refused_start,
+    released_ranks_ended_well,
     stop_remaining_ranks,
 )
-from controller.decide.instances.liveness import any_may_run, host_is_dead, hosts, is_lost, is_silent
-from controller.decide.instances.stop import stop, stop_reachable_ranks
-from controller.domain.effects import DeploymentEffects
+from controller.decide.instances.liveness import (
+    any_may_run,
+    host_is_dead,
+    hosts,
+    is_given_up,
+    is_lost,
+    is_silent,
+    may_run,
+    never_ran,
+)
+from controller.decide.instances.stop import order_stop, stop, stop_reachable_ranks
+from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import PHASE_OF_STATE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
@@ -17,6 +28,7 @@ from schemas.placement_reasons import Reason
 
 P = InstancePhase
 _BACK = "its worker is back"
+TASK_MAY_RUN = "task_may_run"
 
 
 def leave_silent_worker(
@@ -56,12 +68,12 @@ def await_return(
 ) -> None:
     """What an unreachable instance does: back to what the returned agent reports, or replaced by its substitute."""
     gang = len(instance.ranks) > 1 or has_lost_ranks(instance)
-    if gang and is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart != "never":
+    if gang and is_lost(facts, instance) and _is_open(facts, instance):  # the other ranks hang, and hold GPUs
         stop_reachable_ranks(facts, instance, effects)
         _await_substitute(facts, instance, effects)
         return
-    if has_lost_ranks(instance):
-        stop(facts, instance, effects, "rank_lost", "one of its workers was lost and the other ranks were released")
+    if has_lost_ranks(instance) and not released_ranks_ended_well(facts, instance):
+        _end_incomplete_gang(facts, instance, effects)
         return
     if stop_remaining_ranks(facts, instance, effects):
         return
@@ -82,6 +94,35 @@ def await_return(
         effects.change_phase(instance, PHASE_OF_STATE.get(process.state, P.RUNNING), "", _BACK)
 
 
+def _is_open(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is unknown how a rank on a lost worker ends. A task whose ends are all known has its result."""
+    if facts.revisions[instance.revision].spec.restart == "always":
+        return True
+    ends = [instance.process(r) for r in instance.ranks if is_given_up(facts.hosts.get(instance.host_of(r) or ""))]
+    return any(process is None or process.state != "exited" for process in ends)
+
+
+def _end_incomplete_gang(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    """Ends what is left of a gang whose other ranks were stopped while its worker was lost.
+
+    A task with `restart: never` has failed then: another instance would do its work a second time.
+    """
+    message = "one of its workers was lost, so its other ranks were stopped"
+    if facts.revisions[instance.revision].spec.restart != "never":
+        stop(facts, instance, effects, "rank_lost", message)
+        effects.requeue(0.0)  # the next step creates another one
+        return
+    alive = [rank for rank in instance.ranks if may_run(facts, instance, rank)]
+    for rank in alive:
+        if effects.withdraw(instance, rank):
+            effects.requeue(0.0)
+        else:
+            order_stop(facts, instance, rank, effects, "rank_lost")
+    if not alive:
+        effects.change_phase(instance, P.FAILED, "rank_lost", f"{message}; with restart: never it does not run again")
+        effects.release(instance)
+
+
 def end_replaced(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
     """Stops a replaced instance once its worker is back, or nothing of it can run."""
     if not is_silent(facts, instance) or not any_may_run(facts, instance):
@@ -98,9 +139,7 @@ def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: 
     fences = [host.fence_until for host in hosts(facts, instance) if host.fence_until is not None]
     if not any_may_run(facts, instance):
         spec = facts.revisions[instance.revision].spec
-        dead = all(host_is_dead(facts, instance.host_of(rank)) for rank in instance.ranks)
-        never_began = all(instance.unsent_start(rank) is not None for rank in instance.ranks)
-        if spec.restart == "never" and dead and not never_began:
+        if spec.restart == "never" and _has_begun(instance):
             message = "its worker is lost; with restart: never it does not run again"
             effects.change_phase(instance, P.FAILED, "worker_lost", message)
             effects.release(instance)
@@ -108,5 +147,30 @@ def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: 
             stop(
                 facts, instance, effects, Reason.NOT_READY, "its worker is lost and none of its processes can still run"
             )
-    elif fences:
+            effects.requeue(0.0)  # where it has no substitute, the next step creates another one
+        return
+    if fences:
         effects.requeue(max((min(fences) - facts.now).total_seconds(), 0.05))
+    if is_lost(facts, instance) and not may_be_substituted(facts, instance):
+        _tell_what_helps(facts, instance, effects)
+
+
+def _has_begun(instance: InstanceFacts) -> bool:
+    """Whether any of its ranks may have done some of its work."""
+    return has_lost_ranks(instance) or any(not never_ran(instance, rank) for rank in instance.ranks)
+
+
+def _tell_what_helps(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    """A task gets no substitute while it may still run. Its reason names the command that proves that it does not."""
+    lost = [host for host in hosts(facts, instance) if host.phase == "lost" and not host_is_dead(facts, host.id)]
+    if not lost:
+        return
+    name, fence = lost[0].name, lost[0].fence_until
+    again = "ends" if facts.revisions[instance.revision].spec.restart == "never" else "starts elsewhere"
+    by_itself = f" at {fence:%H:%M:%S} UTC, when its fence is over, or" if fence is not None else ""
+    message = (
+        f"worker {name} is lost and may still run it. Bring the worker back; if it is dead for certain, the task "
+        f"{again}{by_itself} after: gpuward delete worker {name} --confirm-dead"
+    )
+    if (instance.reason, instance.message) != (TASK_MAY_RUN, message):
+        effects.progress.append(Progress(instance.id, instance.epoch, TASK_MAY_RUN, message))

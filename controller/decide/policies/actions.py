@@ -11,7 +11,7 @@ from typing import Final
 
 from controller.decide.policies.evidence import evidence_of
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
+from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.domain.policies import (
     EffectivePolicy,
     Limit,
@@ -150,7 +150,7 @@ def _label(policy: EffectivePolicy) -> str:
 def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[NewAction]:
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
-    if not fresh:
+    if not fresh or facts.awake_for_s > 0:  # what an operator keeps awake runs without requests
         return []
     match policy.spec.action:
         case "notify":
@@ -163,23 +163,27 @@ def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judg
             victims = _victims(facts, judged, fresh)
             if not victims:
                 return []
-            limit = Limit(facts.wanted - len(victims), tuple(v.instance.id for v in victims))
+            # The number that holds GPUs, not the wanted one: pending replicas would take what the victims free.
+            limit = Limit(_holding(facts) - len(victims), tuple(v.instance.id for v in victims))
             return [_action(facts, policy, victims, limit)]
 
 
 def _all_idle(facts: PolicyFacts, idle: Sequence[_Judged]) -> bool:
-    """Whether every wanted replica runs and is idle, or has ended for good."""
-    ended = sum(i.phase in FINAL for i in facts.instances)
-    existing = sum(i.phase not in FINAL and i.phase not in _ENDING for i in facts.instances)
-    return facts.wanted > 0 and existing == len(idle) and existing + ended >= facts.wanted
+    """Whether every wanted replica runs and is idle, holds nothing, or has ended for good."""
+    known = sum(i.phase not in _ENDING for i in facts.instances)
+    return sum(map(is_judged, facts.instances)) == len(idle) and known >= facts.wanted > 0
+
+
+def _holding(facts: PolicyFacts) -> int:
+    """How many replicas hold GPUs and stay. Those that found no place hold nothing; a substitute counts for both."""
+    return sum(is_judged(i) and not i.substituted for i in facts.instances)
 
 
 def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judged]) -> list[_Judged]:
     """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended."""
-    existing = sum(i.phase not in FINAL and i.phase not in _ENDING for i in facts.instances)
-    running = sum(j.instance.phase == InstancePhase.RUNNING for j in judged)
-    if existing > facts.wanted:
+    if _holding(facts) > facts.wanted:
         return []
+    running = sum(j.instance.phase == InstancePhase.RUNNING for j in judged)
     most = min(running, facts.wanted) - 1
     order = sorted(idle, key=lambda j: (j.verdict.low_since or facts.now, j.instance.id))
     return order[: max(most, 0)]

@@ -29,7 +29,7 @@ def evidence_of(policy: EffectivePolicy, uses: Mapping[str, InstanceUse], now: f
         "window_s": spec.time_window,
         "min_gpu_utilization": spec.min_gpu_utilization,
         "gpus_mode": spec.gpus,
-        "min_coverage": spec.min_coverage,
+        "min_coverage": spec.needed_coverage,
         "grace_period_s": spec.grace_period,
         "instances": list(uses),
         "ignore_requests": spec.ignore_requests,

@@ -157,7 +157,7 @@ def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
         return "its engine does not report its requests"
     if silent is not None:
         return f"no report of its requests since {clock_text(silent)}"
-    window_s, needed = case.policy.time_window, case.policy.min_coverage
+    window_s, needed = case.policy.time_window, case.policy.needed_coverage
     windows = [window_of(s, end_of([s], case.now), window_s) for s in ranks]
     if not all(window.covers(needed * window_s) for window in windows):
         share = int(100 * min(window.covered_s for window in windows) / window_s)
@@ -263,7 +263,7 @@ def _judge_low(
     case: _Case, subject: _Subject, window: Window, low_since: float | None, quiet_from: float
 ) -> _GpuVerdict:
     """The verdict on a GPU with no high sample in the window: idle if it was read for enough of it, until now."""
-    window_s, needed = case.policy.time_window, case.policy.min_coverage
+    window_s, needed = case.policy.time_window, case.policy.needed_coverage
     silent = silent_since(subject.sources, case.now)
     twice_s = case.leaps.twice_s(window.start, window.end)
     lacking = not window.covers(needed * window_s + twice_s)

@@ -152,7 +152,7 @@ def _may_be_idle(track: Minutes, policy: UtilizationPolicy, times: Times) -> NDA
     in_use = np.concatenate([[0], np.cumsum(track.high >= policy.min_gpu_utilization)])
     most_s = np.minimum(track.covered_s.astype(np.float64), MINUTE_S) + _JOINED_S
     read_s = np.concatenate([[0.0], np.cumsum(most_s)])
-    enough = read_s[last] - read_s[first] >= policy.min_coverage * policy.time_window - _JOINED_S
+    enough = read_s[last] - read_s[first] >= policy.needed_coverage * policy.time_window - _JOINED_S
     found: NDArray[np.bool_] = (in_use[last] == in_use[first]) & enough
     return found
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from controller.decide.rollouts.texts import (
     aborted_text,
     begun_text,
+    blocked_text,
     canary_size,
     canary_text,
     complete_text,
@@ -20,6 +21,7 @@ from schemas.manifest.rollout import Rollout
 S = RolloutState
 UNDER_WAY: Final = frozenset({S.CANARY, S.PROGRESSING})
 _TRIES: Final = 3  # start timeouts until a rollout has failed
+BLOCKED: Final = "rollout_blocked"
 _LOOK_S: Final = 1.0  # while gateways' counts matter
 
 
@@ -40,9 +42,14 @@ class RolloutView:
         failing: one of these has failed already, or its need cannot be found out.
         trouble: the message of one that fails.
         hopeless: why no further try can help; empty: one may.
-        unplaced: of these, such as found no place for a while.
+        coming: of these, such as hold a place and are not available yet.
+        unplaced: of these, such as found no place for a while, which the end of others may give them.
+        others_unplaced: such replicas of other revisions.
         outdated: instances of other revisions, also those that stop, unless their worker is lost.
         outdated_ready: of these, such as run.
+        stopping: of these, such as stop.
+        holding: instances that have a place as replicas, also such as leave it for a successor.
+        holders: revision and name of each replica of another revision that has a place.
     """
 
     revision: int
@@ -58,9 +65,14 @@ class RolloutView:
     failing: bool = False
     trouble: str = ""
     hopeless: str = ""
+    coming: int = 0
     unplaced: int = 0
+    others_unplaced: int = 0
     outdated: int = 0
     outdated_ready: int = 0
+    stopping: int = 0
+    holding: int = 0
+    holders: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +113,15 @@ def judge(view: RolloutView) -> Judgement:
 _EVENTS: Final = {S.COMPLETE: "rollout_complete", S.FAILED: "rollout_failed", S.ABORTED: "rollout_aborted"}
 
 
-def canary_replicas(view: RolloutView) -> int:
-    """How many replicas the canary has: its share of the wanted ones, at least one."""
+def kept_up(view: RolloutView, record: RolloutRecord) -> int:
+    """The wanted replicas without growth that has found no place yet."""
+    return min(view.wanted, record.kept) if record.kept else view.wanted
+
+
+def canary_replicas(view: RolloutView, record: RolloutRecord) -> int:
+    """How many replicas the canary has: its share of those that are kept up, at least one."""
     canary = view.settings.canary
-    return 0 if canary is None else canary_size(view.wanted, canary.weight)
+    return 0 if canary is None else canary_size(kept_up(view, record), canary.weight)
 
 
 def _begin(view: RolloutView) -> RolloutRecord:
@@ -126,7 +143,8 @@ def _counted(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     """The record with the replicas and times of this moment."""
     if record.state is S.COMPLETE:
         return record
-    counted = replace(record, updated=view.updated, available=view.available)
+    kept = max(record.kept or min(view.wanted, view.holding), min(view.wanted, view.holding - view.settings.surge))
+    counted = record = replace(record, updated=view.updated, available=view.available, kept=kept)
     if record.state not in UNDER_WAY:
         return replace(counted, trying_since=None, canary_since=None)
     since = record.trying_since
@@ -136,7 +154,7 @@ def _counted(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
         since = view.now
     canary_since = None
     if record.state is S.CANARY and view.available:
-        complete = view.available >= canary_replicas(view)
+        complete = view.available >= canary_replicas(view, record)
         canary_since = record.canary_since or (view.now if complete else None)
     progressed = max(record.progressed, view.available)
     return replace(counted, trying_since=since, canary_since=canary_since, progressed=progressed)
@@ -156,8 +174,8 @@ def _moved(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     if record.state is S.CANARY and (view.settings.canary is None or (not paused and _is_proven(view, record))):
         record = replace(record, state=S.PROGRESSING, canary_since=None)
     done = record.state is S.PROGRESSING and view.wanted > 0 and not view.outdated
-    if done and view.available >= view.wanted and view.updated == view.available:
-        message = complete_text(record)
+    if done and view.available >= kept_up(view, record) and view.updated == view.available + view.unplaced:
+        message = complete_text(record, view.wanted)
         done_record = replace(record, state=S.COMPLETE, stable=record.revision, reason="", message=message)
         return replace(done_record, trying_since=None, progressed=0)
     return _told(view, record)
@@ -170,9 +188,24 @@ def _told(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
         return replace(record, reason="rollout_paused", message=message)
     if record.state is S.CANARY:
         silent = view.facts.outcomes.silent if view.settings.abort is not None else ()
-        message = canary_text(record, view.settings, canary_replicas(view), silent)
-        return replace(record, reason="canary", message=message)
-    return replace(record, reason="rolling_out", message=progress_text(record, view.wanted))
+        record = replace(
+            record, reason="canary", message=canary_text(record, view.settings, canary_replicas(view, record), silent)
+        )
+    else:
+        record = replace(record, reason="rolling_out", message=progress_text(record, view.wanted))
+    if not _is_blocked(view, record):
+        return record
+    enough = kept_up(view, record) - view.available - view.outdated_ready + 1
+    held = blocked_text(view.holders, enough)
+    return replace(record, reason=BLOCKED, message=f"{record.message}; {held}")
+
+
+def _is_blocked(view: RolloutView, record: RolloutRecord) -> bool:
+    """Whether a replica finds no place, all others of older revisions serve, and none of them may be missing."""
+    moves = view.stopping or view.coming or len(view.holders) > view.outdated_ready
+    if moves or not view.unplaced or not view.holders:
+        return False
+    return view.available + view.outdated_ready <= kept_up(view, record) - view.settings.unavailable
 
 
 def _weighed(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
@@ -184,7 +217,7 @@ def _weighed(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     halted = view.facts.paused or record.state in (S.CANARY, S.FAILED, S.ABORTED)
     weight: int | None = None
     if fallback is not None and record.state is S.ABORTED:
-        enough = view.outdated_ready >= max(view.wanted - view.settings.unavailable, 1)
+        enough = view.outdated_ready >= max(kept_up(view, record) - view.settings.unavailable, 1)
         weight = 0 if enough else None
     elif fallback is not None and canary is not None and record.state is S.CANARY:
         weight = canary.weight

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from controller.decide.rollouts.judge import RolloutView, canary_replicas
+from controller.decide.rollouts.judge import RolloutView, canary_replicas, kept_up
 from controller.domain.rollouts import RolloutRecord, RolloutState
 
 S = RolloutState
@@ -19,7 +19,10 @@ class RolloutPlan:
         most_new: most instances of the target.
         keep_old: fewest instances of other revisions that stay.
         surge: instances beyond the wanted ones.
-        unavailable: wanted instances that may be missing.
+        least: fewest instances that must serve for one that serves to be stopped.
+        unplaced: instances of the target that need the places of others: neither any that ends nor one that starts will
+            do.
+        makes_room: instances of other revisions without a place let the target go first.
         ready_for_s: how long an instance of the target runs until it is available.
         keeps_unready: replicas of the target that do not run are tried again.
         why: told with each stop.
@@ -31,8 +34,10 @@ class RolloutPlan:
     most_new: int
     keep_old: int
     surge: int
-    unavailable: int
+    least: int
     ready_for_s: float
+    unplaced: int = 0
+    makes_room: bool = False
     keeps_unready: bool = True
     why: str = "its spec was changed"
 
@@ -49,9 +54,10 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
     target = fill = record.revision
     most_new, keep_old, keeps_unready = view.wanted, 0, True
     why = "its spec was changed"
-    settings, stable = view.settings, record.stable
+    settings, stable, unplaced, makes_room = view.settings, record.stable, view.unplaced, False
     if record.state is S.ABORTED and stable is not None:
         target = fill = stable
+        unplaced = view.others_unplaced
         why = "its revision was aborted"
     elif record.state is S.FAILED and stable is not None:
         fill, keeps_unready = stable, False
@@ -64,12 +70,13 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
             fill, most_new = record.fallback, view.updated
     elif record.state is S.CANARY and stable is not None:
         fill = stable
-        most_new = canary_replicas(view)
+        most_new = canary_replicas(view, record)
         keep_old = min(view.wanted, view.wanted + settings.surge - most_new)
-        # Without room beside them, old ones go as far as `unavailable` and the available new ones allow.
-        if view.unplaced:
-            least = max(view.wanted - settings.unavailable - view.available, view.wanted - most_new)
-            keep_old = min(keep_old, max(least, others - view.unplaced))
+        if unplaced:  # without room beside them, old ones give it their places
+            makes_room = True
+            placed = len(view.holders)
+            fewest = min(kept_up(view, record), placed + view.updated - unplaced + view.stopping) - most_new
+            keep_old = min(keep_old, max(fewest, placed - max(unplaced - view.stopping, 0), 0))
     return RolloutPlan(
         target=target,
         fill=fill,
@@ -77,8 +84,10 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
         most_new=most_new,
         keep_old=keep_old,
         surge=settings.surge,
-        unavailable=settings.unavailable,
+        least=(kept_up(view, record) if unplaced else view.wanted) - settings.unavailable,
         ready_for_s=settings.ready_for,
+        unplaced=max(unplaced - view.stopping - (view.coming if target == view.revision else 0), 0),
+        makes_room=makes_room,
         keeps_unready=keeps_unready,
         why=why,
     )

@@ -1,10 +1,13 @@
 """What users are told of a rollout. Pure."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from controller.domain.rollouts import RequestOutcomes, RolloutRecord
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.rollout import Rollout
+
+_NAMED: Final = 3  # old replicas that a message names
 
 
 def begun_text(record: RolloutRecord) -> str:
@@ -33,9 +36,29 @@ def canary_text(record: RolloutRecord, settings: Rollout, replicas: int, silent:
     return text
 
 
-def complete_text(record: RolloutRecord) -> str:
-    """A rollout is complete."""
+def complete_text(record: RolloutRecord, wanted: int) -> str:
+    """A rollout is complete. Replicas by which the deployment has grown may be without a place."""
+    if record.updated > record.available:
+        return f"{progress_text(record, wanted)}; the others find no place"
     return f"all replicas run revision {record.revision}"
+
+
+def blocked_text(holders: Sequence[tuple[int, str]], enough: int) -> str:
+    """Which old replicas hold the places for which a new one waits, and the settings that would free one.
+
+    Args:
+        holders: revision and name of each old replica.
+        enough: the least `rollout.unavailable` with which one of them stops first.
+    """
+    names = ", ".join(name for _, name in holders[:_NAMED])
+    more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
+    revisions = {revision for revision, _ in holders}
+    of = f" of revision {min(revisions)}" if len(revisions) == 1 else ""
+    hold = "holds its place and must stay" if len(holders) == 1 else "hold their places and must stay"
+    return (
+        f"the next one finds no place: {names}{more}{of} {hold} available; `rollout.unavailable: {enough}` or "
+        "`update: recreate` stops one first, `rollout.surge` needs a free place"
+    )
 
 
 def failed_text(record: RolloutRecord, tried_s: float, hopeless: str, trouble: str) -> str:

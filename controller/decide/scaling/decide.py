@@ -56,6 +56,7 @@ def scaling_evidence(view: ScalingView, history: ScalingHistory, now: float, wis
         "running": view.replicas.running,
         "starting": view.replicas.placed,
         "pending": view.replicas.pending,
+        "not_serving": history.out_of_service(view, now),
         "gateways": view.demand.gateways,
         "silent_gateways": list(view.demand.silent),
         "engines": [{"queued": e.queued, "kv_use": e.kv_use, "requests": e.requests} for e in view.engines],
@@ -89,17 +90,20 @@ def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> Sca
 def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int, ScalingReason]:
     """What the present demand asks for, before min and max, and why."""
     rule, present = view.rule, view.present
+    out = min(history.out_of_service(view, now), present)
     if view.replicas.running == 0 or present == 0:
         # What is in flight ends at replicas that stop. Only what waits needs a new one.
         needed, reason = _ceil(view.demand.waiting / rule.target), R.DEMAND
+        needed += out if needed else 0
         if view.wakes > 0 and present == 0:
             reason = R.WOKEN
     else:
-        mean = history.mean(rule.window_s, now) or 0.0
+        mean, serving = history.mean(rule.window_s, now) or 0.0, present - out
         needed, reason = _ceil(mean / rule.target), R.DEMAND
-        if present < needed and mean <= rule.target * present * (1 + TOLERANCE) + _EPSILON:
-            needed, reason = present, R.STEADY
-        pressed = _pressed(view, history, now)
+        if serving < needed and mean <= rule.target * serving * (1 + TOLERANCE) + _EPSILON:
+            needed, reason = serving, R.STEADY
+        needed += out if needed else 0
+        pressed = _pressed(view, history, now, out)
         if pressed > needed:
             needed, reason = pressed, R.SATURATED if pressed > present else R.STEADY
     if view.wakes > 0:
@@ -109,17 +113,25 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
     return needed, reason
 
 
-def _pressed(view: ScalingView, history: ScalingHistory, now: float) -> int:
-    """What the engines' own queues and KV caches ask for: one more, or that none of the present ones goes."""
+def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -> int:
+    """What the engines' own queues and KV caches ask for: one more, or that none of the present ones goes.
+
+    Args:
+        view: the deployment at this moment.
+        history: of the deployment.
+        now: seconds of the history's clock.
+        out: number of replicas that are no capacity.
+    """
     present = view.present
-    if view.replicas.running >= present and history.saturated_s(now) >= SATURATED_S - _EPSILON:
+    if view.replicas.running >= present - out and history.saturated_s(now) >= SATURATED_S - _EPSILON:
         return present + 1
     if any((engine.queued or 0) > 0 for engine in view.engines):
         return present
     known = [engine.kv_use for engine in view.engines if engine.kv_use is not None]
     # Fewer replicas share what all of them hold now. Those that say nothing are taken for the mean of the others.
     held = sum(known) / len(known) * view.replicas.running if known else 0.0
-    return min(_ceil(held / FULL_KV), present)
+    kept = _ceil(held / FULL_KV)
+    return min(kept + out if kept else 0, present)
 
 
 def _down(view: ScalingView, history: ScalingHistory, now: float, needed: int, reason: ScalingReason) -> Wish:

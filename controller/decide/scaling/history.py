@@ -37,6 +37,9 @@ class ScalingHistory:
         self._arrived: int | None = None
         self._saturated_since: float | None = None
         self._raised_at: float | None = None
+        self._exceeded_at: float | None = None  # when demand last asked for more than a policy's cap
+        self._outgrown_since: float | None = None  # since when the wish has been above the cap because of demand
+        self._out_since: list[float] = []  # since when at least 1, 2, … replicas have not served
         self._graph: deque[tuple[float, float]] = deque(maxlen=_GRAPH_POINTS)  # (sum of mean x seconds, seconds)
         self._graph_at = now
         self.has_run = number > 0  # since it was last asleep; before this leader's time it may have
@@ -55,6 +58,9 @@ class ScalingHistory:
         if length > GAP_S or self._is_active(view):
             self._active_at = now
         self._arrived = view.demand.arrived
+        out = view.replicas.unhealthy + view.replicas.failed
+        known = self._out_since[:out] if length <= GAP_S else []
+        self._out_since = known + [now] * (out - len(known))
         self.has_run = view.present > 0 and (self.has_run or view.replicas.running > 0)
         if not is_saturated(view.engines):
             self._saturated_since = None
@@ -73,6 +79,26 @@ class ScalingHistory:
         """Remembers that a replica was added now for saturated engines."""
         self._raised_at = now
 
+    def cap_set(self, now: float, outgrown_s: float | None) -> None:
+        """A policy has set a cap, which demand has outgrown for so long; None: it has not."""
+        self._exceeded_at = None if outgrown_s is None else now
+        self._outgrown_since = None if outgrown_s is None else now - outgrown_s
+
+    def compare_to_cap(self, cap: int, needed: int, down_window_s: float, now: float) -> None:
+        """Takes in whether demand asks for more than a policy's cap. One peak counts for `down_window_s`, as always.
+
+        Wishes from before the cap do not count: they would lift it although no request has come since.
+        """
+        if needed > cap:
+            self._exceeded_at = now
+            self._outgrown_since = now if self._outgrown_since is None else self._outgrown_since
+        elif self._exceeded_at is None or now - self._exceeded_at >= down_window_s:
+            self._outgrown_since = None
+
+    def outgrown_s(self, now: float) -> float | None:
+        """For how long the wish has been above the policy's cap because of demand; None: it is not."""
+        return None if self._outgrown_since is None else now - self._outgrown_since
+
     def mean(self, window_s: float, now: float) -> float | None:
         """The mean demand of the last `window_s` seconds, of the time that was seen; None: nothing of it was."""
         total = seconds = 0.0
@@ -86,6 +112,15 @@ class ScalingHistory:
     def largest(self, down_window_s: float, now: float) -> int:
         """The largest number that was needed within the last `down_window_s` seconds; 0: none is remembered."""
         return max((number for at, number in self._wishes if at > now - down_window_s), default=0)
+
+    def out_of_service(self, view: ScalingView, now: float) -> int:
+        """How many replicas are no capacity, since they have hung or failed for the whole `window`.
+
+        At most as many as serve: where most replicas fail, further ones would fail too. One that hangs has served
+        before, so one counts where none serves.
+        """
+        out = sum(now - since >= view.rule.window_s for since in self._out_since)
+        return min(out, max(view.replicas.running, min(view.replicas.unhealthy, 1)))
 
     def idle_s(self, now: float) -> float:
         """For how long no request has been seen, and nothing was starting."""

@@ -58,4 +58,6 @@ def _load(view: ScalingView, history: ScalingHistory, now: float, number: int, r
     load = f"{mean:.1f} requests in flight and waiting as the mean of {duration_text(rule.window_s)}"
     if reason is R.DOWN_WINDOW:
         return f"{load}; {number} were needed within {duration_text(rule.down_window_s)}"
-    return f"{load}, for a target of {rule.target:g} per replica"
+    out = history.out_of_service(view, now)
+    aside = f", and {out} of {view.present} replicas do not serve" if out else ""
+    return f"{load}, for a target of {rule.target:g} per replica{aside}"

@@ -4,12 +4,14 @@ Instances are placed by priority, then age. A smaller one may be backfilled ahea
 Reservations keep this from lasting for ever. Capacity is reserved for two kinds of instances:
 
 - the one that has been pending longest among the highest priority, after `reserve_after_s`, at the place for which the
-  fewest holders have to end. Tasks, relocations and instances that are stopping end by themselves. Where servers would
-  have to end too, capacity is reserved for `reserve_for_s` at most; then the next one has its turn;
+  fewest holders have to end. Tasks, relocations and instances that are stopping end by themselves. Where servers
+  would have to end too, whatever their `restart`, capacity is reserved for `reserve_for_s` at most; then the next one
+  has its turn;
 - those that may preempt, where capacity is being freed or where victims are chosen.
 
 A reservation counts as claimed for all that come later in the queue, for this pass alone. The next pass decides anew,
-so no reservation can be forgotten or left behind. Nothing is reserved for an ask that would not fit on empty workers.
+so no reservation can be forgotten or left behind. Only what victims leave is promised beyond the pass (`promises.py`):
+it is reserved before anything is placed. Nothing is reserved for an ask that would not fit on empty workers.
 """
 
 import math
@@ -18,9 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.pending import Destination, PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.admission.future_capacity import FutureCapacity
+from controller.scheduling.admission.promises import Promises, destination
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.explain.wording import with_note
@@ -43,11 +46,14 @@ class Reservable(Protocol):
     def waited_s(self) -> float: ...  # noqa: D102
     @property
     def relocation_target(self) -> object: ...  # noqa: D102
+    @property
+    def promised(self) -> object: ...  # noqa: D102
 
 
 def may_reserve(pending: Reservable, reserve_after_s: float) -> bool:
     """Whether capacity may be reserved for it if it does not fit. The holders have to be read for that."""
-    return pending.preempt or pending.relocation_target is not None or pending.waited_s >= reserve_after_s
+    has_place = pending.relocation_target is not None or pending.promised is not None
+    return pending.preempt or has_place or pending.waited_s >= reserve_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,8 @@ class AdmissionDecision:
         decision: its place, or why it has none.
         victims: the holders that it preempts with this pass.
         awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
-        after_victims: its place once the victims have ended.
+        after_victims: its place once what it preempted has ended.
+        promised: the same by names, to be given to later passes until it is placed.
         reserved_on: the names of the workers on which capacity is reserved for it, by rank; empty: none is.
     """
 
@@ -66,6 +73,7 @@ class AdmissionDecision:
     victims: tuple[Holder, ...] = ()
     awaits_servers: bool = False
     after_victims: Placed | None = None
+    promised: Destination | None = None
     reserved_on: tuple[str, ...] = ()
 
 
@@ -92,6 +100,7 @@ def admit(
     *,
     reserve: ReserveTimes = DEFAULT_RESERVE,
     reserved: Sequence[Ask] = (),
+    promised: Iterable[PendingInstance] = (),
     max_preemptions: float = math.inf,
 ) -> Generator[AdmissionDecision, None, None]:
     """Decides in the order given, one instance per iteration, and reserves placed ones as `place` does.
@@ -104,6 +113,7 @@ def admit(
         holders: the instances with claims. None: not read, so nothing is reserved.
         reserve: when and how long capacity is reserved.
         reserved: asks for which capacity is reserved before anything is placed, where they fit.
+        promised: those of `waiting` that have a promised place, in the same order.
         max_preemptions: number of preempting instances after which it ends, since choosing victims takes long.
 
     Yields:
@@ -111,49 +121,168 @@ def admit(
         looked at.
     """
     inventory.begin_pass()
-    reservations = Reservations(inventory)
-    future = None if holders is None else FutureCapacity(reservations, holders)
-    unplaceable: dict[object, Unplaced] = {}  # by shape: free capacity only shrinks, so a later equal ask fits nowhere
+    one_pass = _Pass(inventory, holders, reserve)
     try:
-        for ask in reserved:
-            if (placed := find(inventory, ask)) is not None:
-                reservations.add(ask, placed)
+        one_pass.reserve_first(reserved, promised)
         for pending in waiting:
             if pending.awaited:
-                if future is not None and (found := future.after_leaving(pending.ask, bounded=True)) is not None:
-                    reservations.add(pending.ask, found.placed, found.victims)
+                one_pass.reserve_awaited(pending.ask)
                 continue
-            decision = _decide(reservations, pending.ask, unplaceable)
-            if isinstance(decision, Placed):
-                yield AdmissionDecision(decision)
-                continue
-            if future is None:
-                admission = AdmissionDecision(decision)
-            else:
-                admission = _reserve(reservations, future, pending, decision, reserve)
+            admission = one_pass.decide(pending)
             yield admission
             max_preemptions -= bool(admission.victims)
             if max_preemptions <= 0:
                 return
     finally:
-        reservations.release()
+        one_pass.reservations.release()
 
 
-def _decide(reservations: Reservations, ask: Ask, unplaceable: dict[object, Unplaced]) -> Decision:
-    """The place, or why there is none: with reason `reserved` where only reservations keep the ask from fitting."""
-    shape, inventory = ask.shape(), reservations.inventory
-    known = unplaceable.get(shape)
-    blocked = known is not None and reservations.block(ask)
-    if known is not None and blocked == (known.reason == Reason.RESERVED):
-        return replace(known, instance=ask.instance)
-    if known is None and (placed := find(inventory, ask)) is not None:
-        inventory.reserve(placed, ask.deployment_uid)
+class _Pass:
+    """The state of one pass."""
+
+    def __init__(self, inventory: Inventory, holders: Holders | None, reserve: ReserveTimes) -> None:
+        self.reservations = Reservations(inventory)
+        self._inventory = inventory
+        self._reserve_times = reserve
+        self._future = None if holders is None else FutureCapacity(self.reservations, holders)
+        self._promises: Promises | None = None
+        # By shape: free capacity only shrinks, so a later equal ask fits nowhere either.
+        self._unplaceable: dict[object, Unplaced] = {}
+
+    def reserve_first(self, reserved: Sequence[Ask], promised: Iterable[PendingInstance]) -> None:
+        """Reserves capacity before anything is placed."""
+        for ask in reserved:
+            if (placed := find(self._inventory, ask)) is not None:
+                self.reservations.add(ask, placed)
+        if self._future is not None:
+            self._promises = Promises(self.reservations, self._future, promised)
+
+    def reserve_awaited(self, ask: Ask) -> None:
+        """Reserves capacity for an instance that is not created yet, where it fits once what leaves has ended."""
+        if self._future is not None and (found := self._future.after_leaving(ask, bounded=True)) is not None:
+            self.reservations.add(ask, found.placed, found.victims)
+
+    def decide(self, pending: PendingInstance) -> AdmissionDecision:
+        """The decision for one instance; its place is reserved."""
+        future, promises = self._future, self._promises
+        if promises is not None and (own := promises.redeem(pending.ask.instance)) is not None:
+            return self._redeem(pending, own, promises)
+        placed = None if pending.ask.shape() in self._unplaceable else self._place(pending.ask)
+        if placed is None and promises is not None:
+            placed = promises.take(pending, "place", lambda: self._place(pending.ask))
+            if placed is not None:
+                self._unplaceable.clear()
+        if placed is not None:
+            return AdmissionDecision(placed)
+        decision = self._explained(pending.ask)
+        if future is None or promises is None:
+            return AdmissionDecision(decision)
+        return self._reserve_freed(future, pending, decision) or self._reserve_more(future, promises, pending, decision)
+
+    def _place(self, ask: Ask) -> Placed | None:
+        if (placed := find(self._inventory, ask)) is not None:
+            self._inventory.reserve(placed, ask.deployment_uid)
         return placed
-    decision = Unplaced(ask.instance, _explain(reservations, ask, blocked=reservations.block(ask)))
-    if reservations.block(ask):
-        decision = _with_note(decision, Reason.RESERVED, reservations.message())
-    unplaceable[shape] = decision
-    return decision
+
+    def _redeem(self, pending: PendingInstance, own: Reservation, promises: Promises) -> AdmissionDecision:
+        """Places an instance where its victims have ended, or where it fits sooner; else keeps the place for it."""
+        ask = pending.ask
+        place = destination(self._inventory, own.placed)
+        placed = self._place(pending.bound_for(place)) or self._place(ask)
+        if placed is not None:
+            self._unplaceable.clear()
+            promises.forget()
+            return AdmissionDecision(placed)
+        reason = Reason.PREEMPTING if pending.preempting else None
+        admission = self._reserved(ask, own, self._explained(ask), reason, "capacity is being freed for it on")
+        return replace(_freeing(admission), after_victims=own.placed, promised=place)
+
+    def _explained(self, ask: Ask) -> Unplaced:
+        """Why there is no place: with reason `reserved` where only reservations keep the ask from fitting."""
+        shape, reservations = ask.shape(), self.reservations
+        known, blocked = self._unplaceable.get(shape), reservations.block(ask)
+        if known is not None and blocked == (known.reason == Reason.RESERVED):
+            return replace(known, instance=ask.instance)
+        decision = Unplaced(ask.instance, _explain(reservations, ask, blocked=blocked))
+        if blocked:
+            decision = _with_note(decision, Reason.RESERVED, reservations.message())
+        self._unplaceable[shape] = decision
+        return decision
+
+    def _reserve_freed(
+        self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
+    ) -> AdmissionDecision | None:
+        """Reserves capacity that is being freed anyway. None: it does not fit there."""
+        ask, target = pending.ask, pending.relocation_target
+        if target is not None and (found := future.relocation_target(target)) is not None:
+            return _freeing(self._reserved(ask, found, decision, None, "relocations free capacity for it on"))
+        if (found := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
+            reason = Reason.PREEMPTING if pending.preempting else None
+            return _freeing(self._reserved(ask, found, decision, reason, "capacity is being freed for it on"))
+        return None
+
+    def _reserve_more(
+        self, future: FutureCapacity, promises: Promises, pending: PendingInstance, decision: Unplaced
+    ) -> AdmissionDecision:
+        """Reserves capacity for an instance that does not fit where capacity is being freed for no other."""
+
+        def search() -> AdmissionDecision | None:
+            return self._reserve_freed(future, pending, decision) or self._preempt(future, pending, decision)[0]
+
+        admission = promises.take(pending, "reserve", search)
+        if admission is not None:
+            self._unplaceable.clear()
+            return admission
+        admission, decision = self._preempt(future, pending, decision)
+        if admission is not None:
+            return admission
+        future.enqueue(pending)
+        long_wait = pending.waited_s >= self._reserve_times.after_s and not self.reservations.for_long_wait
+        if decision.reason != Reason.RESERVED and long_wait:
+            return self._reserve_for_long_wait(future, pending, decision)
+        return AdmissionDecision(decision)
+
+    def _preempt(
+        self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
+    ) -> tuple[AdmissionDecision | None, Unplaced]:
+        """Chooses victims and reserves the place that they leave. Else the decision, with a reason if there is one."""
+        may = pending.preempt and not pending.preempting
+        if may and pending.no_preemption:
+            return None, _with_note(decision, decision.reason, f"preempts nothing: {pending.no_preemption}")
+        preemption = future.preempt(pending) if may else ""
+        if not isinstance(preemption, Reservation):
+            return None, _with_note(decision, decision.reason, preemption) if preemption else decision
+        text = f"preempts {', '.join(victim.instance for victim in preemption.victims)} on"
+        place = destination(self._inventory, preemption.placed)
+        admission = _freeing(self._reserved(pending.ask, preemption, decision, Reason.PREEMPTING, text))
+        admission = replace(admission, victims=preemption.victims, after_victims=preemption.placed, promised=place)
+        return admission, decision
+
+    def _reserve_for_long_wait(
+        self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
+    ) -> AdmissionDecision:
+        """Reserves capacity against what ends by itself, else for a bounded time against servers."""
+        text = "pending for long, so capacity is reserved for it"
+        for_s = self._reserve_times.for_s
+        if (found := future.earliest(pending.ask, servers=False)) is not None:
+            self.reservations.for_long_wait = True
+            return self._reserved(pending.ask, found, decision, None, f"{text} on")
+        if pending.reserved_s is not None and pending.reserved_s >= for_s:
+            note = f"no longer reserved for it after {_duration(for_s)}: servers hold what it needs"
+            return AdmissionDecision(_with_note(decision, None, note))
+        if (found := future.earliest(pending.ask, servers=True)) is None:
+            return AdmissionDecision(decision)
+        self.reservations.for_long_wait = True
+        text = f"{text} for at most {_duration(for_s)}, since servers hold it, on"
+        return replace(self._reserved(pending.ask, found, decision, None, text), awaits_servers=True)
+
+    def _reserved(
+        self, ask: Ask, found: Reservation, decision: Unplaced, reason: Reason | None, text: str
+    ) -> AdmissionDecision:
+        self.reservations.add(ask, found.placed, found.victims)
+        names = workers_of(self._inventory, found.placed)
+        note = f"{text} {', '.join(names)}"
+        return AdmissionDecision(_with_note(decision, reason, note), reserved_on=names)
 
 
 def _explain(reservations: Reservations, ask: Ask, *, blocked: bool) -> Explain:
@@ -169,71 +298,9 @@ def _explain(reservations: Reservations, ask: Ask, *, blocked: bool) -> Explain:
     return explain.model_copy(update={"nearest": nearest, "message": f"0/{explain.workers} fit"})
 
 
-def _reserve(
-    reservations: Reservations,
-    future: FutureCapacity,
-    pending: PendingInstance,
-    decision: Unplaced,
-    reserve: ReserveTimes,
-) -> AdmissionDecision:
-    """Reserves capacity for an instance that does not fit now, where it may have a reservation."""
-    ask, target = pending.ask, pending.relocation_target
-    if target is not None and (found := future.relocation_target(target)) is not None:
-        return _freeing(_reserved(reservations, ask, found, decision, None, "relocations free capacity for it on"))
-    if (found := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
-        reason = Reason.PREEMPTING if pending.preempting else None
-        return _freeing(_reserved(reservations, ask, found, decision, reason, "capacity is being freed for it on"))
-    preemption = future.preempt(pending) if pending.preempt and not pending.preempting else ""
-    if isinstance(preemption, Reservation):
-        names = ", ".join(victim.instance for victim in preemption.victims)
-        admission = _reserved(reservations, ask, preemption, decision, Reason.PREEMPTING, f"preempts {names} on")
-        return replace(_freeing(admission), victims=preemption.victims, after_victims=preemption.placed)
-    if preemption:
-        decision = _with_note(decision, decision.reason, preemption)
-    long_wait = pending.waited_s >= reserve.after_s and not reservations.for_long_wait
-    if decision.reason != Reason.RESERVED and long_wait:
-        admission = _reserve_for_long_wait(reservations, future, pending, decision, reserve)
-        if reservations.for_long_wait:
-            return admission
-        decision = admission.decision if isinstance(admission.decision, Unplaced) else decision
-    future.enqueue(pending)
-    return AdmissionDecision(decision)
-
-
-def _reserve_for_long_wait(
-    reservations: Reservations,
-    future: FutureCapacity,
-    pending: PendingInstance,
-    decision: Unplaced,
-    reserve: ReserveTimes,
-) -> AdmissionDecision:
-    """Reserves capacity against what ends by itself, else for a bounded time against servers."""
-    text = "pending for long, so capacity is reserved for it"
-    if (found := future.earliest(pending.ask, servers=False)) is not None:
-        reservations.for_long_wait = True
-        return _reserved(reservations, pending.ask, found, decision, None, f"{text} on")
-    if pending.reserved_s is not None and pending.reserved_s >= reserve.for_s:
-        note = f"no longer reserved for it after {_duration(reserve.for_s)}: servers hold what it needs"
-        return AdmissionDecision(_with_note(decision, None, note))
-    if (found := future.earliest(pending.ask, servers=True)) is None:
-        return AdmissionDecision(decision)
-    reservations.for_long_wait = True
-    text = f"{text} for at most {_duration(reserve.for_s)}, since servers hold it, on"
-    return replace(_reserved(reservations, pending.ask, found, decision, None, text), awaits_servers=True)
-
-
 def _duration(seconds: float) -> str:
     unit, length = next((pair for pair in _SECONDS_OF if seconds >= pair[1]), _SECONDS_OF[-1])
     return f"{seconds / length:g} {unit}"
-
-
-def _reserved(
-    reservations: Reservations, ask: Ask, found: Reservation, decision: Unplaced, reason: Reason | None, text: str
-) -> AdmissionDecision:
-    reservations.add(ask, found.placed, found.victims)
-    names = workers_of(reservations.inventory, found.placed)
-    note = f"{text} {', '.join(names)}"
-    return AdmissionDecision(_with_note(decision, reason, note), reserved_on=names)
 
 
 def _freeing(admission: AdmissionDecision) -> AdmissionDecision:

@@ -14,7 +14,9 @@ from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.replacements import find_replacement, replaceable
-from controller.scheduling.admission.sites import SiteProblem, sites
+from controller.scheduling.admission.site_problem import SiteProblem
+from controller.scheduling.admission.sites import Site, sites, worth_a_look
+from controller.scheduling.admission.victims import spared
 from controller.scheduling.inventory.arrays import Bools
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
@@ -140,6 +142,7 @@ class _Attempt:
 
     cost: tuple[object, ...]
     number: int  # of the site
+    site: Site = field(compare=False)
     excluded: frozenset[str] = field(compare=False)
     moved: list[Holder] = field(compare=False)
 
@@ -151,27 +154,27 @@ def _fit_by_relocations(work: _Work, demand: Ask, priority: float) -> Placed | N
     if most <= 0 or not allowed.any():
         return None
     with without(work.inventory, work.leaving):
-        found = [site for site in sites(work.index, demand, allowed) if site.fewest <= most]
+        found = iter(sites(work.index, demand, allowed))
     queue: list[_Attempt] = []
-    looked = 0
+    looked, site = 0, next(found, None)
 
-    def look(number: int, excluded: frozenset[str]) -> None:
+    def look(number: int, site: Site, excluded: frozenset[str]) -> None:
         with without(work.inventory, work.leaving):
-            moved = SiteProblem(work.index, found[number], allowed, excluded).cheapest(_cost, most)
+            moved = SiteProblem(work.index, site, allowed, excluded).cheapest(_cost, most)
         if moved:
-            heappush(queue, _Attempt(_cost(moved), number, excluded, moved))
+            heappush(queue, _Attempt(_cost(moved), number, site, excluded, moved))
 
     for _ in range(_MAX_ATTEMPTS):
-        while looked < len(found) and (not queue or found[looked].fewest <= len(queue[0].moved)):
-            look(looked, frozenset())
-            looked += 1
+        while site is not None and worth_a_look(looked, site, len(queue[0].moved) if queue else most + 1):
+            look(looked, site, frozenset())
+            looked, site = looked + 1, next(found, None)
         if not queue:
             return None
         attempt = heappop(queue)
         placed = _relocate(work, demand, attempt.moved)
         if isinstance(placed, Placed):
             return placed
-        look(attempt.number, attempt.excluded | {placed})
+        look(attempt.number, attempt.site, attempt.excluded | {placed})
     return None
 
 
@@ -189,8 +192,8 @@ def _relocate(work: _Work, demand: Ask, moved: Sequence[Holder]) -> Placed | str
     The demand's place is reserved on top of the old claims: replacements stay out of it.
     """
     inventory = work.inventory
-    with without(inventory, [*work.leaving, *moved]):
-        placed = find(inventory, demand)
+    with without(inventory, work.leaving):
+        placed, moved = spared(inventory, demand, moved)
     if placed is None:  # the search knows a reason against this site
         return moved[0].instance
     reserved = [placed]

@@ -57,7 +57,7 @@ class FutureCapacity:
             yield
 
     def enqueue(self, pending: PendingInstance) -> None:
-        """Notes an instance that remains pending. In the next pass it comes before all of no higher priority."""
+        """Notes an instance that remains pending. In the next pass it comes before all of a lower priority."""
         self._queue.append(pending)
 
     def after_leaving(self, ask: Ask, *, bounded: bool = False) -> Reservation | None:
@@ -80,9 +80,32 @@ class FutureCapacity:
 
     def relocation_target(self, target: Ask) -> Reservation | None:
         """The place that this ask names, if it is free once leaving and relocating holders have ended."""
-        with self._later(self._relocating):
+        return self._at(target, self._relocating)
+
+    def promised(self, target: Ask) -> Reservation | None:
+        """The place that this ask names, if it is free once the leaving holders have ended."""
+        return self._at(target, ())
+
+    def _at(self, target: Ask, also: Sequence[Holder]) -> Reservation | None:
+        with self._later(also):
             placed = find(self._inventory, target)
-        return None if placed is None else Reservation(placed, (*self._leaving, *self._relocating))
+        return None if placed is None else Reservation(placed, (*self._leaving, *also))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """For a look at more capacity than the pass has: what did not fit before may fit, and nothing is noted."""
+        kept = self._no_preemption, self._never, self._not_later
+        self._no_preemption, self._never, self._not_later = {}, set(), set()
+        try:
+            yield
+        finally:
+            self._no_preemption, self._never, self._not_later = kept
+
+    def forget(self) -> None:
+        """Forgets what did not fit, since capacity has become free within the pass."""
+        self._no_preemption.clear()
+        self._never.clear()
+        self._not_later.clear()
 
     def preempt(self, pending: PendingInstance) -> Reservation | str:
         """The place that preemption frees; its victims then count as leaving. Else a message, which may be empty."""
@@ -112,9 +135,11 @@ class FutureCapacity:
         unplaceable: set[object] = set()
         with without(self._inventory, reservation.victims):
             try:
-                for ask in (one.ask for one in self._queue if one.priority >= pending.priority):
+                for ask in (one.ask for one in self._queue if one.priority > pending.priority):
                     shape = ask.shape()
-                    placed = None if shape in unplaceable else find(self._inventory, ask)
+                    # Under another name, since capacity may be reserved for it elsewhere.
+                    other = ask.for_instance(f"{ask.instance}+", ask.avoid_workers)
+                    placed = None if shape in unplaceable else find(self._inventory, other)
                     if placed is None:
                         unplaceable.add(shape)
                         continue
@@ -141,7 +166,9 @@ class FutureCapacity:
         index = self._all
         among = index.up_to()
         if not servers:
-            among = among & np.array([one.task or one.instance in relocating for one in index.holders], dtype=np.bool_)
+            among = among & np.array(
+                [one.ends_by_itself or one.instance in relocating for one in index.holders], dtype=np.bool_
+            )
         with self._later():
             placed = find(self._inventory, ask)
             found = earliest_capacity(self._inventory, ask, index, among) if placed is None else Reservation(placed)

@@ -11,11 +11,13 @@ import numpy as np
 
 from controller.domain.holdings import Holder
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.arrays import NEVER, Bools, Floats, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.candidates import Candidates
 
 _IMPOSSIBLE: Final = 1 << 30  # more holders than any GPU has; sums of it still fit an integer
+
+_ROUNDING: Final = 1e-6
 
 
 class _Claims:
@@ -45,6 +47,16 @@ class _Claims:
         """By row: the number of allowed claims, or of exclusive ones alone."""
         kept = allowed[self.owner] & (self.whole > 0) if whole else allowed[self.owner]
         return np.bincount(self.row[kept], minlength=rows).astype(np.int64)
+
+
+def _enough(group: Ints, part: Floats, missing: Ints) -> Ints:
+    """By group: of how few the parts add up to what is missing, the largest first; 0 where they never do."""
+    order = np.lexsort((-part, group))
+    group, total = group[order], np.cumsum(part[order])
+    count = np.bincount(group, minlength=len(missing))
+    before = np.r_[0.0, total][np.cumsum(count) - count]
+    short = np.bincount(group[total - before[group] < missing[group] - _ROUNDING], minlength=len(missing))
+    return np.where((missing > 0) & (short < count), short + 1, 0).astype(np.int64)
 
 
 class HolderIndex:
@@ -108,6 +120,27 @@ class HolderIndex:
         """The numbers of the allowed holders on these workers (rows), each once."""
         return [n for n in dict.fromkeys(n for w in workers for n in self._on_worker[w]) if allowed[n]]
 
+    def shared(self, groups: Ints, allowed: Bools, most: int) -> tuple[Floats, Ints]:
+        """For gangs, by each of these groups: what a host costs where one holder frees several, and that holder.
+
+        The cost is the weight of the holder by the number of the groups' hosts that it frees, at most `most`. Of the
+        holders of one host the cheapest counts. Holders are numbered in the order in which they would be preempted.
+        """
+        count, size = len(self.inventory.workers.facts), max(len(self.holders), 1)
+        among = np.zeros(count, dtype=np.bool_)
+        among[self.inventory.groups.worker[groups]] = True
+        kept = allowed[self._gpus.owner] & among[self._worker]
+        pairs = np.unique(self._gpus.owner[kept] * max(count, 1) + self._worker[kept])
+        owner, worker = pairs // max(count, 1), pairs % max(count, 1)
+        hosts = np.bincount(owner, minlength=size)
+        cost = self._traits[0][owner] / np.clip(hosts[owner], 1, most)
+        rank = np.argsort(np.lexsort(tuple(reversed((self._level, *self._traits)))))[owner]
+        order = np.lexsort((-rank, -cost, worker))  # the last of each worker is written: the cheapest
+        cheapest, leader = np.zeros(count), np.full(count, NEVER, dtype=np.int64)
+        cheapest[worker[order]], leader[worker[order]] = cost[order], rank[order]
+        rows = self.inventory.groups.worker[groups]
+        return cheapest[rows], leader[rows]
+
     def least(self, groups: Ints, allowed: Bools) -> list[Ints]:
         """The least weight, lost work, size and age on the worker of each of these groups: the second keys of sites."""
         kept = allowed[self._gpus.owner]
@@ -135,6 +168,52 @@ class HolderIndex:
             if needed:
                 fewest = np.maximum(fewest, claims.fewest(needed - had, allowed)[groups.worker])
         return np.where(candidates.eligible & (fewest < _IMPOSSIBLE), fewest, NEVER)
+
+    def bounds(self, candidates: Candidates, fewest: Ints, allowed: Bools) -> tuple[Ints, Ints]:
+        """By group: lower bounds of the number, and of the weight, of the holders that have to end.
+
+        Each holder frees a part of what each GPU lacks. The parts must add up to the GPUs that are missing.
+
+        Args:
+            candidates: of the layout.
+            fewest: the result of `in_the_way`.
+            allowed: by holder.
+        """
+        lack = np.where(self._by_gpu(candidates.layout, allowed) < _IMPOSSIBLE, self._lack(candidates), NEVER)
+        missing = candidates.wanted - np.count_nonzero(lack[self.inventory.groups.gpus] == 0, axis=1)
+        group, owner, part = self._parts(candidates.layout, lack, allowed)
+        tasks = self._traits[0][owner] > 1
+        halves = np.r_[group, group[tasks]], np.r_[np.where(tasks, part / 2, part), part[tasks] / 2]
+        number = np.maximum(fewest, _enough(group, part, missing))
+        weight = np.maximum(number, _enough(*halves, missing))
+        return np.where(fewest == NEVER, NEVER, number), np.where(fewest == NEVER, NEVER, weight)
+
+    def _lack(self, candidates: Candidates) -> Ints:
+        """By GPU: claims that have to go, or memory; 0: it has enough; NEVER: it never has."""
+        gpus, layout = self.inventory.gpus, candidates.layout
+        usable = gpus.usable() & candidates.request.capable
+        if layout.exclusive:
+            usable &= (gpus.foreign == 0) & (gpus.total >= layout.memory_mib)
+            return np.where(usable, gpus.claims, NEVER)
+        missing = layout.memory_mib - (gpus.total - gpus.reserved - gpus.claimed - gpus.foreign)
+        return np.where(usable, np.where(gpus.exclusive > 0, np.maximum(missing, 1), np.maximum(missing, 0)), NEVER)
+
+    def _parts(self, layout: Layout, lack: Ints, allowed: Bools) -> tuple[Ints, Ints, Floats]:
+        """Of each allowed holder in each group: how many of the GPUs that lack something it frees, in parts of one."""
+        claims, groups = self._gpus, self.inventory.groups
+        kept = np.flatnonzero(allowed[claims.owner] & (lack[claims.row] > 0) & (lack[claims.row] != NEVER))
+        row = claims.row[kept]
+        part = np.ones(len(kept)) if layout.exclusive else np.where(claims.whole[kept] > 0, NEVER, claims.amount[kept])
+        part = np.minimum(1.0, part / lack[row])
+        group, owner = groups.of_gpu[row], claims.owner[kept]
+        if groups.also:
+            more = [(place, one) for place, gpu in enumerate(row.tolist()) for one in groups.also.get(gpu, ())]
+            places = np.array([place for place, _ in more], dtype=np.int64)
+            group = np.r_[group, np.array([one for _, one in more], dtype=np.int64)]
+            owner, part = np.r_[owner, owner[places]], np.r_[part, part[places]]
+        pairs, where = np.unique(group * max(len(self.holders), 1) + owner, return_inverse=True)
+        sums: Floats = np.bincount(where, weights=part, minlength=len(pairs)).astype(np.float64)
+        return pairs // max(len(self.holders), 1), pairs % max(len(self.holders), 1), sums
 
     def _nth(self, by_gpu: Ints, wanted: Ints) -> Ints:
         """By group: the bound for the GPUs with the fewest. A holder of several GPUs counts once."""

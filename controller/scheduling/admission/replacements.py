@@ -44,9 +44,12 @@ def replaceable(inventory: Inventory, asks: Sequence[Ask]) -> list[bool]:
 
 
 def find_replacement(inventory: Inventory, ask: Ask, old: Holder) -> Placed | None:
-    """The place for the replacement of an instance. With `spread`, none where more of its deployment run than now."""
+    """The place for the replacement of an instance; none where more of its deployment run than now.
+
+    With `spread` workers count before GPUs, with `pack` neither counts, else GPUs alone.
+    """
     placed = find(inventory, ask)
-    if placed is None or ask.strategy != "spread":
+    if placed is None or not ask.keeps_apart:
         return placed
     on_workers, on_gpus = inventory.deployment_on(ask.deployment_uid)
 
@@ -56,6 +59,8 @@ def find_replacement(inventory: Inventory, ask: Ask, old: Holder) -> Placed | No
 
     workers = dict(on_workers), placed.workers, tuple(old.workers)
     gpus = dict(on_gpus), [c.device for c in placed.claims], [c.device for c in old.claims]
+    if ask.strategy != "spread":
+        return None if crowded(*gpus) else placed
     if crowded(*workers):
         return None
     return None if set(placed.workers) <= old.workers and crowded(*gpus) else placed

@@ -4,13 +4,14 @@ Where holders have to end first, only what exceeds their claims is taken from wh
 rest beside the holders without delaying the instance: it fits beside both.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from controller.domain.holdings import Holder
-from controller.domain.placement import Ask, Placed
+from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find
 
@@ -23,13 +24,18 @@ class Reservation:
     victims: tuple[Holder, ...] = ()
 
 
+# Of one holder on one device: memory or CPU.
+_Part = tuple[str, str, Literal["memory", "cpu"]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A reserved place, and the part of it that is free now."""
+    """A reserved place, and the part of it that is free now. `covered`: what holders that end leave for the rest."""
 
     ask: Ask
     placed: Placed
     now: Placed
+    covered: Counter[_Part]
 
 
 @dataclass(slots=True)
@@ -38,19 +44,51 @@ class Reservations:
 
     inventory: Inventory
     for_long_wait: bool = False  # one of them is for an instance that has been pending long
-    _places: list[_Place] = field(default_factory=list)
+    _places: dict[str, _Place] = field(default_factory=dict)  # by instance
+    _covered: Counter[_Part] = field(default_factory=Counter)  # what holders leave for all of them
     _blocked: dict[object, bool] = field(default_factory=dict)  # by shape: thousands of asks may be alike
 
     def add(self, ask: Ask, placed: Placed, ending: Sequence[Holder] = ()) -> None:
         """Reserves a place for the ask. `ending`: holders that end before it is placed."""
-        now = _beyond(placed, ending)
-        self.inventory.reserve(now, ask.deployment_uid)
-        self._places.append(_Place(ask, placed, now))
+        now, covered = self._beyond(placed, ending)
+        self._put(_Place(ask, placed, now, covered))
         self._blocked.clear()
+
+    def remove(self, instance: str) -> None:
+        """Takes back the reservation of this instance."""
+        self._take(instance)
+        self._blocked.clear()
+
+    @contextmanager
+    def without(self, instances: Collection[str]) -> Iterator[list[_Place]]:
+        """The inventory as if nothing were reserved for these instances.
+
+        Yields:
+            Their places, which are reserved again at the end. The caller clears the list to give them up.
+        """
+        blocked, self._blocked = self._blocked, {}
+        some = [self._take(instance) for instance in instances]
+        try:
+            yield some
+        finally:
+            for place in some:
+                self._put(place)
+            self._blocked = blocked if some else {}
+
+    def _put(self, place: _Place) -> None:
+        self.inventory.reserve(place.now, place.ask.deployment_uid)
+        self._places[place.ask.instance] = place
+        self._covered += place.covered
+
+    def _take(self, instance: str) -> _Place:
+        place = self._places.pop(instance)
+        self.inventory.unreserve(place.now)
+        self._covered -= place.covered
+        return place
 
     def release(self) -> None:
         """Takes all reservations off the inventory."""
-        for place in reversed(self._places):
+        for place in reversed(self._places.values()):
             self.inventory.unreserve(place.now)
 
     @contextmanager
@@ -60,13 +98,13 @@ class Reservations:
         try:
             yield
         finally:
-            for place in self._places:
+            for place in self._places.values():
                 self.inventory.reserve(place.now, place.ask.deployment_uid)
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """The inventory with all that will be claimed, for a look at it without the holders that end."""
-        partial = [place for place in self._places if place.now is not place.placed]
+        partial = [place for place in self._places.values() if place.now is not place.placed]
         for place in partial:
             self.inventory.unreserve(place.now)
             self.inventory.reserve(place.placed, place.ask.deployment_uid)
@@ -76,6 +114,41 @@ class Reservations:
             for place in partial:
                 self.inventory.unreserve(place.placed)
                 self.inventory.reserve(place.now, place.ask.deployment_uid)
+
+    def _beyond(self, placed: Placed, ending: Sequence[Holder]) -> tuple[Placed, Counter[_Part]]:
+        """What a place takes beyond the claims that end, and what these leave for it. A whole GPU stays closed to all.
+
+        What one holder leaves is given away once: several places may share it.
+        """
+        leave: defaultdict[str, list[tuple[str, PlannedClaim]]] = defaultdict(list)
+        devices = {claim.device for claim in placed.claims if not claim.exclusive}
+        for one in ending:
+            for claim in one.claims:
+                if claim.device in devices:
+                    leave[claim.device].append((one.instance, claim))
+        covered: Counter[_Part] = Counter()
+        if not leave:
+            return placed, covered
+
+        def beyond(device: str, kind: Literal["memory", "cpu"], needed: int) -> int:
+            for instance, claim in leave.get(device, ()):
+                part = instance, device, kind
+                left = (claim.memory_mib if kind == "memory" else claim.cpu_milli) - self._covered[part]
+                covered[part] = max(0, min(needed, left))
+                needed -= covered[part]
+            return needed
+
+        claims = tuple(
+            claim
+            if claim.exclusive
+            else replace(
+                claim,
+                memory_mib=beyond(claim.device, "memory", claim.memory_mib),
+                cpu_milli=beyond(claim.device, "cpu", claim.cpu_milli),
+            )
+            for claim in placed.claims
+        )
+        return replace(placed, claims=claims), covered
 
     def block(self, ask: Ask) -> bool:
         """Whether the ask would fit if nothing were reserved."""
@@ -90,29 +163,8 @@ class Reservations:
 
     def message(self) -> str:
         """What to report to an instance that the reservations block."""
-        places = (f"{one.ask.instance} on {worker_names(self.inventory, one.placed)}" for one in self._places)
+        places = (f"{one.ask.instance} on {worker_names(self.inventory, one.placed)}" for one in self._places.values())
         return f"it would fit, but capacity is reserved for {', '.join(places)}"
-
-
-def _beyond(placed: Placed, ending: Sequence[Holder]) -> Placed:
-    """What a place takes beyond the claims that end. A whole GPU stays closed to all others."""
-    memory, cpu = Counter[str](), Counter[str]()
-    for claim in (claim for one in ending for claim in one.claims):
-        memory[claim.device] += claim.memory_mib
-        cpu[claim.device] += claim.cpu_milli
-    if not any(claim.device in memory and not claim.exclusive for claim in placed.claims):
-        return placed
-    claims = tuple(
-        claim
-        if claim.exclusive
-        else replace(
-            claim,
-            memory_mib=max(0, claim.memory_mib - memory[claim.device]),
-            cpu_milli=max(0, claim.cpu_milli - cpu[claim.device]),
-        )
-        for claim in placed.claims
-    )
-    return replace(placed, claims=claims)
 
 
 def workers_of(inventory: Inventory, placed: Placed) -> tuple[str, ...]:

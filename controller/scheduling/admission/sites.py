@@ -1,208 +1,119 @@
-"""Sites: where an ask would fit if some holders ended, and which of them have to.
+"""Sites: where an ask would fit if some holders ended.
 
-A site is a group of GPUs, or several groups of alike GPUs for a gang. Sites are ordered over the whole fleet by the
-number of holders in the way, and only then cut. The holders of one site are few, so that the cheapest set of them is
-found by trying sets from the smallest number upwards, within a bound.
+A site is a group of GPUs, or for a gang the groups of GPUs of which it may be made. Sites are ordered over the whole
+fleet by how much is in the way, and looked at one after the other (`site_problem.py`) until no later one can be better.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
-from operator import itemgetter
+from heapq import merge
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
-from controller.domain.holdings import Holder
 from controller.domain.placement import Ask
 from controller.scheduling.admission.holder_index import HolderIndex
-from controller.scheduling.inventory.arrays import NEVER, Bools
+from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.gang import gang_sets
 
-_MAX_SITES: Final = 64  # looked at closely, per layout
-_MAX_SETS: Final = 4_000  # sets of holders tried on one site
-_SPARE: Final = 4  # groups of a gang's site beyond those that it needs
-Cost = Callable[[Sequence[Holder]], tuple[object, ...]]
+_MAX_LOOKED: Final = 1_000  # sites looked at in all
+_AS_GOOD: Final = 64  # sites looked at though they can be as good only as the best of those before
+_MAX_HOSTS: Final = 96  # of a gang's site, beyond those that fit already
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Groups of GPUs on which one layout would fit. `fewest`: a lower bound of the holders in the way."""
+    """Groups of GPUs on which one layout would fit.
+
+    Attributes:
+        fewest: a lower bound of the holders in the way.
+        weight: a lower bound of their weight.
+        candidates: of the layout.
+        groups: a gang needs only some of them.
+    """
 
     fewest: int
+    weight: int
     candidates: Candidates
     groups: tuple[int, ...]
 
 
-def sites(index: HolderIndex, ask: Ask, allowed: Bools, limit: int = _MAX_SITES) -> list[Site]:
-    """Where the ask would fit if all of the allowed holders ended; the fewest holders in the way first."""
-    found: list[Site] = []
+def worth_a_look(number: int, site: Site, least: float) -> bool:
+    """Whether a site may be better than what was found on those before it, or is one of the first that are as good.
+
+    Args:
+        number: of the site, from 0.
+        site: the next one.
+        least: the most of which a better one would consist.
+    """
+    return number < (_MAX_LOOKED if site.weight < least else _AS_GOOD if site.weight == least else 0)
+
+
+def fits_without(index: HolderIndex, ask: Ask, allowed: Bools) -> bool:
+    """Whether the ask would fit if all of the allowed holders ended, but for what only a search knows."""
+    for candidates in _layouts(index, ask):
+        possible = np.flatnonzero(index.in_the_way(candidates, allowed) != NEVER)
+        for rows in _sets(candidates, possible):
+            if len(np.unique(index.inventory.groups.worker[rows])) >= candidates.layout.workers:
+                return True
+    return False
+
+
+def sites(index: HolderIndex, ask: Ask, allowed: Bools) -> Iterator[Site]:
+    """Where the ask would fit if all of the allowed holders ended; those first where the least has to end."""
+    return merge(*(_of_layout(index, one, allowed) for one in _layouts(index, ask)), key=attrgetter("weight"))
+
+
+def _layouts(index: HolderIndex, ask: Ask) -> Iterator[Candidates]:
     for one in engine_chain(ask):
         for number in range(len(one.layouts)):
-            candidates = search_for(index.inventory, one).candidates(number)
-            found += _of_layout(index, candidates, allowed, limit)
-    return sorted(found, key=lambda site: site.fewest)
+            yield search_for(index.inventory, one).candidates(number)
 
 
-def _of_layout(index: HolderIndex, candidates: Candidates, allowed: Bools, limit: int) -> Iterator[Site]:
+def _sets(candidates: Candidates, possible: Ints) -> Iterator[Ints]:
+    return iter((possible,)) if candidates.layout.workers == 1 else gang_sets(candidates, possible)
+
+
+def _of_layout(index: HolderIndex, candidates: Candidates, allowed: Bools) -> Iterator[Site]:
     fewest = index.in_the_way(candidates, allowed)
     possible = np.flatnonzero(fewest != NEVER)
+    if not len(possible):
+        return iter(())
+    fewest, weight = index.bounds(candidates, fewest, allowed)
+    if candidates.layout.workers > 1:
+        found = [_of_gang(index, candidates, rows, (fewest, weight), allowed) for rows in _sets(candidates, possible)]
+        return iter(sorted((site for site in found if site is not None), key=attrgetter("weight")))
     others = index.least(possible, allowed)
-    nearest = possible[np.lexsort((possible, *reversed(others), fewest[possible]))]
-    if candidates.layout.workers == 1:
-        for group in nearest[:limit].tolist():
-            yield Site(int(fewest[group]), candidates, (group,))
-        return
+    nearest = possible[np.lexsort((possible, *reversed(others), fewest[possible], weight[possible]))]
+    return (Site(int(fewest[group]), int(weight[group]), candidates, (group,)) for group in nearest.tolist())
+
+
+def _of_gang(
+    index: HolderIndex, candidates: Candidates, rows: Ints, bounds: tuple[Ints, Ints], allowed: Bools
+) -> Site | None:
+    """The hosts of which a gang may be made. Of many, those that share their holders come first and together."""
+    _, weight = bounds
     groups, size = index.inventory.groups, candidates.layout.workers
-    for rows in gang_sets(candidates, possible):
-        some = nearest[np.isin(nearest, rows)]
-        _, first = np.unique(groups.worker[some], return_index=True)
-        nearest_of_each = some[np.sort(first)]
-        if len(nearest_of_each) >= size:
-            chosen = nearest_of_each[: size + _SPARE].tolist()
-            yield Site(int(fewest[chosen[size - 1]]), candidates, tuple(chosen))
+    cost, leader = index.shared(rows, allowed, size)
+    order = np.lexsort((rows, weight[rows], leader, cost * weight[rows]))
+    order = order[np.argsort(weight[rows[order]] > 0, kind="stable")]
+    chosen, hosts = rows[order], groups.worker[rows[order]]
+    _, first, where = np.unique(hosts, return_index=True, return_inverse=True)
+    if len(first) < size:
+        return None
+    place = np.argsort(np.argsort(first))[where]  # by group: the number of its host in this order
+    free = len(np.unique(hosts[weight[chosen] == 0]))
+    chosen = chosen[place < max(size, min(free, size - 1) + _MAX_HOSTS)]
+    number, least = (np.sort(_of_hosts(groups.worker[chosen], bound[chosen]))[size - 1] for bound in bounds)
+    return Site(int(number), int(least), candidates, tuple(chosen.tolist()))
 
 
-class SiteProblem:
-    """The holders of one site with what each of them frees there."""
-
-    def __init__(self, index: HolderIndex, site: Site, allowed: Bools, excluded: frozenset[str] = frozenset()) -> None:
-        self._index, self._site = index, site
-        inventory = index.inventory
-        groups, gpus = inventory.groups, inventory.gpus
-        self._workers = [int(groups.worker[group]) for group in site.groups]
-        self._layout, self._ask = site.candidates.layout, site.candidates.request.ask
-        self._wanted = [int(site.candidates.wanted[group]) for group in site.groups]
-        capable = site.candidates.request.capable & gpus.usable()
-        self._group_of: dict[int, int] = {}  # by GPU row
-        for place, group in enumerate(site.groups):
-            for row in groups.gpus[group].tolist():
-                if row < len(gpus.uuid) and capable[row]:
-                    self._group_of[row] = place
-        self._lacks = {row: self._lack(row) for row in self._group_of}
-        self._suitable = [0] * len(site.groups)
-        for row, place in self._group_of.items():
-            self._suitable[place] += self._lacks[row] is None
-        self._host = {row: self._host_lack(row) for row in self._workers}
-        self.holders = self._relevant(allowed, excluded)
-        self._frees = [self._freed_by(one) for one in self.holders]
-
-    def _lack(self, row: int) -> tuple[int, int] | None:
-        """What a GPU lacks: claims that have to go (exclusive ones, or all), and memory. None: nothing."""
-        gpus, layout = self._index.inventory.gpus, self._layout
-        if layout.exclusive:
-            if gpus.foreign[row] or gpus.total[row] < layout.memory_mib:
-                return NEVER, NEVER
-            return (int(gpus.claims[row]), 0) if gpus.claims[row] else None
-        if gpus.free[row] >= layout.memory_mib:
-            return None
-        had = gpus.total[row] - gpus.reserved[row] - gpus.claimed[row] - gpus.foreign[row]
-        return int(gpus.exclusive[row]), int(layout.memory_mib - had)
-
-    def _host_lack(self, row: int) -> tuple[int, int]:
-        workers, ask = self._index.inventory.workers, self._ask
-        memory = ask.host_memory_mib - int(workers.memory[row] - workers.memory_claimed[row])
-        cpu = ask.cpu_milli - int(workers.cpu[row] - workers.cpu_claimed[row])
-        return memory if ask.host_memory_mib else 0, cpu if ask.cpu_milli else 0
-
-    def _relevant(self, allowed: Bools, excluded: frozenset[str]) -> list[Holder]:
-        """The holders that free anything that the ask lacks."""
-        found = []
-        inventory = self._index.inventory
-        short = {row for row, (memory, cpu) in self._host.items() if memory > 0 or cpu > 0}
-        for number in self._index.on_workers(self._workers, allowed):
-            one = self._index.holders[number]
-            if one.instance in excluded:
-                continue
-            rows = [inventory.gpu_row(claim.device) for claim in one.claims]
-            hosts = [inventory.host_row(claim.device) for claim in one.claims]
-            if any(self._lacks.get(row) is not None for row in rows if row is not None) or short.intersection(hosts):
-                found.append(one)
-        return found
-
-    def _freed_by(self, one: Holder) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-        """Of GPUs that lack something: row, claims, memory. Of hosts: row, memory, CPU."""
-        inventory, gpus, hosts = self._index.inventory, [], []
-        for claim in one.claims:
-            row = inventory.gpu_row(claim.device)
-            if row is not None and self._lacks.get(row) is not None:
-                gpus.append((row, 1 if self._layout.exclusive else int(claim.exclusive), claim.memory_mib))
-            host = inventory.host_row(claim.device)
-            if host is not None and host in self._host:
-                hosts.append((host, claim.memory_mib, claim.cpu_milli))
-        return gpus, hosts
-
-    def fits(self, ended: Sequence[int]) -> bool:
-        """Whether the ask fits once the holders at these positions have ended."""
-        freed: dict[int, tuple[int, int]] = {}
-        hosts: dict[int, tuple[int, int]] = {}
-        for position in ended:
-            for row, claims, memory in self._frees[position][0]:
-                before = freed.get(row, (0, 0))
-                freed[row] = before[0] + claims, before[1] + memory
-            for row, memory, cpu in self._frees[position][1]:
-                before = hosts.get(row, (0, 0))
-                hosts[row] = before[0] + memory, before[1] + cpu
-        suitable = list(self._suitable)
-        for row, (claims, memory) in freed.items():
-            lack = self._lacks[row]
-            if lack is not None and claims >= lack[0] and memory >= lack[1]:
-                suitable[self._group_of[row]] += 1
-        ready = set()
-        for place, worker in enumerate(self._workers):
-            needed, has = self._host[worker], hosts.get(worker, (0, 0))
-            enough = suitable[place] >= self._wanted[place] if self._layout.gpus else True
-            if enough and has[0] >= needed[0] and has[1] >= needed[1]:
-                ready.add(worker)
-        return len(ready) >= self._layout.workers
-
-    def cheapest(self, cost: Cost, most: float) -> list[Holder] | None:
-        """The set of holders without which the ask fits, at the least cost. None: none of at most `most` holders.
-
-        Sets are tried by their size, up to a bound; beyond it, the set may cost more than needed, but each of its
-        holders is needed.
-        """
-        everything = range(len(self.holders))
-        if not self.fits(everything):
-            return None
-        least, best = min(
-            ((cost(some), some) for some in (self._at(self._reduced(order)) for order in self._orders())),
-            key=itemgetter(0),
-        )
-        tries = _MAX_SETS
-        for size in range(max(self._site.fewest, 1), len(self.holders) + 1):
-            tries -= comb(len(self.holders), size)
-            if size > sum(one.weight for one in best) or size > most or tries < 0:
-                break
-            for positions in combinations(everything, size):
-                some = self._at(positions)
-                if (costs := cost(some)) < least and self.fits(positions):
-                    least, best = costs, some
-        return best if len(best) <= most else None
-
-    def _at(self, positions: Sequence[int]) -> list[Holder]:
-        return [self.holders[position] for position in positions]
-
-    def _orders(self) -> Iterator[list[int]]:
-        """Orders in which holders are spared, those that shall stay first."""
-
-        def size(n: int) -> int:
-            return sum(memory for _, _, memory in self._frees[n][0])
-
-        everything = range(len(self.holders))
-        for sign in (1, -1):
-            yield sorted(everything, key=lambda n: (
-                -self.holders[n].level, -self.holders[n].weight, sign * self.holders[n].gpus, sign * size(n),
-                self.holders[n].queued_at, self.holders[n].instance))  # fmt: skip
-
-    def _reduced(self, order: Sequence[int]) -> list[int]:
-        """All holders less those that need not end, spared in this order."""
-        ended = list(order)
-        for position in order:
-            fewer = [other for other in ended if other != position]
-            if self.fits(fewer):
-                ended = fewer
-        return ended
+def _of_hosts(workers: Ints, bound: Ints) -> Ints:
+    """The least bound of each host's groups."""
+    _, where = np.unique(workers, return_inverse=True)
+    least = np.full(int(where.max(initial=-1)) + 1, NEVER, dtype=np.int64)
+    np.minimum.at(least, where, bound)
+    return least

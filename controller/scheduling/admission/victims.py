@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from controller.domain.holdings import Holder
-from controller.domain.placement import Ask
+from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation
-from controller.scheduling.admission.sites import Cost, SiteProblem, sites
+from controller.scheduling.admission.site_problem import Cost, SiteProblem, most_worth_trying
+from controller.scheduling.admission.sites import fits_without, sites, worth_a_look
 from controller.scheduling.inventory.arrays import Bools
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.holders import without
@@ -40,12 +41,12 @@ def choose_victims(
         below: only holders of a lower priority than this.
     """
     levels = index.levels(below)
-    if not levels or not sites(index, ask, index.up_to(levels[-1]), 1):
+    if not levels or not fits_without(index, ask, index.up_to(levels[-1])):
         return None
     lowest, highest = 0, len(levels) - 1  # the lowest sufficient level lies between these; `highest` is sufficient
     while lowest < highest:
         middle = (lowest + highest) // 2
-        if sites(index, ask, index.up_to(levels[middle]), 1):
+        if fits_without(index, ask, index.up_to(levels[middle])):
             highest = middle
         else:
             lowest = middle + 1
@@ -64,19 +65,34 @@ def _fewest(inventory: Inventory, ask: Ask, index: HolderIndex, allowed: Bools, 
     """The cheapest set of the allowed holders without which the ask fits."""
     sets: list[tuple[tuple[object, ...], list[Holder]]] = []
     least = np.inf
-    for site in sites(index, ask, allowed):
-        if site.fewest > least:
+    for number, site in enumerate(sites(index, ask, allowed)):
+        if not worth_a_look(number, site, least):
             break
         found = SiteProblem(index, site, allowed).cheapest(cost, np.inf)
         if found is not None:
             sets.append((cost(found), found))
-            least = min(least, sum(one.weight for one in found))
+            least = min(least, most_worth_trying(found))
     for _, ended in sorted(sets, key=lambda pair: pair[0]):
-        with without(inventory, ended):
-            placed = find(inventory, ask)
+        placed, needed = spared(inventory, ask, ended)
         if placed is not None:
-            return Reservation(placed, tuple(sorted(ended, key=lambda o: o.instance)))
+            return Reservation(placed, tuple(sorted(needed, key=lambda o: o.instance)))
     return None
+
+
+def spared(inventory: Inventory, ask: Ask, ended: Sequence[Holder]) -> tuple[Placed | None, list[Holder]]:
+    """The place once these have ended, and those of them without whose end the search finds none."""
+    needed = list(ended)
+    with without(inventory, needed):
+        placed = find(inventory, ask)
+    if placed is None or len(needed) <= 1:
+        return placed, needed
+    for one in sorted(ended, key=lambda o: (-o.level, -o.weight, -o.lost_s, o.gpus, o.queued_at, o.instance)):
+        fewer = [other for other in needed if other is not one]
+        with without(inventory, fewer):
+            other = find(inventory, ask)
+        if other is not None:
+            placed, needed = other, fewer
+    return placed, needed
 
 
 def preemption_cost(victims: Sequence[Holder]) -> tuple[object, ...]:

@@ -83,14 +83,30 @@ def _less_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     # The figure of the nearest miss is rounded to hundredths, maybe upwards.
     sizes = {most * 10 // _MIB_PER_GIB, int((max(nearest.free_gib or 0, 0.01) - 0.01) * 10)}
     for tenths in sorted(sizes, reverse=True):
-        memory_mib = -(-tenths * _MIB_PER_GIB // 10)  # as a manifest's text is read
-        placed = (
-            request.place(inventory, _with(request.spec, "resources", gpu_memory=memory_mib)) if tenths > 0 else None
-        )
-        if placed is not None and memory_mib >= _least_mib(request, placed):
-            count = placed.layout.gpus
-            yield f"fits with gpu_memory <= {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
+        placed = _with_gpu_memory(inventory, request, tenths)
+        if placed is not None:
+            least = _tenths_of(_least_mib(request, placed))
+            lowest = _with_gpu_memory(inventory, request, least) if least < tenths else None
+            yield f"fits with gpu_memory{_up_to(tenths, least, tried=lowest is not None)}{_on_gpus(placed, lowest)}"
             return
+
+
+def _with_gpu_memory(inventory: Inventory, request: AdviceRequest, tenths: int) -> Placed | None:
+    """The place of the instance with so many tenths of a GiB on each GPU, if its engine starts with that."""
+    memory_mib = _as_read(tenths)
+    spec = _with(request.spec, "resources", gpu_memory=memory_mib)
+    placed = request.place(inventory, spec) if tenths > 0 else None
+    return placed if placed is not None and memory_mib >= _least_mib(request, placed) else None
+
+
+def _tenths_of(memory_mib: int) -> int:
+    """The least text of a manifest, in tenths of a GiB, that is not less than this memory."""
+    return max(-(-memory_mib * 10 // _MIB_PER_GIB), 1)
+
+
+def _as_read(tenths: int) -> int:
+    """The MiB of a manifest's text in tenths of a GiB."""
+    return -(-tenths * _MIB_PER_GIB // 10)
 
 
 def _more_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
@@ -105,13 +121,16 @@ def _more_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
         memory_mib = tenths * _MIB_PER_GIB // 10
         placed = request.place(inventory, _with(request.spec, "resources", gpu_memory=memory_mib))
         if placed is not None:
-            count = placed.layout.gpus
-            yield f"fits with gpu_memory: {tenths / 10:g}GiB on {count} GPU{'s' * (count > 1)}"
+            yield f"fits with gpu_memory: {tenths / 10:g}GiB{_on_gpus(placed)}"
             return
 
 
 def _least_mib(request: AdviceRequest, placed: Placed) -> int:
     """The least memory that the engine needs on each of these GPUs; 0 where nothing is known."""
+    own = dict(request.need.by_engine).get(placed.engine, request.need)
+    share = own.share_of(placed.layout)
+    if share is not None and share.least_mib:
+        return share.least_mib
     shown = need_view(request.need, request.spec.resources, placed.engine, placed.layout)
     fixed_mib = sum(size for part, size in shown.parts.items() if part not in (_CACHE, _SIMULATED))
     least_mib = fixed_mib + shown.parts.get(_CACHE, 0) // (shown.sequences or 1)
@@ -124,11 +143,15 @@ def _less_host_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[
     if nearest is None or nearest.code != Reason.HOST_MEMORY or not nearest.free_gib:
         return
     tenths = int((nearest.free_gib - 0.01) * 10)
-    memory_mib = -(-tenths * _MIB_PER_GIB // 10)
     least_mib = min(need.host_memory_mib for _, need in request.need.by_engine or (("", request.need),))
-    spec = _with(request.spec, "resources", host_memory=memory_mib)
-    if tenths > 0 and memory_mib > least_mib and request.place(inventory, spec) is not None:
-        yield f"fits with host_memory <= {tenths / 10:g}GiB"
+    least = _tenths_of(least_mib + 1)
+
+    def fits(size: int) -> bool:
+        spec = _with(request.spec, "resources", host_memory=_as_read(size))
+        return request.place(inventory, spec) is not None
+
+    if tenths >= least and fits(tenths):
+        yield f"fits with host_memory{_up_to(tenths, least, tried=least < tenths and fits(least))}"
 
 
 def _fewer_cpus(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
@@ -255,6 +278,22 @@ def _with_changed(
 
 def _with(spec: DeploymentSpec, part: str, **changes: Any) -> DeploymentSpec:
     return spec.model_copy(update={part: getattr(spec, part).model_copy(update=changes)})
+
+
+def _up_to(most: int, least: int, *, tried: bool) -> str:
+    """A range of memory in tenths of a GiB, of which both ends were tried; else its upper end alone.
+
+    A range that begins at a tenth of a GiB has no end below.
+    """
+    if not tried:
+        return f": {most / 10:g}GiB"
+    return f" <= {most / 10:g}GiB" + (f" (at least {least / 10:g}GiB)" if least > 1 else "")
+
+
+def _on_gpus(*places: Placed | None) -> str:
+    """The number of GPUs, or the least and the greatest of several places."""
+    counts = sorted({placed.layout.gpus for placed in places if placed is not None})
+    return f" on {' to '.join(map(str, [counts[0], *counts[1:][-1:]]))} GPU{'s' * (counts[-1] > 1)}"
 
 
 def _on(layout: Layout) -> str:

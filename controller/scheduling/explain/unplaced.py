@@ -8,7 +8,7 @@ import numpy as np
 
 from controller.domain.placement import Ask, ContainerRuntime, Layout
 from controller.scheduling.explain.wording import one_line
-from controller.scheduling.explain.worker_misses import WorkerMisses, layouts_shown, worker_misses
+from controller.scheduling.explain.worker_misses import COUNTED, WorkerMisses, layouts_shown, worker_misses
 from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
@@ -18,18 +18,6 @@ from schemas.placement_reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000
-# Reasons of too few GPUs, and the message's word for the GPUs.
-_COUNTED: Final = {
-    Reason.COUNT_MISMATCH: "GPUs",
-    Reason.GPU_CORDONED: "GPUs that are not cordoned",
-    Reason.GPU_UNHEALTHY: "healthy GPUs",
-    Reason.GPU_MODEL: "GPUs of that model",
-    Reason.MIG_MODE: "GPUs not in MIG mode",
-    Reason.COMPUTE_CAPABILITY: "GPUs of that compute capability",
-    Reason.EXCLUSIVE_CONFLICT: "unclaimed GPUs",
-    Reason.GPU_IN_USE: "unused GPUs",
-    Reason.MIXED_ACCELERATORS: "of matching models",
-}
 _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 _SIZED: Final = frozenset({Reason.NEED_GT_CAPACITY, Reason.NEED_GT_FREE})
 # Another worker is the cause, or this one is not selected: not the nearest miss while there is any other.
@@ -162,9 +150,9 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
         return f"need driver {'.'.join(map(str, oldest.min_driver))}, {facts.driver or 'unknown'} on {facts.name}"
     if reason == Reason.RUNTIME_UNSUPPORTED:
         return f"{_runtime_problem(facts.containers)} on {facts.name}"
-    if reason not in _COUNTED:
+    if reason not in COUNTED:
         return f"such as {facts.name}"
-    what = _COUNTED[reason]
+    what = COUNTED[reason]
     if reason == Reason.GPU_MODEL:
         what = f"GPUs of model {' or '.join(ask.gpu_models)}"
     if reason == Reason.COMPUTE_CAPABILITY:
@@ -219,4 +207,4 @@ def _figures(request: Request, reason: Reason, misses: WorkerMisses, *, sized: b
     if sized:
         least = ask.min_gpu_mib if reason == Reason.NEED_GT_CAPACITY else 0
         return np.array([max(layout.memory_mib, least) for layout in layouts_shown(ask)])[misses.layout], misses.free
-    return (misses.wanted, misses.left) if reason in _COUNTED else (need, need)
+    return (misses.wanted, misses.left) if reason in COUNTED else (need, need)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 NEVER: Final = np.iinfo(np.int64).max  # sorts after every real value
 

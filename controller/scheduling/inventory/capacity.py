@@ -87,6 +87,11 @@ class Inventory:
         """The facts of a known worker."""
         return self._facts[worker_id]
 
+    def hosts_at(self, address: str) -> list[str]:
+        """The host devices of all known workers at this address; several agents may run there. Empty: unknown."""
+        rows = zip(self.workers.host_uuid, self.workers.facts, strict=True)
+        return [uuid for uuid, facts in rows if uuid and address and facts.host == address]
+
     def gpu_row(self, uuid: str) -> int | None:
         """The row of this GPU; None if no known worker has it."""
         if self._stale:

@@ -1,8 +1,10 @@
 """Groups: the GPUs of one worker that may serve one instance together. An instance gets one group of each worker.
 
 Most workers have one group: all their GPUs, of one kind. A worker without GPUs has an empty one. A worker with several
-kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. Which GPUs are alike
-depends on these GPUs alone, never on other workers. A MIG slice is a group by itself: it serves with no other.
+kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. So has one with
+cards of several sizes under one name (RTX 4060 Ti of 8 and 16 GB): each range of sizes may serve with like GPUs of
+another worker. Which GPUs are alike depends on these GPUs alone, never on other workers. A MIG slice is a group by
+itself: it serves with no other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ _KEPT_ROWS: Final = 4_096
 OF_SLICES: Final = -2  # as a number of a vendor
 
 OF_ONE_KIND: Final = 0
-ALIKE: Final = 1  # of several kinds, about equally large
+ALIKE: Final = 1  # about equally large: of several kinds, or some of a kind with several sizes
 ALL: Final = 2  # all GPUs of a vendor, for instances that take GPUs one by one as a user names them
 
 
@@ -34,7 +36,7 @@ class GroupTable:
         worker: row of its worker.
         gpus: rows of its GPUs by index, padded with the placeholder GPU.
         level: OF_ONE_KIND, ALIKE or ALL.
-        kind: of its GPUs; -1 where it has none, and a number beyond all kinds where they are of several.
+        kind: of its GPUs; -1 where it has none, and a number beyond all kinds where it is not OF_ONE_KIND.
         vendor: a number of its GPUs' vendor; -1 where it has none, -2 of a MIG slice.
         smallest: size (MiB) of its smallest GPU.
         largest: size (MiB) of its largest GPU.
@@ -120,10 +122,9 @@ def _none() -> Ints:
 
 
 def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> list[tuple[int, Ints]]:
-    """The groups of several kinds, with their levels: GPU rows by index."""
+    """The groups beyond those of one kind, with their levels: GPU rows by index."""
     found: list[tuple[int, Ints]] = []
-    several = np.flatnonzero(np.bincount(owner, minlength=1) > 1) if len(owner) else _none()
-    for worker in several.tolist():
+    for worker in _workers_of_several(gpus, owner, begins, sizes).tolist():
         mine = np.flatnonzero(owner == worker)
         of_one_kind = {frozenset(range(begins[g], begins[g] + sizes[g])) for g in mine.tolist()}
         rows = np.arange(begins[mine[0]], begins[mine[-1]] + sizes[mine[-1]])
@@ -132,13 +133,23 @@ def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> lis
         for vendor in sorted(set(vendors.tolist()) - {""}):
             known = set(of_one_kind)
             of_vendor = rows[vendors == vendor]
-            sets = [(ALIKE, found) for found in _size_ranges(gpus, of_vendor)] + [(ALL, of_vendor)]
+            sets = [*((ALIKE, some) for some in _size_ranges(gpus, of_vendor)), (ALL, of_vendor)]
             for level, members in sets:
                 key = frozenset(members.tolist())
                 if key not in known:
                     known.add(key)
                     found.append((level, members[np.lexsort((members, gpus.index[members]))]))
     return found
+
+
+def _workers_of_several(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> Ints:
+    """The workers with GPUs of several kinds, or of sizes under one kind that are not alike."""
+    if not len(owner):
+        return _none()
+    total = gpus.total[: int(sizes.sum())]
+    smallest, largest = np.minimum.reduceat(total, begins), np.maximum.reduceat(total, begins)
+    unlike = owner[largest * 100 > smallest * (100 + _MATCHING_PERCENT)]
+    return np.union1d(np.flatnonzero(np.bincount(owner) > 1), unlike)
 
 
 def _size_ranges(gpus: GpuTable, rows: Ints) -> Iterator[Ints]:

@@ -14,6 +14,7 @@ from controller.scheduling.search.fragmentation import Fragments, LeastFragmenta
 from controller.scheduling.search.gang import Shortage, find_gang
 from controller.scheduling.search.group_misses import GroupMisses
 from controller.scheduling.search.rank import Pack, Ranking, Spread
+from controller.scheduling.search.siblings import Siblings, siblings_of
 
 # Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000
@@ -23,7 +24,8 @@ _KEPT_AT_LEAST: Final = 8
 class Search:
     """Candidates and misses of each layout, kept current from the inventory's log."""
 
-    def __init__(self, inventory: Inventory, ask: Ask) -> None:
+    def __init__(self, inventory: Inventory, ask: Ask, siblings: Siblings | None = None) -> None:
+        self._siblings = siblings
         self.request: Request = resolve(inventory, ask)
         self._inventory = inventory
         self._candidates: dict[int, Candidates] = {}
@@ -33,7 +35,8 @@ class Search:
         """The candidates of one layout, current."""
         found = self._candidates.get(number)
         if found is None:
-            found = self._candidates[number] = Candidates(self.request, self.request.ask.layouts[number], _ranking)
+            layout = self.request.ask.layouts[number]
+            found = self._candidates[number] = Candidates(self.request, layout, _ranking, self._siblings)
         else:
             found.refresh()
         return found
@@ -47,19 +50,36 @@ class Search:
             found.refresh()
         return found
 
-    def best(self, avoid: frozenset[str] = frozenset()) -> tuple[Layout, Choice] | None:
-        """The first layout that fits anywhere, and its best place. Workers to avoid come last, after all layouts."""
-        rounds: tuple[Bools | None, ...] = (None,)
-        if avoid:
-            ids = [worker.id in avoid for worker in self._inventory.workers.facts]
-            avoided = np.array(ids, dtype=np.bool_)[self._inventory.groups.worker]
-            rounds = (~avoided, avoided)
-        for rows in rounds:
-            for number, layout in enumerate(self.request.ask.layouts):
-                choice = _choose(self.candidates(number), rows)
-                if choice is not None:
-                    return layout, choice
+    def best(self, rows: Bools | None = None) -> tuple[Layout, Choice] | None:
+        """The first layout that fits anywhere, and its best place, among these groups if given."""
+        for number, layout in enumerate(self.request.ask.layouts):
+            choice = _choose(self.candidates(number), rows)
+            if choice is not None:
+                return layout, choice
         return None
+
+
+def best_place(inventory: Inventory, ask: Ask) -> tuple[Layout, Choice] | None:
+    """The first layout of the ask that fits anywhere, and its best place. Workers to avoid come after all others."""
+    if not ask.avoid_workers:
+        return _best_among(inventory, ask, None)
+    ids = [worker.id in ask.avoid_workers for worker in inventory.workers.facts]
+    avoided = np.array(ids, dtype=np.bool_)[inventory.groups.worker]
+    return _best_among(inventory, ask, ~avoided) or _best_among(inventory, ask, avoided)
+
+
+def _best_among(inventory: Inventory, ask: Ask, rows: Bools | None) -> tuple[Layout, Choice] | None:
+    """The best place among these groups. An ask that keeps apart shares a GPU with siblings only where it must."""
+    siblings = siblings_of(inventory, ask)
+    if siblings is None:
+        return search_for(inventory, ask).best(rows)
+    apart = search_for(inventory, ask, siblings)
+    if ask.strategy != "spread":
+        return apart.best(rows) or search_for(inventory, ask).best(rows)
+    found = search_for(inventory, ask).best(rows)  # its workers come first
+    if found is None or not siblings.hold_any(found[1].gpus):
+        return found
+    return apart.best(rows) or found
 
 
 def engine_chain(ask: Ask) -> Iterator[Ask]:
@@ -70,15 +90,16 @@ def engine_chain(ask: Ask) -> Iterator[Ask]:
         by = by.otherwise
 
 
-def search_for(inventory: Inventory, ask: Ask) -> Search:
-    """The kept search for asks of this shape, or a new one."""
+def search_for(inventory: Inventory, ask: Ask, siblings: Siblings | None = None) -> Search:
+    """The kept search for asks of this shape, or a new one. `siblings`: from which they keep apart."""
     groups, searches = inventory.groups, inventory.searches
-    key = (ask.shape(), inventory.demand.version if ask.strategy == "least_fragmentation" else 0)
+    apart_from = None if siblings is None else siblings.deployment_uid
+    key = (ask.shape(), apart_from, inventory.demand.version if ask.strategy == "least_fragmentation" else 0)
     found: Search | None = searches.get(key)
     if found is not None:
         searches.move_to_end(key)
         return found
-    found = searches[key] = Search(inventory, ask)
+    found = searches[key] = Search(inventory, ask, siblings)
     if len(searches) > max(_KEPT_AT_LEAST, _KEPT_ROWS // max(1, groups.gpus.size)):
         searches.popitem(last=False)
     return found
@@ -88,7 +109,7 @@ def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:
     if ask.strategy == "spread":
         return Spread(inventory, ask, layout)
     pack = Pack(inventory, ask, layout)
-    if ask.strategy == "pack" or not any(demand.gpus for demand in inventory.demand.known):
+    if ask.strategy != "least_fragmentation" or not any(demand.gpus for demand in inventory.demand.known):
         return pack
     return LeastFragmentation(inventory, ask, layout, _fragments(inventory), pack)
 

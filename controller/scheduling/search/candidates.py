@@ -16,6 +16,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import OF_ONE_KIND, LogReader
 from controller.scheduling.search.feasible import FITS, Request, host_checks
 from controller.scheduling.search.rank import Fitting, Ranking
+from controller.scheduling.search.siblings import Apart, Siblings
 
 _FEW: Final = 64  # groups that are ranked one by one
 RankingOf = Callable[[Inventory, Ask, Layout], Ranking]
@@ -34,15 +35,20 @@ class Candidates:
 
     `first` and `second` are the ranking keys by group; `first` is NEVER where the group does not fit. A group that is
     not `eligible` never fits, whatever is claimed. The keys of all groups are worked out when they are first needed.
+    With siblings, GPUs that these hold do not suit, with `spread` none that anything is on.
     """
 
-    def __init__(self, request: Request, layout: Layout, ranking: RankingOf) -> None:
+    def __init__(self, request: Request, layout: Layout, ranking: RankingOf, siblings: Siblings | None = None) -> None:
         self.layout = layout
         self.request = request
-        self._ranking = ranking(request.inventory, request.ask, layout)
+        inner = ranking(request.inventory, request.ask, layout)
+        # `spread` leaves a worker that it would choose only for a GPU that nothing is on.
+        self._empty_alone = siblings is not None and request.ask.strategy == "spread"
+        self._ranking: Ranking = inner if siblings is None or self._empty_alone else Apart(inner, siblings)
+        self._siblings = siblings
         groups, gpus = request.inventory.groups, request.inventory.gpus
         self.wanted: Ints = request.wanted(layout)[groups.worker]
-        self.eligible: Bools = (request.failed_at == FITS)[groups.worker] & request.may_serve(self.wanted)
+        self.eligible: Bools = (request.failed_at == FITS)[groups.worker] & request.may_serve(layout, self.wanted)
         self._of_one_kind: Bools | None = None if not groups.level.any() else groups.level == OF_ONE_KIND
         if not request.allows(layout):
             self.eligible[:] = False
@@ -110,6 +116,11 @@ class Candidates:
         suitable: Bools = have >= self.layout.memory_mib if self.layout.gpus else np.zeros(slots.shape, dtype=np.bool_)
         if self._usable is not None:
             suitable &= self._usable[slots]
+        if self._empty_alone:
+            gpus = self.request.inventory.gpus
+            suitable &= (gpus.claims[slots] == 0) & (gpus.instances[slots] == 0)
+        elif self._siblings is not None and self.layout.gpus:
+            suitable &= ~self._siblings.hold(slots)
         return Fitting(rows, groups.worker[rows], slots, have, suitable)
 
     def _states_decide(self) -> bool:

@@ -87,14 +87,16 @@ class Request:
         named = self.named
         return named is None or (named.count == layout.gpus and named.workers == layout.workers)
 
-    def may_serve(self, wanted: Ints) -> Bools:
+    def may_serve(self, layout: Layout, wanted: Ints) -> Bools:
         """By group: whether an instance that wants this many GPUs of it may have them of several kinds, if they are.
 
-        GPUs of several kinds must be alike, unless an instance takes each GPU that a user names.
+        GPUs of several kinds must be alike, unless an instance takes each GPU that a user names. A single GPU is in a
+        group of its kind, but in a gang it may have to match GPUs of other workers by its size.
         """
         most = ALL if self.named is not None else ALIKE
         level = self.inventory.groups.level
-        found: Bools = (level == OF_ONE_KIND) | ((level <= most) & (wanted > 1))
+        together = (wanted > 1) | ((layout.workers > 1) & (level == ALIKE))
+        found: Bools = (level == OF_ONE_KIND) | ((level <= most) & together)
         return found
 
     def wanted(self, layout: Layout) -> Ints:

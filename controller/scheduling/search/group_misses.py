@@ -33,7 +33,7 @@ class GroupMisses:
         self.left: Ints = np.zeros(size, dtype=np.int64)
         self.suitable: Ints = np.zeros(size, dtype=np.int64)
         self.free: Ints = np.zeros(size, dtype=np.int64)
-        self._may_serve = request.may_serve(self.wanted)
+        self._may_serve = request.may_serve(layout, self.wanted)
         self._log = LogReader(request.inventory.log, size)
         self._update(np.arange(size))
 

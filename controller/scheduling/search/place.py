@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from controller.domain.placement import Ask, Decision, Layout, Placed, PlannedClaim, Unplaced
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.cached_search import engine_chain, search_for
+from controller.scheduling.search.cached_search import best_place, engine_chain
 from controller.scheduling.search.candidates import Choice
 
 
@@ -36,7 +36,7 @@ def place_one(inventory: Inventory, ask: Ask) -> Decision:
 def find(inventory: Inventory, ask: Ask) -> Placed | None:
     """The place for an ask, by the best engine that fits anywhere. Reserves nothing."""
     for by in engine_chain(ask):
-        found = search_for(inventory, by).best(by.avoid_workers)
+        found = best_place(inventory, by)
         if found is not None:
             return _placed(inventory, by, *found)
     return None

@@ -10,6 +10,7 @@ need; then the host with the least memory left over. An ask that claims nothing 
 where the fewest instances run.
 least_fragmentation: the least loss of what the observed demand could use (`fragmentation.py`), then the group with the
 least free memory. Where no demand is known it equals pack.
+auto: as pack, of an ask that keeps apart from its siblings (`siblings.py`).
 """
 
 from dataclasses import dataclass

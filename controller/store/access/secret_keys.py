@@ -93,10 +93,7 @@ class SecretKeys:
         """
         key = self._keys.get(key_id)
         if key is None:
-            raise UnreadableSecretError(
-                f"secret {name!r} is encrypted with key {key_id}, which this controller does not have; add that key to "
-                f"GPUWARD_SECRETS_KEY_FILE, or set the secret again: gpuward secret set {name}"
-            )
+            raise UnreadableSecretError(without_key(name, key_id))
         try:
             return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound_to(name)).decode()
         except (InvalidTag, ValueError) as error:
@@ -139,3 +136,11 @@ def _bound_to(name: str) -> bytes:
 
 
 NO_KEYS: Final = SecretKeys()
+
+
+def without_key(name: str, key_id: str) -> str:
+    """What is wrong where a secret's key is not among those of this controller, and what to do."""
+    return (
+        f"secret {name!r} is encrypted with key {key_id}, which this controller does not have; add that key to "
+        f"GPUWARD_SECRETS_KEY_FILE, or set the secret again: gpuward secret set {name}"
+    )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
-from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
-from controller.store.core.database import Database, Reader
+from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SECRET_REFUSALS, SecretScope, missing_secret
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError, without_key
+from controller.store.core.database import Connection, Database, Reader
 from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from schemas.api.access import SecretView
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
@@ -20,11 +20,14 @@ _BATCH: Final = 200
 MOST_KNOWN: Final = 10_000  # of which the values are held in memory
 # A scope of null stays as it is.
 _PUT: Final = """
-    insert into secrets (name, value, sealed, key_id, deployments, admins_only)
-    values ($1, $2, $3, $4, coalesce($5::text[], '{}'), coalesce($6::boolean, false))
+    insert into secrets (name, value, sealed, key_id, deployments, admins_only, changed_at)
+    values ($1, $2, $3, $4, coalesce($5::text[], '{}'), coalesce($6::boolean, false), clock_timestamp())
     on conflict (name) do update
        set value = excluded.value, sealed = excluded.sealed, key_id = excluded.key_id, updated_at = clock_timestamp(),
+           changed_at = clock_timestamp(),
            deployments = coalesce($5, secrets.deployments), admins_only = coalesce($6, secrets.admins_only)"""
+_LACKING: Final = """
+    select distinct deployment_uid from instances where phase in ('pending', 'backoff') and reason = any($1)"""
 _ANY_SEALED: Final = "select exists (select from secrets where sealed is not null)"
 _ALL: Final = "select name, value, sealed, key_id, deployments, admins_only from secrets order by name limit $1"
 _VALUES: Final = "select name, value, sealed, key_id, deployments, admins_only from secrets where name = any($1)"
@@ -63,7 +66,7 @@ async def put_secret(
             )
         await connection.execute(_PUT, name, plain, sealed, keys.current, globs, admins_only)
         await write_events(connection, [NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",))])
-        await notify(connection, "secret", [name])
+        await notify_all(connection, {"secret": [name], "deployment": await _lacking(connection)})
 
 
 async def scope_secret(
@@ -77,7 +80,8 @@ async def scope_secret(
     async with database.transaction() as connection:
         found = await connection.fetchval(
             """update secrets
-                  set deployments = coalesce($2, deployments), admins_only = coalesce($3, admins_only)
+                  set deployments = coalesce($2, deployments), admins_only = coalesce($3, admins_only),
+                      changed_at = clock_timestamp()
                 where name = $1 returning name""",
             name,
             None if deployments is None else list(deployments),
@@ -87,6 +91,13 @@ async def scope_secret(
             raise NotFoundError(f"no secret is named {name!r}")
         text = f"the scope of secret {name} was changed"
         await write_events(connection, [NewEvent("secret_set", text, (f"secret:{name}",))])
+        await notify_all(connection, {"secret": [name], "deployment": await _lacking(connection)})
+
+
+async def _lacking(connection: Connection) -> list[str]:
+    """Deployments of which an instance was refused its start for a secret: one that changes may be the one."""
+    rows = await connection.fetch(_LACKING, list(SECRET_REFUSALS))
+    return [str(row["deployment_uid"]) for row in rows]
 
 
 async def delete_secret(database: Database, name: str) -> None:
@@ -133,6 +144,13 @@ async def resolve_secrets(
     return {row["name"]: _stored(row, keys) for row in rows}
 
 
+async def read_states(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, StoredSecret]:
+    """As `resolve_secrets`, within a transaction. It counts as no use of them."""
+    rows = await connection.fetch(_VALUES, sorted(set(names)))
+    await keys.learn(row["key_id"] for row in rows)
+    return {row["name"]: _stored(row, keys) for row in rows}
+
+
 async def read_values(connection: Reader, keys: SecretKeys = NO_KEYS) -> dict[str, str]:
     """The values by name of those secrets that a key opens, at most `MOST_KNOWN`. It counts as no use of them."""
     rows = await connection.fetch(_ALL, MOST_KNOWN)
@@ -146,6 +164,16 @@ async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> 
     rows = await connection.fetch("select name, key_id from secrets where sealed is not null order by 1")
     await keys.learn(row["key_id"] for row in rows)
     return [row["name"] for row in rows if row["key_id"] not in keys.ids]
+
+
+async def closed_secrets(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, str]:
+    """Those of these secrets that cannot be had, with what is wrong and what to do. No value is opened for it."""
+    wanted = sorted(set(names))
+    rows = await connection.fetch("select name, key_id from secrets where name = any($1)", wanted)
+    await keys.learn(row["key_id"] for row in rows)
+    ids = {row["name"]: row["key_id"] for row in rows}
+    found = {name: missing_secret(name) for name in wanted if name not in ids}
+    return found | {name: without_key(name, id_) for name, id_ in ids.items() if id_ not in ("", *keys.ids)}
 
 
 async def seal_all(database: Database, keys: SecretKeys, *, plain_only: bool = False) -> tuple[int, list[str]]:

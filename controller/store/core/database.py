@@ -136,6 +136,15 @@ class Database:
         share._permits = asyncio.Semaphore(connections)  # noqa: SLF001 - a copy of this object
         return share
 
+    async def apart(self, connections: int) -> "Database":
+        """The same database, with so many connections of its own, for what must not wait for those of others.
+
+        None is opened before it is used. The caller ends it.
+        """
+        apart = await Database.open(self.dsn, pool_size=connections, check=False)
+        apart._refused = self._refused  # noqa: SLF001 - an object of this class
+        return apart
+
     def refuse_writes(self, why: str | None) -> None:
         """From now on every transaction that may write is refused for that reason; None: they are allowed again."""
         self._refused[:] = [] if why is None else [why]

@@ -4,10 +4,10 @@ Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are d
 devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
 deployments), `relocation` (relocations wait or have ended), `scaling` (a user changed a deployment whose replicas
 follow the requests, or did so until then), `wake` (a request waits for a sleeping deployment, or none does any more),
-`key` (an API key is created or revoked), `secret` (a secret is set or deleted; ids are names), `policy` (a user changed
-a policy), `lease`, `cut` (the database lost commits), `found` (an agent runs what a ledger that lost commits does not
-know) and `decided` (the leader has decided on that; ids are workers), `places` (a gateway lacks places in queues; ids
-are gateways).
+`key` (an API key is created or revoked), `secret` (a secret is set, scoped or deleted; ids are names), `policy` (a user
+changed a policy), `lease`, `cut` (the database lost commits), `found` (an agent runs what a ledger that lost commits
+does not know) and `decided` (the leader has decided on that; ids are workers), `places` (a gateway lacks places in
+queues; ids are gateways).
 
 One kind says more: `gone` comes before `deployment` when one is deleted. Its id is `uid@seconds`, with the tombstone's
 time. A tombstone is never undone, so the deployment's computations end without a read.

@@ -95,6 +95,12 @@ class NothingToUndoError(RefusedError):
     code = "nothing_to_undo"
 
 
+class NothingToRestartError(RefusedError):
+    """The deployment runs nothing."""
+
+    code = "nothing_to_restart"
+
+
 class LastAdminKeyError(RefusedError):
     """Without this key there would be no administrator."""
 

@@ -26,13 +26,14 @@ from controller.store.deployments.live import LIVE, live_row, missing
 from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import (
     apply_again,
+    change_spec,
     revision_to_undo,
     revision_under_way,
     spec_of_revision,
     write_revision,
 )
 from controller.store.policies.apply import changed_fields, lock_policy
-from controller.store.policies.checks import named_policy, problems_of_deployments
+from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from controller.store.scaling.begin import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
@@ -141,7 +142,7 @@ async def apply_on(
     judge: Judge,
 ) -> Written:
     """`apply` as a part of a transaction."""
-    await _check_policy(connection, spec, longest_window_s)
+    await _check_policy(connection, name, spec, longest_window_s)
     await _check_secrets(connection, name, spec)
     row = await connection.fetchrow(LIVE, name)
     if if_match is not None and (row["generation"] if row else 0) != if_match:
@@ -233,11 +234,12 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         return (await views_of(connection, [row]))[0]
 
 
-async def _check_policy(connection: Any, spec: DeploymentSpec, longest_window_s: float) -> None:
+async def _check_policy(connection: Any, name: str, spec: DeploymentSpec, longest_window_s: float) -> None:
     named = named_policy(spec)
     if named is not None:
         await lock_policy(connection, named)
     problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+    problems += await problems_of_coverage(connection, deployments={"": (name, spec)}, policies={})
     if problems:
         raise ManifestError(problems)
 
@@ -269,6 +271,8 @@ async def _change(
     """
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
+    if back_to is not None and back_to != row["revision"]:
+        change = "replaced"  # an equal spec may run other weights: each revision keeps its commits
     if change == "unchanged":
         return change
     uid, old = row["uid"], row["generation"]
@@ -279,13 +283,7 @@ async def _change(
         revision = await revision_under_way(connection, uid, revision, spec) if back_to is None else back_to
         if revision is not None:
             await apply_again(connection, uid, revision)
-    await connection.execute(
-        "update deployments set generation = $2, revision = $3, spec = $4 where uid = $1",
-        uid,
-        new,
-        revision or new,
-        spec.model_dump(mode="json"),
-    )
+    await change_spec(connection, uid, new, revision or new, spec)
     if revision is None:
         await write_revision(connection, uid, new, spec, input_hash)
     await keep_number(connection, uid, before, spec)

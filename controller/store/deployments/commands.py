@@ -63,7 +63,7 @@ _ANSWER: Final = """
      where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
     returning c.instance_id"""
 _REFUSE_UNSENT: Final = """
-    update commands set state = 'refused', code = 'bad_command', message = $2, answered_at = clock_timestamp()
+    update commands set state = 'refused', code = $2, message = $3, answered_at = clock_timestamp()
      where id = $1 and state = 'open'
     returning instance_id"""
 _DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = any($1)"
@@ -170,9 +170,9 @@ async def write_answers(connection: Connection, answers: Sequence[Answer]) -> se
     return await _deployments(connection, [row["instance_id"] for row in rows])
 
 
-async def refuse_unsent(connection: Connection, command_id: int, message: str) -> set[str]:
+async def refuse_unsent(connection: Connection, command_id: int, code: str, message: str) -> set[str]:
     """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned."""
-    rows = await connection.fetch(_REFUSE_UNSENT, command_id, message)
+    rows = await connection.fetch(_REFUSE_UNSENT, command_id, code, message)
     return await _deployments(connection, [row["instance_id"] for row in rows])
 
 

@@ -165,7 +165,7 @@ async def _tell_progress(connection: Any, steps: Sequence[DeploymentStep]) -> No
         await connection.execute(
             """update instances i set reason = x.reason, message = x.message
                  from unnest($1::text[], $2::int[], $3::text[], $4::text[]) as x (id, epoch, reason, message)
-                where i.id = x.id and i.epoch = x.epoch and i.phase = 'starting'""",
+                where i.id = x.id and i.epoch = x.epoch and i.phase in ('starting', 'unreachable')""",
             [p.instance for p in told],
             [p.epoch for p in told],
             [p.reason for p in told],
@@ -221,6 +221,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
             "generation": n.generation,
             "need": need_to_json(n.need) if n.need is not None else None,
             "error": need_error_to_json(n.error) if n.error is not None else None,
+            "commits": dict(n.commits),
         }
         for s in steps
         if (n := s.effects.store_need) is not None
@@ -228,8 +229,10 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     if rows or found:
         await connection.execute(
             """with found as (
-                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null')
-                     from jsonb_to_recordset($2) as x (uid uuid, generation bigint, need jsonb, error jsonb),
+                   update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null'),
+                          model_commits = x.commits || r.model_commits
+                     from jsonb_to_recordset($2)
+                          as x (uid uuid, generation bigint, need jsonb, error jsonb, commits jsonb),
                           deployments d
                     where r.deployment_uid = x.uid and r.generation = x.generation and r.need is null
                       and d.uid = x.uid and d.deleted_at is null)

@@ -23,6 +23,7 @@ from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
+from controller.store.deployments.mended import MENDED
 from controller.store.deployments.rollouts import read_rollouts
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
@@ -43,7 +44,9 @@ _REVISIONS: Final = """
        and (r.generation = d.revision
             or exists (select 1 from rollouts o where o.deployment_uid = d.uid and o.stable = r.generation)
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
-_INSTANCES: Final = "select * from instances where deployment_uid = any($1::uuid[]) order by created_at, id"
+_INSTANCES: Final = f"""
+    select i.*, {MENDED} as mended from instances i
+     where i.deployment_uid = any($1::uuid[]) order by i.created_at, i.id"""  # noqa: S608 - a constant, no input
 _CLAIMS: Final = """
     select c.instance_id, c.device, c.epoch, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position,
            d.worker_id::text as worker_id, d.kind, d.memory_mib as device_mib, d.claimed_mib as device_claimed_mib,
@@ -54,7 +57,8 @@ _CLAIMS: Final = """
       from claims c join devices d on d.uuid = c.device
      where c.instance_id = any($1) order by c.position, c.device"""
 _PROCESSES: Final = """
-    select p.instance_id, p.epoch, p.rank, p.worker_id::text as worker_id, p.state, p.reason, p.exit_code, p.message
+    select p.instance_id, p.epoch, p.rank, p.worker_id::text as worker_id, p.state, p.reason, p.exit_code, p.message,
+           case when p.state = 'exited' then p.reported_at end as ended_at
       from processes p join instances i on i.id = p.instance_id
      where p.instance_id = any($1) and (p.state <> 'exited' or p.epoch >= i.epoch)"""
 # More than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
@@ -62,7 +66,8 @@ _RUNS: Final = """
     select n.id as instance_id, r.*
       from unnest($1::text[]) as n(id)
      cross join lateral (
-           select min(c.created_at) as began, max(p.reported_at) as ended
+           select min(c.created_at) as began, max(p.reported_at) as ended,
+                  coalesce(bool_or(p.reason = 'agent_stopped'), false) as orderly
              from processes p
              join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (p.instance_id, p.epoch, p.rank, 'start')
             where p.instance_id = n.id and p.state = 'exited'
@@ -88,7 +93,7 @@ _REQUESTS: Final = """
      where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
 _HOSTS: Final = """
     select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
-           confirmed_dead is not null as confirmed_dead, fence_until
+           confirmed_dead is not null as confirmed_dead, fence_until, drain_until, drain_restarts_tasks
       from workers
      where id = any($1::uuid[])"""
 
@@ -194,12 +199,13 @@ def _deployment(
         instances=tuple(instances),
         hosts={id_: host for id_, host in hosts.items() if id_ in used},
         relocations=tuple(_relocation(r) for r in row["relocations"] or ()),
+        placed_before=row["placed_before"],
     )
 
 
 def _relocation(row: Row) -> RelocationFacts:
     to = ", ".join(row["workers"])
-    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "")
+    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["purpose"])
 
 
 def _revision(row: Row) -> RevisionFacts:
@@ -210,6 +216,7 @@ def _revision(row: Row) -> RevisionFacts:
         created_at=row["created_at"],
         need=need_from_json(row["need"]) if row["need"] is not None else None,
         need_error=need_error_from_json(row["need_error"]) if row["need_error"] is not None else None,
+        commits=row["model_commits"],
     )
 
 
@@ -233,6 +240,8 @@ def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], command
         start_phases=row["start_phases"],
         start_phase_since=row["start_phase_since"],
         preempted_for=row["pushed_out_for"],
+        mended=row["mended"],
+        restarts_now=row["restart_epoch"] == row["epoch"],
         claims=tuple(_claim(c) for c in claims),
         processes=tuple(_process(p) for p in processes),
         commands=tuple(_command(c) for c in commands),

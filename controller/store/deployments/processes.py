@@ -10,6 +10,7 @@ from typing import Any, Final
 from controller.store.core.database import Connection
 from controller.store.deployments.found import follow_found
 from controller.store.deployments.image_digests import RanImage, keep_digests
+from controller.store.deployments.model_commits import keep_commits
 from schemas.wire import ProcessReport
 
 _FENCE: Final = """
@@ -195,7 +196,9 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
     if rows:
         written.changed = {tuple(row) for row in await connection.fetch(_UPSERT, *_columns(rows))}
     changed = {instance for instance, *_ in written.changed}
-    await keep_digests(connection, [RanImage(s.report.report, s.ran_before) for s in rows if s.claimed])
+    of_claims = [RanImage(s.report.report, s.ran_before) for s in rows if s.claimed]
+    await keep_digests(connection, of_claims)
+    await keep_commits(connection, of_claims)
     written.deployments = {s.deployment for s in rows if s.deployment and s.report.report.instance in changed}
     return written
 

@@ -27,8 +27,25 @@ _EXPIRE: Final = """
 _BEGIN: Final = """
     update relocations set state = 'moving', started_at = clock_timestamp()
      where id in (select id from relocations where state = 'waiting' order by id
-                   limit greatest($1 - (select count(*) from relocations where state = 'moving'), 0))
+                   limit greatest($1 - (select count(*) from relocations
+                                         where state = 'moving' and purpose = 'plan'), 0))
  returning deployment_uid"""
+
+
+# Those of drains and restarts have no planned places, so that nothing has to fit with them.
+_COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and purpose = 'plan'"
+# One that is planned and has not begun gives way.
+_REPLACE: Final = """
+    insert into relocations as r
+           (deployment_uid, instance_id, epoch, workers, gpus, state, copy_id, purpose, started_at)
+    select x.uid, x.instance, x.epoch, '{}', '{}', 'moving', x.copy, x.purpose, clock_timestamp()
+      from jsonb_to_recordset($1) as x (uid uuid, instance text, epoch int, copy text, purpose text)
+     order by x.instance
+    on conflict (instance_id) where state in ('waiting', 'moving') do update
+       set epoch = excluded.epoch, workers = '{}', gpus = '{}', rooms = '{}', demand = '', state = 'moving',
+           copy_id = excluded.copy_id, purpose = excluded.purpose, started_at = excluded.started_at
+     where r.state = 'waiting'
+    returning r.id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +70,7 @@ async def check_none_in_progress(connection: Any) -> None:
     Raises:
         InUseError: relocations of an earlier call are in progress; two plans would not fit together.
     """
-    if await connection.fetchval("select exists (select 1 from relocations where state in ('waiting', 'moving'))"):
+    if await connection.fetchval(_COUNT_OPEN):
         raise InUseError("relocations are in progress; wait until `gpuward defrag` shows none, then plan again")
 
 
@@ -107,7 +124,7 @@ async def begin_relocations(connection: Any, *, at_once: int) -> int:
     )
     begun = await connection.fetch(_BEGIN, at_once)
     await notify_all(connection, {"deployment": [str(row["deployment_uid"]) for row in begun]})
-    open_now: int = await connection.fetchval("select count(*) from relocations where state in ('waiting', 'moving')")
+    open_now: int = await connection.fetchval(_COUNT_OPEN)
     return open_now
 
 
@@ -140,3 +157,22 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
         )
         if len(rows) != len(copies) + len(ends):
             raise LostGuardError("relocations")
+    await _record_replacements(connection, steps)
+
+
+async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Records the replacements of drained and restarted instances, each in progress from its beginning."""
+    begun = [
+        {
+            "uid": s.facts.uid,
+            "instance": c.replaced.instance,
+            "epoch": c.replaced.epoch,
+            "copy": name,
+            "purpose": c.replaced.purpose,
+        }
+        for s in steps
+        for name, c in zip(s.names, s.effects.creates, strict=True)
+        if c.replaced is not None
+    ]
+    if begun and len(await connection.fetch(_REPLACE, begun)) != len(begun):
+        raise LostGuardError("replacements")

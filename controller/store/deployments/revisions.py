@@ -38,6 +38,21 @@ _AGAIN: Final = f"""
     update revisions set applied_at = {_APPLIED_AT}, need_error = null
      where deployment_uid = $1 and generation = $2"""  # noqa: S608 - our own SQL
 
+_CHANGE: Final = """
+    update deployments d
+       set generation = $2, spec = $4, revision = $3,
+           placed_before = case when revision = $3 then placed_before else
+               (select count(*) from instances i
+                 where i.deployment_uid = d.uid
+                   and (i.phase in ('scheduled', 'starting', 'running', 'unhealthy', 'backoff')
+                        or i.phase = 'stopping' and i.stop_reason = 'new_revision')) end
+     where uid = $1"""
+
+
+async def change_spec(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:
+    """Gives a deployment this spec and its newest revision, and remembers how many replicas had a place by then."""
+    await connection.execute(_CHANGE, uid, generation, revision, spec.model_dump(mode="json"))
+
 
 async def write_revision(connection: Any, uid: Any, generation: int, spec: DeploymentSpec, input_hash: str) -> None:
     """Writes a new revision, and forgets the oldest ones beyond the bound."""

@@ -31,11 +31,11 @@ _GUARD: Final = """
      where coalesce(r.asked, 0) = x.asked"""
 _WRITE: Final = """
     insert into rollouts as r (deployment_uid, revision, stable, state, attempt, seen, reason, message, trying_since,
-                               canary_since, progressed, holds, weight, updated, available)
+                               canary_since, progressed, holds, weight, updated, available, kept)
     select x.* from jsonb_to_recordset($1)
            as x (uid uuid, revision bigint, stable bigint, state text, attempt int, seen int, reason text, message text,
                  trying_since timestamptz, canary_since timestamptz, progressed int, holds boolean, weight int,
-                 updated int, available int)
+                 updated int, available int, kept int)
      order by x.uid
     on conflict (deployment_uid) do update
        set since = case when (r.state, r.revision, r.attempt) is not distinct from
@@ -45,7 +45,7 @@ _WRITE: Final = """
            attempt = excluded.attempt, seen = excluded.seen, reason = excluded.reason, message = excluded.message,
            trying_since = excluded.trying_since, canary_since = excluded.canary_since,
            progressed = excluded.progressed, holds = excluded.holds, weight = excluded.weight,
-           updated = excluded.updated, available = excluded.available"""
+           updated = excluded.updated, available = excluded.available, kept = excluded.kept"""
 _ASK: Final = """
     insert into rollouts as r (deployment_uid, paused, asked) values ($1, $2, 1)
     on conflict (deployment_uid) do update set paused = excluded.paused, asked = r.asked + 1
@@ -91,6 +91,7 @@ def record_of(row: Mapping[str, Any]) -> RolloutRecord:
         weight=row["weight"],
         updated=row["updated"],
         available=row["available"],
+        kept=row["kept"],
     )
 
 

@@ -268,6 +268,17 @@ def _limits(stored: str) -> ServingLimits:
         return ServingLimits()
 
 
+async def read_started_models(connection: Reader, instances: Collection[str]) -> dict[str, str]:
+    """The models with which these instances' servers were started, as `transformers serve MODEL` names them."""
+    rows = await connection.fetch(
+        """select i.id, c.payload #>> '{argv,2}' as model
+             from instances i join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (i.id, i.epoch, 0, 'start')
+            where i.id = any($1) and c.payload #>> '{argv,1}' = 'serve'""",
+        list(instances),
+    )
+    return {row["id"]: row["model"] for row in rows}
+
+
 async def read_specs(connection: Reader, revisions: Collection[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:
     """The specs of these revisions. One that this version cannot read, as after a downgrade, is missing."""
     rows = await connection.fetch(

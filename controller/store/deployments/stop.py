@@ -8,6 +8,7 @@ from controller.store.core.notify import notify_all
 from controller.store.core.refusals import NotScaledError
 from controller.store.deployments.changes import clear_limits, record_change
 from controller.store.deployments.live import live_row
+from controller.store.deployments.restart import run_ended_again
 from controller.store.views.deployments import deployment_by_uid
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
@@ -73,7 +74,7 @@ def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
 
 
 async def start(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Removes the limits of `stop` and of policies.
+    """Removes the limits of `stop` and of policies, and runs again what has ended: tasks, and failed instances.
 
     Raises:
         NotFoundError: no live deployment has this name.
@@ -81,6 +82,7 @@ async def start(database: Database, name: str, *, if_match: int | None = None) -
     """
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
-        if await clear_limits(connection, row["uid"]):
+        limited, ended = await clear_limits(connection, row["uid"]), await run_ended_again(connection, row)
+        if limited or ended:
             await record_change(connection, row["uid"], "started", f"deployment {name} was started by its user")
         return await deployment_by_uid(connection, str(row["uid"]))

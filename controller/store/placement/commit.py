@@ -1,10 +1,11 @@
 """The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from controller.domain.pending import PendingRow
+from controller.domain.pending import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.acting import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
@@ -24,7 +25,9 @@ _LOCK: Final = """
     select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
            w.id::text as worker_id, w.name as worker,
-           w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable
+           w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable,
+           array(select c.rendezvous_port from claims c
+                  where c.device = devices.uuid and c.rendezvous_port is not null) as ports
       from devices left join w on w.id = worker_id
      where uuid = any($3) and (select count(*) from w) is not null
      order by uuid for no key update of devices"""
@@ -33,7 +36,8 @@ _WRITE: Final = """
     with taken as (
         update instances i
            set phase = 'scheduled', phase_since = clock_timestamp(), epoch = x.epoch, reason = '', message = '',
-               explain = null, not_before = null, running_since = null, engine = x.engine, layout = x.layout
+               explain = null, not_before = null, running_since = null, promised = null, engine = x.engine,
+               layout = x.layout
           from jsonb_to_recordset($1) as x (id text, epoch int, engine text, layout jsonb), deployments d
          where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch - 1
            and i.phase in ('pending', 'analyzing')
@@ -42,10 +46,11 @@ _WRITE: Final = """
                 select 1 from rollouts o where o.deployment_uid = d.uid and o.holds and o.stable = i.revision))
      returning i.id),
     claimed as (
-        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
-        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position
+        insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position,
+                            rendezvous_port)
+        select device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position, rendezvous_port
           from jsonb_to_recordset($2) as x (device text, instance_id text, epoch int, rank int, memory_mib bigint,
-                                            cpu_milli bigint, exclusive boolean, position int)
+                                            cpu_milli bigint, exclusive boolean, position int, rendezvous_port int)
          where instance_id in (select id from taken)),
     commanded as (
         insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
@@ -65,11 +70,15 @@ _WRITE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and the payload of each rank's start command."""
+    """A decision to commit: the claims, and the payload of each rank's start command.
+
+    `rendezvous_port`: of a gang, on the host of its leader; None: it is none.
+    """
 
     waiting: PendingRow
     placed: Placed
     payloads: tuple[Mapping[str, Any], ...]
+    rendezvous_port: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -121,6 +130,7 @@ class _Capacity:
     cpu_milli: int
     claims: int
     exclusive: bool
+    ports: set[int]  # at which gangs meet there
 
     def has(self, claim: PlannedClaim) -> bool:
         """Whether the claim fits. A resource that it does not ask for may be exhausted."""
@@ -156,6 +166,7 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> tuple[dict[st
             cpu_milli=row["cpu_milli"],
             claims=row["claims"],
             exclusive=row["exclusive_claims"] > 0,
+            ports=set(row["ports"]),
         )
         for row in usable
     }
@@ -167,6 +178,11 @@ def _fits(start: PlacedStart, devices: dict[str, _Capacity]) -> bool:
     pairs = [(free, claim) for claim in start.placed.claims if (free := devices.get(claim.device)) is not None]
     if len(pairs) < len(start.placed.claims) or not all(free.has(claim) for free, claim in pairs):
         return False
+    host, port = devices[start.placed.leading_host], start.rendezvous_port
+    if port in host.ports:
+        return False
+    if port is not None:
+        host.ports.add(port)
     for free, claim in pairs:
         free.take(claim)
     return True
@@ -189,6 +205,7 @@ def _claims(start: PlacedStart) -> list[dict[str, Any]]:
             "cpu_milli": claim.cpu_milli,
             "exclusive": claim.exclusive,
             "position": claim.position,
+            "rendezvous_port": start.rendezvous_port if claim.device == start.placed.leading_host else None,
         }
         for claim in start.placed.claims
     ]
@@ -232,21 +249,24 @@ async def store_explanations(
     unplaced: Sequence[tuple[PendingRow, str, Explain]],
     also: Collection[str] = (),
     awaits_servers: Collection[str] = (),
+    promised: Mapping[str, Destination] = MappingProxyType({}),
 ) -> None:
     """Writes why instances stay pending: reason and explanation of each.
 
     The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
     deployments whose watchers are notified. `awaits_servers`: ids of instances for which capacity is reserved that
-    servers hold; the time for that runs from the first such call.
+    servers hold; the time for that runs from the first such call. `promised`: the place that is kept for an instance,
+    by its id.
     """
     await connection.execute(
         """update instances i
               set phase = 'pending', reason = x.reason, message = x.message, explain = x.explain,
                   phase_since = case when i.phase = 'pending' then i.phase_since else clock_timestamp() end,
                   reserved_since = case when i.id = any($6) and (i.reserved_since >= i.phase_since) is not true
-                                        then clock_timestamp() else i.reserved_since end
-             from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[])
-                  as x (id, epoch, reason, message, explain)
+                                        then clock_timestamp() else i.reserved_since end,
+                  promised = coalesce(x.promised, i.promised)
+             from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::jsonb[], $7::jsonb[])
+                  as x (id, epoch, reason, message, explain, promised)
             where i.id = x.id and greatest(i.epoch, i.seen_epoch) = x.epoch and i.phase in ('pending', 'analyzing')""",
         [row.id for row, _, _ in unplaced],
         [row.epoch for row, _, _ in unplaced],
@@ -254,5 +274,6 @@ async def store_explanations(
         [explain.message for _, _, explain in unplaced],
         [explain.model_dump(mode="json") for _, _, explain in unplaced],
         list(awaits_servers),
+        [asdict(place) if (place := promised.get(row.id)) is not None else None for row, _, _ in unplaced],
     )
     await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))

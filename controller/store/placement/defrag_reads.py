@@ -94,10 +94,10 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
 
 
 async def read_relocations(connection: Reader) -> list[RelocationRow]:
-    """The latest relocations, newest first: waiting, in progress, done or abandoned."""
+    """The latest planned relocations, newest first: waiting, in progress, done or abandoned."""
     rows = await connection.fetch(
         """select r.*, d.name from relocations r join deployments d on d.uid = r.deployment_uid
-            order by r.id desc limit $1""",
+            where r.purpose = 'plan' order by r.id desc limit $1""",
         _SHOWN,
     )
     return [
@@ -137,7 +137,8 @@ async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
              join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
             where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
               and i.revision = d.revision
-              and not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving')
+              and not exists (select 1 from relocations m
+                               where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan')
             order by (d.spec ->> 'priority')::int desc, i.created_at, i.id limit $1""",
         limit,
     )

@@ -25,7 +25,7 @@ _DEVICES: Final = """
      where d.changed >= $1::text::xid8"""
 _CLAIMS: Final = """
     select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind, c.rank, c.memory_mib, c.cpu_milli,
-           c.exclusive, c.position
+           c.exclusive, c.position, c.rendezvous_port
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where c.device = any($1)"""
 
@@ -70,8 +70,16 @@ async def read_changes(connection: Any, horizon: str) -> InventoryChanges:
 
 def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
     for row in rows:
-        held = HeldClaim(str(row["deployment_uid"]), str(row["worker_id"]), row["kind"] == "gpu", planned_claim(row))
-        yield row["instance_id"], held
+        yield (
+            row["instance_id"],
+            HeldClaim(
+                deployment_uid=str(row["deployment_uid"]),
+                worker_id=str(row["worker_id"]),
+                gpu=row["kind"] == "gpu",
+                claim=planned_claim(row),
+                rendezvous_port=row["rendezvous_port"],
+            ),
+        )
 
 
 def _worker(row: Row) -> WorkerFacts:

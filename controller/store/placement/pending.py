@@ -1,12 +1,13 @@
 """Pending instances in admission order, and the specs and needs of their revisions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controller.domain.need_json import need_from_json
-from controller.domain.pending import Destination, PendingRow, new_instance
+from controller.domain.pending import Destination, PendingRow, RefusedStart, new_instance
 from controller.domain.placement import Need
+from controller.store.deployments.mended import MENDED
 from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -23,7 +24,8 @@ _NEXT_DUE: Final = """
 # Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
 # process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
 # as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
-# instance has ended. If more are pending than one pass reads, each deployment is limited: else thousands that fit
+# instance has ended. The replacement of a drained or restarted instance preempts nothing: that one still runs. A user's
+# restart ends a backoff. If more are pending than one pass reads, each deployment is limited: else thousands that fit
 # nowhere would keep all others from being considered.
 _WAITING: Final = f"""
     with rooms as (
@@ -36,31 +38,45 @@ _WAITING: Final = f"""
                 then extract(epoch from clock_timestamp() - i.reserved_since)::float8 end as reserved_s,
            greatest(i.epoch, i.seen_epoch) as epoch, i.failures, i.message, d.name,
            extract(epoch from i.created_at)::float8 as queued_at,
-           (d.spec ->> 'priority')::int as priority, (d.spec ->> 'preempt')::boolean as preempt,
+           (d.spec ->> 'priority')::int as priority,
+           (d.spec ->> 'preempt')::boolean and not exists (
+               select 1 from relocations m
+                where m.copy_id = i.id and m.state = 'moving' and m.purpose <> 'plan') as preempt,
            exists (select 1 from instances v
                     where v.pushed_out_for = i.id
                       and not exists (select 1 from claims c join devices g on g.uuid = c.device
                                         join workers w on w.id = g.worker_id
                                        where c.instance_id = v.id and w.phase = 'lost')) as preempting,
            (select jsonb_build_array(m.workers, m.gpus) from relocations m
-             where m.copy_id = i.id and m.state = 'moving') as destination,
-           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target,
+             where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan') as destination,
+           (select relocation_target from rooms where rooms.instance_id = i.id) as relocation_target, i.promised,
+           case when (d.spec ->> 'preempt')::boolean then (
+                select jsonb_build_object(
+                           'code', c.code, 'message', c.message, 'worker', coalesce(w.name, ''),
+                           'ago_s', extract(epoch from clock_timestamp() - c.answered_at)::float8,
+                           'changed', coalesce(w.reported_at > c.answered_at, true))
+                  from commands c left join workers w on w.id = c.worker_id and w.deleted_at is null
+                 where c.instance_id = i.id and c.epoch = i.epoch and c.verb = 'start' and c.state = 'refused'
+                 order by c.answered_at desc limit 1) end as refused,
            clock_timestamp() as read_at,
            (select p.worker_id from processes p where p.instance_id = i.id and p.epoch = i.epoch
-             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0, p.rank limit 1)
+             order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
+                      case when p.state = 'exited' then p.reported_at end nulls last, p.rank limit 1)
                as last_worker,
            (select extract(epoch from min(not_before) - clock_timestamp())::float8
               from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
       from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
-                   created_at, seen_epoch,
+                   created_at, seen_epoch, promised,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
                    count(*) over () as in_all
-              from instances
-             where phase in ('pending', 'analyzing') and (not_before is null or not_before <= clock_timestamp())) i
+              from instances i
+             where phase in ('pending', 'analyzing')
+               and (not_before is null or not_before <= clock_timestamp() or restart_epoch = epoch or {MENDED})) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where (i.in_all <= $1 or i.place <= $2) and {PLACEABLE}
-     order by not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving'),
+     order by not exists (select 1 from relocations m
+                           where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan'),
               (d.spec ->> 'priority')::int desc, i.created_at, i.id
      limit $1"""  # noqa: S608 - a constant, no input
 # The next relocations, as if their replacements were pending already.
@@ -88,7 +104,7 @@ _AWAITED: Final = """
                           where k.deployment_uid = d.uid and k.phase not in ('stopping', 'replaced'))
      order by priority desc, i.created_at, i.id"""
 _REVISIONS: Final = """
-    select r.deployment_uid, r.generation, r.spec, r.need
+    select r.deployment_uid, r.generation, r.spec, r.need, r.model_commits
       from revisions r join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
         on r.deployment_uid = x.uid and r.generation = x.generation
      where r.need is not null"""
@@ -102,6 +118,7 @@ class RevisionRow:
 
     spec: Any
     need: Any
+    commits: Mapping[str, str]  # of its models on the hub, by `org/name@revision`
 
     def parse(self) -> tuple[DeploymentSpec, Need]:
         """The spec and the need.
@@ -150,6 +167,9 @@ async def read_pending(
             relocation_target=_destination(row["relocation_target"]),
             reserved_s=row["reserved_s"],
             queued_at=row["queued_at"],
+            promised=_promised(row["promised"]),
+            failures=row["failures"],
+            refused=RefusedStart(**row["refused"]) if row["refused"] else None,
         )
         for row in rows
     ]
@@ -158,6 +178,10 @@ async def read_pending(
 
 def _destination(stored: Any) -> Destination | None:
     return Destination(*map(tuple, stored)) if stored else None
+
+
+def _promised(stored: Any) -> Destination | None:
+    return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 
 async def read_planned_copies(connection: Any) -> list[PendingRow]:
@@ -184,6 +208,9 @@ async def read_awaited(connection: Any) -> list[PendingRow]:
 
 
 async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[RevisionKey, RevisionRow]:
-    """Specs and needs of revisions, not parsed. Once its need is known a revision never changes: cache it."""
+    """Specs and needs of revisions, not parsed. Once its need is known, only commits come in addition: cache it."""
     rows = await connection.fetch(_REVISIONS, [k[0] for k in keys], [k[1] for k in keys])
-    return {(str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"]) for row in rows}
+    return {
+        (str(row["deployment_uid"]), row["generation"]): RevisionRow(row["spec"], row["need"], row["model_commits"])
+        for row in rows
+    }

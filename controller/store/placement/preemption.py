@@ -16,7 +16,9 @@ _HOLDERS: Final = """
     select i.id, i.epoch, extract(epoch from i.created_at)::float8 as queued_at,
            (d.spec ->> 'priority')::int as priority,
            i.phase = 'stopping' or i.pushed_out_for is not null or d.deleted_at is not null as leaving,
-           d.spec ->> 'restart' <> 'always' as task, coalesce((d.spec ->> 'movable')::boolean, true) as movable,
+           d.spec ->> 'restart' <> 'always' as task,
+           coalesce(d.spec ->> 'command', '[]') = '[]' or d.spec ->> 'command' like '%{port}%' as serves,
+           coalesce((d.spec ->> 'movable')::boolean, true) as movable,
            coalesce((d.spec ->> 'minimum_runtime')::float8, 0) as minimum_runtime,
            coalesce(extract(epoch from clock_timestamp() - (select min(c.created_at) from claims c
              where c.instance_id = i.id and c.epoch = i.epoch)), 0)::float8 as age_s,
@@ -73,6 +75,7 @@ def _holder(row: Any, holding: Holding) -> Holder:
         movable=row["movable"],
         lost_s=row["age_s"] if row["task"] else 0.0,
         protected=row["age_s"] < row["minimum_runtime"],
+        serves=row["serves"],
     )
 
 

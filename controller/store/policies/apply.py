@@ -17,7 +17,7 @@ from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import GenerationConflictError, InUseError
-from controller.store.policies.checks import problem_of_second_default, problems_of_policies
+from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
 from controller.store.views.policies import missing_policy, policy_by_name, policy_spec
@@ -65,8 +65,8 @@ async def apply_policy(
 
     Raises:
         GenerationConflictError: the policy is at another generation.
-        ManifestError: it would be a second default, its window is too long, or its signing secret does not exist, or
-            is not for the deployments that it reports on.
+        ManifestError: it would be a second default, its window is too long, its `min_coverage` too small, or its
+            signing secret does not exist, or is not for the deployments that it reports on.
     """
     async with database.transaction() as connection:
         outcome = await apply_policy_on(connection, name, spec, if_match=if_match, longest_window_s=longest_window_s)
@@ -125,9 +125,9 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict
 
 async def _check(connection: Any, name: str, spec: PolicySpec, longest_window_s: float) -> None:
     problems = await problems_of_policies(connection, {"": spec}, longest_window_s=longest_window_s)
-    problems += await problems_of_webhook_secrets(
-        connection, deployments={}, policies={"": (name, spec)}, role=current_role()
-    )
+    written = {"": (name, spec)}
+    problems += await problems_of_coverage(connection, deployments={}, policies=written)
+    problems += await problems_of_webhook_secrets(connection, deployments={}, policies=written, role=current_role())
     if spec.default:
         present = await connection.fetchval("select name from policies where is_default and name <> $1", name)
         problems += [] if present is None else [problem_of_second_default("", present)]

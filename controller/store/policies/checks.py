@@ -1,15 +1,24 @@
-"""Checks of policies beyond their own fields: references must exist, and windows must not exceed the retention."""
+"""Checks of policies beyond their own fields: references must exist, and windows must not exceed the retention.
+
+A `min_coverage` that is too small is refused where it is new, and kept where an earlier version stored it.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
+from schemas.manifest.policy import LEAST_COVERAGE, NO_POLICY, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem, join_path
 
 _HOUR_S: Final = 3600
 _FIELD: Final = "utilization_policy"
+_COVERAGE_OF_POLICIES: Final = (
+    "select name, (spec ->> 'min_coverage')::float8 as coverage from policies where name = any($1)"
+)
+_COVERAGE_OF_DEPLOYMENTS: Final = """
+    select name, (spec #>> '{utilization_policy,min_coverage}')::float8 as coverage
+      from deployments where deleted_at is null and name = any($1)"""
 
 
 def named_policy(spec: DeploymentSpec) -> str | None:
@@ -81,6 +90,46 @@ async def problems_of_policies(
         if name not in stored
     ]
     return problems
+
+
+async def problems_of_coverage(
+    connection: Reader,
+    *,
+    deployments: Mapping[str, tuple[str, DeploymentSpec]],
+    policies: Mapping[str, tuple[str, UtilizationPolicy]],
+) -> list[FieldProblem]:
+    """Problems of each `min_coverage` that is too small, unless it is already stored: then it acts as the least one.
+
+    Args:
+        connection: to read from.
+        deployments: names and specs by path in the manifest, of which the inline policies count.
+        policies: names and policies, likewise.
+    """
+    inline = {
+        join_path(path, _FIELD): (name, spec.utilization_policy)
+        for path, (name, spec) in deployments.items()
+        if isinstance(spec.utilization_policy, UtilizationPolicy)
+    }
+    problems: list[FieldProblem] = []
+    for written, query in ((inline, _COVERAGE_OF_DEPLOYMENTS), (policies, _COVERAGE_OF_POLICIES)):
+        low = {path: (name, one.min_coverage) for path, (name, one) in written.items() if one.coverage_warning}
+        names = sorted({name for name, _ in low.values()})
+        stored = {row["name"]: row["coverage"] for row in await connection.fetch(query, names)} if names else {}
+        problems += [
+            FieldProblem(join_path(path, "min_coverage"), f"must be {LEAST_COVERAGE:g} to 1, got {share:g}")
+            for path, (name, share) in low.items()
+            if stored.get(name) != share
+        ]
+    return problems
+
+
+def coverage_warnings(spec: DeploymentSpec | UtilizationPolicy, name: str = "") -> list[str]:
+    """Warns of a stored `min_coverage` that acts as a larger one. `name` is the object's, where several are checked."""
+    policy = spec.utilization_policy if isinstance(spec, DeploymentSpec) else spec
+    if not isinstance(policy, UtilizationPolicy) or not policy.coverage_warning:
+        return []
+    path = f"{_FIELD}." if isinstance(spec, DeploymentSpec) else ""
+    return [f"{name}: {path}{policy.coverage_warning}".removeprefix(": ")]
 
 
 def problem_of_second_default(path: str, present: str) -> FieldProblem:

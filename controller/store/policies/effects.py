@@ -106,6 +106,12 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
     found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
     if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
         raise LostGuardError("intents of a deployment that a policy limits")
+    if await connection.fetchval(
+        """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'
+              and expires_at > clock_timestamp() limit 1""",
+        list(facts),
+    ):
+        raise LostGuardError("a deployment that its user keeps awake")
 
 
 async def _write_verdicts(connection: Any, writes: Sequence[VerdictWrite]) -> None:
@@ -171,7 +177,7 @@ async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
                values ($1, 'policy', $2, 'policy_idle', $3, $4)
                on conflict (deployment_uid, source)
                do update set max_replicas = excluded.max_replicas, reason = excluded.reason, message = excluded.message,
-                             instances = excluded.instances, created_at = now()""",
+                             instances = excluded.instances, created_at = now(), outgrown_since = null""",
             facts.uid,
             action.limit.max_replicas,
             action.message,

@@ -21,15 +21,20 @@ _UNENDED: Final = """
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.generation, d.version, d.deleted_at is not null as deleted,
            d.spec, extract(epoch from clock_timestamp())::float8 as now,
-           exists (select 1 from policy_actions a where a.deployment_uid = d.uid and a.ended_at is null) as open_actions
-      from deployments d where d.uid = any($1::uuid[])"""
+           exists (select 1 from policy_actions a where a.deployment_uid = d.uid and a.ended_at is null)
+             as open_actions,
+           coalesce(extract(epoch from w.expires_at - clock_timestamp())::float8, 0) as awake_for_s
+      from deployments d left join wakes w on w.deployment_uid = d.uid and w.source = 'user'
+     where d.uid = any($1::uuid[])"""
 _INTENTS: Final = """
     select deployment_uid, source, min_replicas, max_replicas, reason, instances from intents
      where deployment_uid = any($1::uuid[]) order by source"""
 _INSTANCES: Final = """
     select i.id, i.deployment_uid, i.epoch, i.phase, i.running_since,
            v.epoch as judged_epoch, v.policy, v.policy_uid, v.policy_generation, v.action, v.dry_run, v.verdict,
-           v.reason, v.message, v.low_since, v.due_at, v.acted
+           v.reason, v.message, v.low_since, v.due_at, v.acted,
+           exists (select 1 from instances s where s.deployment_uid = i.deployment_uid and s.replaces = i.id)
+             as substituted
       from instances i left join policy_verdicts v on v.instance_id = i.id
      where i.deployment_uid = any($1::uuid[]) order by i.id"""
 _CLAIMS: Final = """
@@ -86,6 +91,7 @@ async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, Po
             instances=tuple(_instance(i, claims[i["id"]]) for i in instances[row["uid"]]),
             open_actions=row["open_actions"],
             now=row["now"],
+            awake_for_s=max(row["awake_for_s"], 0.0),
         )
         for row in deployments
     }
@@ -110,6 +116,7 @@ def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:
         running_since=_seconds(row["running_since"]),
         claims=tuple(_claim(c) for c in claims),
         stored=_verdict(row) if row["verdict"] is not None else None,
+        substituted=row["substituted"],
     )
 
 

@@ -25,6 +25,10 @@ _INTENT: Final = """
     on conflict (deployment_uid, source) do update
        set min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, reason = excluded.reason,
            message = excluded.message, created_at = now()"""
+_OUTGROWN: Final = """
+    update intents i set outgrown_since = case when x.outgrown then now() end
+      from unnest($1::uuid[], $2::boolean[]) as x (uid, outgrown)
+     where i.deployment_uid = x.uid and i.source = 'policy' and (i.outgrown_since is not null) <> x.outgrown"""
 _STATUS: Final = """
     insert into scaling_status as s (deployment_uid, number, reason, message, dry_run, silent, evidence)
     select uid, number, reason, message, dry_run, string_to_array(silent, E'\\n'), evidence
@@ -52,13 +56,14 @@ async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> No
             [intent_reason(s) for s in changing],
             [s.wish.message for s in changing],
         )
-    lifting = [step.facts.uid for step in changing if step.lifts_policy]
+    await connection.execute(_OUTGROWN, [s.facts.uid for s in steps], [s.outgrown for s in steps])
+    lifting = [step.facts.uid for step in changing if step.lifts_policy or step.lifts_cap]
     if lifting:
         await connection.execute(
             "delete from intents where deployment_uid = any($1::uuid[]) and source = 'policy'", lifting
         )
     await _write_status(connection, steps)
-    await write_events(connection, [_event(step) for step in steps if step.applies])
+    await write_events(connection, [event for step in steps if step.applies for event in _events(step)])
     changed = [step.facts.uid for step in changing]
     await notify_all(connection, {"deployment": changed, "status": [step.facts.uid for step in steps]})
 
@@ -108,6 +113,18 @@ def intent_reason(step: ScalingStep) -> str:
     if step.wish.number == 0:
         return str(step.wish.reason) if step.wish.reason in (R.IDLE, R.POLICY, R.WAKE_WITHDRAWN) else "asleep"
     return "scaled_down" if step.wish.number < step.number_before else str(step.wish.reason)
+
+
+def _events(step: ScalingStep) -> list[NewEvent]:
+    """What is reported of a step that applies: the number where it changes, and the end of a policy's cap."""
+    events = [_event(step)] if step.wish.number != step.number_before or step.lifts_policy else []
+    cap = step.facts.cap
+    if step.lifts_cap and cap is not None:
+        message = f"the cap of {cap.number} replicas by its policy ends: demand has exceeded it for {cap.window_s:g} s"
+        evidence = {**step.evidence, "deployment": step.facts.name, "cap": cap.number, "policy_window_s": cap.window_s}
+        objects = (f"deployment:{step.facts.uid}",)
+        events.append(NewEvent("policy_cap_lifted", f"{step.facts.name}: {message}", objects, evidence, ACTOR))
+    return events
 
 
 def _event(step: ScalingStep) -> NewEvent:

@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
-from controller.domain.scaling import EngineLoad, GatewayLoad, Replicas, ScalingFacts, StoredScaling
-from controller.domain.wanted import scales
+from controller.domain.scaling import EngineLoad, GatewayLoad, PolicyCap, Replicas, ScalingFacts, StoredScaling
+from controller.domain.wanted import POLICY, follows_requests, scales
 from controller.store.deployments.specs import spec_from_json
+from controller.store.policies.effective import effective_policies
 
 _SCALED: Final = """
     select uid from deployments
@@ -18,7 +19,10 @@ _SCALED: Final = """
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.generation, d.spec,
            (select coalesce(jsonb_agg(jsonb_build_object('source', source, 'min', min_replicas, 'max', max_replicas,
-                                                         'reason', reason) order by source), '[]')
+                                                         'reason', reason,
+                                                         'set_at', extract(epoch from created_at),
+                                                         'outgrown_s', extract(epoch from now() - outgrown_since))
+                                      order by source), '[]')
               from intents where deployment_uid = d.uid) as intents,
            (select coalesce(jsonb_object_agg(phase, n), '{}')
               from (select phase, count(*) as n from instances
@@ -30,6 +34,10 @@ _DEPLOYMENTS: Final = """
            s.number, s.reason, s.message, s.silent, s.dry_run
       from deployments d left join scaling_status s on s.deployment_uid = d.uid
      where d.uid = any($1::uuid[]) and d.deleted_at is null and jsonb_typeof(d.spec -> 'replicas') = 'object'"""
+_ACTED: Final = """
+    select distinct on (deployment_uid) deployment_uid, evidence ->> 'window_s' as window_s from policy_actions
+     where deployment_uid = any($1::uuid[]) and action = 'scale_down' and not dry_run
+     order by deployment_uid, id desc"""
 _STORED: Final = "select deployment_uid from scaling_status where deployment_uid = any($1::uuid[])"
 _GATEWAYS: Final = "select id, name, beat from gateways order by name"
 _DEMAND: Final = "select gateway_id, deployment_uid, mean, in_flight, waiting, arrived from gateway_demand"
@@ -45,6 +53,9 @@ _ENGINES: Final = """
       from recent cross join engine_loads l
       join instances i on i.id = l.instance_id and i.epoch = l.epoch and i.phase = 'running'
      where greatest(l.at, l.requests_at) > since"""
+
+
+_LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,22 @@ async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, S
     """Deployments as they are now. Those that are gone, or whose replicas are a number, are missing."""
     rows = await connection.fetch(_DEPLOYMENTS, list(uids))
     found = {str(row["uid"]): _facts(row) for row in rows}
-    return {uid: facts for uid, facts in found.items() if scales(facts.spec)}
+    scaled = {uid: facts for uid, facts in found.items() if scales(facts.spec)}
+    capped = [uid for uid, facts in scaled.items() if facts.cap is not None]
+    windows = await _windows(connection, capped) if capped else {}
+    return scaled | {uid: _with_window(scaled[uid], windows.get(uid)) for uid in capped}
+
+
+async def _windows(connection: Any, uids: Sequence[str]) -> dict[str, float]:
+    """The window of each deployment's effective policy, else of the policy whose action set the cap."""
+    found = {uid: one.spec.time_window for uid, one in (await effective_policies(connection, uids)).items()}
+    missing = [uid for uid in uids if uid not in found]
+    rows = await connection.fetch(_ACTED, missing) if missing else []
+    return found | {str(row["deployment_uid"]): float(row["window_s"]) for row in rows if row["window_s"] is not None}
+
+
+def _with_window(facts: ScalingFacts, window_s: float | None) -> ScalingFacts:
+    return facts if facts.cap is None else replace(facts, cap=replace(facts.cap, window_s=window_s))
 
 
 async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
@@ -118,11 +144,12 @@ async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
 
 
 def _facts(row: Any) -> ScalingFacts:
+    spec = spec_from_json(row["spec"])
     return ScalingFacts(
         uid=str(row["uid"]),
         name=row["name"],
         generation=row["generation"],
-        spec=spec_from_json(row["spec"]),
+        spec=spec,
         intents=tuple(IntentFacts(i["source"], i["max"], i["reason"], min_replicas=i["min"]) for i in row["intents"]),
         replicas=_replicas(row["phases"]),
         engine=row["engine"] or "",
@@ -130,19 +157,25 @@ def _facts(row: Any) -> ScalingFacts:
         stored=None
         if row["number"] is None
         else StoredScaling(row["number"], row["reason"], row["message"], tuple(row["silent"]), row["dry_run"]),
+        cap=_cap(row["intents"]) if follows_requests(spec) else None,
     )
 
 
+def _cap(intents: Sequence[Mapping[str, Any]]) -> PolicyCap | None:
+    """The cap of a policy's `scale_down`. A policy's stop is none: a request ends it, or a user."""
+    for one in intents:
+        if one["source"] == POLICY and one["max"] > 0:
+            return PolicyCap(one["max"], one["set_at"], None, one["outgrown_s"])
+    return None
+
+
 def _replicas(phases: Mapping[str, int]) -> Replicas:
-    running = placed = pending = 0
-    for name, number in phases.items():
-        phase = InstancePhase(name)
-        if phase in (InstancePhase.STOPPING, InstancePhase.REPLACED) or phase in FINAL:
-            continue
-        if phase is InstancePhase.RUNNING:
-            running += number
-        elif phase in HOLDS_CLAIMS and phase is not InstancePhase.BACKOFF:
-            placed += number
-        else:
-            pending += number
-    return Replicas(running, placed, pending)
+    counts = {InstancePhase(name): number for name, number in phases.items()}
+    serving, starting = InstancePhase.RUNNING, HOLDS_CLAIMS - _LEAVING - {InstancePhase.RUNNING, InstancePhase.BACKOFF}
+    return Replicas(
+        running=counts.get(serving, 0),
+        placed=sum(counts.get(phase, 0) for phase in starting),
+        pending=sum(n for phase, n in counts.items() if phase not in {serving} | starting | _LEAVING | FINAL),
+        unhealthy=counts.get(InstancePhase.UNHEALTHY, 0),
+        failed=sum(counts.get(phase, 0) for phase in FINAL | {InstancePhase.BACKOFF}),
+    )

@@ -27,6 +27,7 @@ from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
 _NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
+_EXPECTED: Final = "drain_waits"  # an operator's own doing, until its time is over
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
       from workers w
@@ -36,19 +37,29 @@ _WORKERS: Final = f"""
             from (select distinct c.instance_id from claims c join devices d on d.uuid = c.device
                    where d.worker_id = w.id) c) h on true
      where w.deleted_at is null
-       and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min')
+       and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min'
+            or w.drain_until < clock_timestamp())
      order by w.name"""  # noqa: S608 - constants, no input
+# What is fetched before the process starts has a limit of its own.
+_OVERDUE: Final = """
+    (i.phase = 'starting' and i.reason not in ('fetching', 'pulling')
+     and clock_timestamp() - coalesce(i.start_phase_since, i.phase_since)
+         > make_interval(secs => coalesce((r.spec ->> 'start_timeout')::float8, 600)))"""
 # `failing_since`: the first of the failures in a row, or of the vain readings of the model since the spec was applied.
 # Those are of a revision, so they are looked up for one of its instances alone: its deployment may have many events.
 _INSTANCES: Final = f"""
     with troubled as materialized (
         select i.id, i.phase, i.phase_since, i.reason, i.message, i.failures, i.created_at, d.uid, d.name as deployment,
-               r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error
+               r.generation, r.applied_at, case when r.need is null then r.need_error end as need_error,
+               {_OVERDUE} as overdue,
+               case when i.phase = 'pending' and o.reason = 'rollout_blocked' then o.message end as held
           from instances i
           join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
           join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+          left join rollouts o on o.deployment_uid = i.deployment_uid and o.revision = i.revision
          where i.phase in ('pending', 'analyzing', 'backoff', 'failed')
             or i.failures >= 2 and i.phase in ('scheduled', 'starting', 'running', 'unhealthy')
+            or {_OVERDUE}
          order by i.created_at, i.id
          limit {_MOST}),
     first_vain as (
@@ -59,7 +70,7 @@ _INSTANCES: Final = f"""
                              and e.reason = 'metadata_unknown') end as vain
           from troubled t)
     select t.id, t.deployment, t.phase, t.phase_since as since, t.reason, t.message, t.failures,
-           t.need_error ->> 'message' as need_error,
+           t.overdue, t.need_error ->> 'message' as need_error, t.held,
            coalesce(max(t.vain) over (partition by t.uid, t.generation),
                     (select max(e.at) from events e
                       where t.failures > 0 and e.objects @> array['instance:' || t.id] and e.reason = 'backoff'
@@ -154,7 +165,7 @@ def _worker(row: Any) -> WorkerFacts:
         conditions=[
             (one.reason, one.message, one.since)
             for one in worker_conditions(row)
-            if one.status == "false" and one.type not in _NOT_TOLD
+            if one.status == "false" and one.type not in _NOT_TOLD and one.reason != _EXPECTED
         ],
         instances=row["instances"],
         sample=row["sample"] or (),
@@ -173,8 +184,9 @@ def _instance(row: Any) -> TroubledInstance:
         phase=row["phase"],
         since=row["since"],
         reason=row["reason"],
-        message=row["message"],
+        message="; ".join(text for text in (row["message"], row["held"]) if text),
         failures=row["failures"],
         failing_since=failing_since,
         need_error=row["need_error"] or "",
+        overdue=row["overdue"],
     )

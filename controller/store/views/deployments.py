@@ -20,8 +20,8 @@ from schemas.api.envelopes import Condition, Page
 from schemas.api.rollouts import RolloutStatus
 from schemas.manifest.deployment import DeploymentSpec
 
-_DIGESTS: Final = """
-    select d.uid, r.image_digest
+_KEPT: Final = """
+    select d.uid, r.image_digest, r.model_commits
       from deployments d join revisions r on (r.deployment_uid, r.generation) = (d.uid, d.revision)
      where d.uid = any($1::uuid[])"""
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
@@ -94,19 +94,22 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     specs = {row["uid"]: spec_from_json(row["spec"]) for row in live}
     scaled = await scaled_of(connection, specs, intents)
     rollouts = await rollouts_of(connection, specs)
-    digests = await _digests_of(connection, specs)
+    kept = await _kept_of(connection, specs)
     return [
-        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), digests.get(uid))
+        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), kept.get(uid))
         for row in rows
         if (uid := row["uid"])
     ]
 
 
-async def _digests_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, str]:
-    """The digests of the images that the present revisions run, of deployments with containers."""
-    uids = [uid for uid, spec in specs.items() if spec.runtime == "docker"]
-    rows = await connection.fetch(_DIGESTS, uids) if uids else []
-    return {row["uid"]: row["image_digest"] for row in rows if row["image_digest"] is not None}
+async def _kept_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, Any]:
+    """What the present revisions keep of images and models, of deployments that may have any."""
+    uids = [uid for uid, spec in specs.items() if spec.runtime == "docker" or _is_on_hub(spec)]
+    return {row["uid"]: row for row in await connection.fetch(_KEPT, uids)} if uids else {}
+
+
+def _is_on_hub(spec: DeploymentSpec) -> bool:
+    return (spec.model or "").startswith("hf:") or bool(spec.serving.adapters) or bool(spec.args)
 
 
 def _view(
@@ -115,7 +118,7 @@ def _view(
     watched: Watched | None,
     scaled: Scaled | None,
     rollout: RolloutStatus | None,
-    image_digest: str | None,
+    kept: Any,
 ) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
@@ -136,7 +139,8 @@ def _view(
             wanted=wanted,
             observed_generation=row["observed_generation"],
             revision=row["revision"],
-            image_digest=image_digest,
+            image_digest=kept["image_digest"] if kept is not None else None,
+            model_commits=kept["model_commits"] if kept is not None else {},
             conditions=[
                 *(Condition.model_validate(condition) for condition in row["conditions"]),
                 *([watched.condition] if watched else []),

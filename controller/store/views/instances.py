@@ -27,7 +27,11 @@ _INSTANCES: Final = """
     select i.*, d.name as deployment, r.spec, r.need,
            (select p.image_digest from processes p
              where p.instance_id = i.id and p.epoch = i.epoch and p.image_digest is not null
-             order by p.rank limit 1) as image_digest
+             order by p.rank limit 1) as image_digest,
+           case when i.phase = 'pending' then
+               (select o.message from rollouts o
+                 where o.deployment_uid = i.deployment_uid and o.revision = i.revision
+                   and o.reason = 'rollout_blocked') end as held
       from instances i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision"""
@@ -194,7 +198,7 @@ def _view(
         status=InstanceStatus(
             phase=row["phase"],
             reason=row["reason"],
-            message=row["message"],
+            message=_joined(row["message"], row["held"]),
             engine=row["engine"] if present else None,
             layout=layout,
             need=_need(need, spec.resources, row["engine"], layout, present),
@@ -207,7 +211,19 @@ def _view(
             epoch=row["epoch"],
             phase_since=row["phase_since"],
             not_before=row["not_before"],
-            explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+            explain=_explain(row["explain"], row["held"]) if row["explain"] else None,
             utilization=utilization,
         ),
     )
+
+
+def _explain(stored: Any, held: str | None) -> Explain:
+    """Why it is pending. `held`: what its rollout is held up by."""
+    explain = Explain.model_validate(stored)
+    if held is None:
+        return explain
+    return explain.model_copy(update={"message": _joined(explain.message, held), "note": _joined(explain.note, held)})
+
+
+def _joined(*texts: str | None) -> str:
+    return "; ".join(text for text in texts if text)

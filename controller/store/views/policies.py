@@ -92,12 +92,14 @@ def missing_policy(name: str) -> NotFoundError:
 
 
 def _view(row: Any) -> PolicyView:
+    spec = policy_spec(row)
     return PolicyView(
         name=row["name"],
         uid=str(row["uid"]),
         generation=row["generation"],
         created_at=row["created_at"],
-        spec=policy_spec(row),
+        spec=spec,
+        warnings=[spec.coverage_warning] if spec.coverage_warning else [],
         status=PolicyStatus(
             watches=PolicyWatches(deployments=row["deployments"], instances=row["instances"]),
             verdicts=PolicyVerdicts(idle=row["idle"], busy=row["busy"], unknown=row["unknown"]),

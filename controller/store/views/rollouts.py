@@ -18,7 +18,7 @@ _ROLLOUTS: Final = """
               where g.deployment_uid = r.deployment_uid and g.revision = r.revision and g.attempt = r.attempt) o on true
      where r.deployment_uid = any($1::uuid[]) and r.revision is not null"""
 _REVISIONS: Final = """
-    select r.generation, r.created_at, r.applied_at, r.actor, r.request_id, r.spec, r.image_digest,
+    select r.generation, r.created_at, r.applied_at, r.actor, r.request_id, r.spec, r.image_digest, r.model_commits,
            r.generation = d.revision as newest,
            r.generation = coalesce((select stable from rollouts o where o.deployment_uid = d.uid), -1) as stable,
            (select count(*) from instances i where i.deployment_uid = d.uid and i.revision = r.generation)::int
@@ -104,5 +104,6 @@ def _views(rows: Iterable[Any]) -> Iterable[RevisionView]:
             stable=row["stable"],
             instances=row["instances"],
             image_digest=row["image_digest"],
+            model_commits=row["model_commits"],
             spec=spec_from_json(row["spec"]),
         )

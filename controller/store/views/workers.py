@@ -11,6 +11,7 @@ from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces
 from schemas.api.envelopes import Condition, Page
 from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
+from schemas.worker_conditions import DRAINED
 
 # A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null
@@ -19,7 +20,18 @@ _SHOWN: Final = """(w.deleted_at is null
 STATE_COLUMNS: Final = """
     w.*, w.quarantined_until > clock_timestamp() as quarantined,
     coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
-    l.connected and l.session = w.session as connected, l.last_seen"""
+    l.connected and l.session = w.session as connected, l.last_seen,
+    case when w.draining and w.drain_until is not null then (
+         select jsonb_agg(jsonb_build_array(x.id, x.task) order by x.id)
+           from (select distinct i.id, r.spec ->> 'restart' = 'never' as task
+                   from devices v
+                   join claims c on c.device = v.uuid
+                   join instances i on i.id = c.instance_id
+                   join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
+                  where v.worker_id = w.id and i.phase not in ('stopping', 'replaced')
+                  order by 1 limit 1000) x) end as drain_awaits,
+    clock_timestamp() >= w.drain_until as drain_due"""
+_MOST_NAMED: Final = 10
 _WORKERS: Final = f"""
     select {STATE_COLUMNS},
            t.gpus, t.memory_mib, t.claimed_mib, t.free_mib, t.host_memory_mib, t.free_host_memory_mib, t.cpu_milli,
@@ -91,8 +103,8 @@ def worker_state(row: Any) -> str:
 
 
 def worker_conditions(row: Any) -> list[Condition]:
-    """Those that are stored, and whether sampling periods could not be taken of late."""
-    conditions = [Condition.model_validate(one) for one in row["conditions"]]
+    """Those that are stored, what a drain waits for, and whether sampling periods could not be taken of late."""
+    conditions = [*(Condition.model_validate(one) for one in row["conditions"]), *_drain_conditions(row)]
     if not row["dropping"]:
         return conditions
     message = (
@@ -110,6 +122,32 @@ def worker_conditions(row: Any) -> list[Condition]:
     ]
 
 
+def _drain_conditions(row: Any) -> list[Condition]:
+    """What a drained worker waits for. What stops at once is shown by its phase."""
+    awaited = row["drain_awaits"] or []
+    tasks, others = [id_ for id_, task in awaited if task], [id_ for id_, task in awaited if not task]
+    due, parts = row["drain_due"], []
+    if others and not due:
+        parts.append(f"waits until replacements of {_names(others)} run elsewhere, and stops them then")
+    if tasks and due and not row["drain_restarts_tasks"]:
+        parts.append(
+            f"{_names(tasks)} (restart: never) may run until the end; to start them again elsewhere: "
+            f"gpuward drain {row['name']} --restart-tasks"
+        )
+    elif tasks and not due:
+        parts.append(f"waits for the end of {_names(tasks)} (restart: never)")
+    if not parts:
+        return []
+    reason = "tasks_run_on" if due else "drain_waits"
+    since = row["drain_until"] if due else None
+    return [Condition(type=DRAINED, status="false", reason=reason, message="; ".join(parts), since=since)]
+
+
+def _names(ids: Sequence[str]) -> str:
+    more = len(ids) - _MOST_NAMED
+    return ", ".join(ids[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 async def _views(rows: Sequence[Any]) -> list[WorkerView]:
     return [_view(row) for row in rows]
 
@@ -120,7 +158,12 @@ def _view(row: Any) -> WorkerView:
         uid=str(row["id"]),
         created_at=row["created_at"],
         deleted_at=row["deleted_at"],
-        spec=WorkerSpecView(cordoned=row["cordoned"], draining=row["draining"]),
+        spec=WorkerSpecView(
+            cordoned=row["cordoned"],
+            draining=row["draining"],
+            drain_until=row["drain_until"],
+            restart_tasks=row["drain_restarts_tasks"],
+        ),
         status=WorkerStatus(
             **(
                 columns_of(WorkerStatus, row)

@@ -19,6 +19,9 @@ _SEEN: Final = """
            last_seen = excluded.last_seen
      where excluded.session >= worker_liveness.session
     returning worker_id"""
+_NEWEST: Final = """
+    select w.id, w.session from unnest($1::uuid[], $2::bigint[]) as s(id, session)
+      join workers w on w.id = s.id and w.session = s.session and w.deleted_at is null"""
 # Foreign memory is used memory beyond the claims, by this reading and by the one before: a reading may be older than
 # the release of a claim, and contain its memory. An unknown reading leaves the last known value. Device rows change
 # only if foreign memory appears, disappears or changes by much, since placement reads every change of them. It needs no
@@ -107,6 +110,12 @@ async def write_liveness(connection: Connection, seen: Sequence[ConnectionState]
         [s.age_s for s in seen],
     )
     return {str(row["worker_id"]) for row in rows}
+
+
+async def newest_sessions(connection: Connection, sessions: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Those of these sessions, with their workers, that are the newest of workers that are not deleted."""
+    rows = await connection.fetch(_NEWEST, [worker for worker, _ in sessions], [number for _, number in sessions])
+    return {(str(row["id"]), row["session"]) for row in rows}
 
 
 async def write_readings(connection: Connection, readings: Sequence[Reading]) -> list[ForeignUse]:

@@ -1,13 +1,16 @@
 """An operator's maintenance of workers: cordon, uncordon, drain, delete. It does not change phases."""
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
+from controller.domain.drains import Drain, drain_of
 from controller.domain.events import NewEvent
-from controller.store.core.database import Database
+from controller.store.core.database import Database, Reader
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.workers import worker_by_name
+from schemas.api.requests import DrainBody
 from schemas.api.workers import WorkerView
 
 WorkerVerb = Literal["cordon", "uncordon", "drain"]
@@ -16,12 +19,20 @@ _FLAGS: Final[dict[WorkerVerb, tuple[bool, bool, str]]] = {  # cordoned, drainin
     "uncordon": (False, False, "uncordoned"),
     "drain": (True, True, "draining"),
 }
+_SET: Final = """
+    update workers set cordoned = $2, draining = $3, drain_until = $4, drain_restarts_tasks = $5 where id = $1"""
 # A worker with a heartbeat within this time is not dead, even if the operator confirms it.
 HEARTBEAT_WITHIN_S: Final = 15
 
 
-async def set_maintenance(database: Database, name: str, verb: WorkerVerb) -> WorkerView:
-    """Cordons (no new instances), drains (no new instances, and running ones are evicted) or undoes both.
+async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: DrainBody | None = None) -> WorkerView:
+    """Cordons (no new instances), drains (no new instances, and running ones leave) or undoes both.
+
+    Args:
+        database: where.
+        name: of the worker.
+        verb: what to do.
+        how: of a drain; None: the defaults.
 
     Raises:
         NotFoundError: no live worker has this name.
@@ -31,11 +42,21 @@ async def set_maintenance(database: Database, name: str, verb: WorkerVerb) -> Wo
         row = await _live(connection, name)
         # Cordoning a draining worker does not end the drain.
         draining = draining or (verb == "cordon" and row["draining"])
-        if (row["cordoned"], row["draining"]) != (cordoned, draining):
-            query = "update workers set cordoned = $2, draining = $3 where id = $1"
-            await connection.execute(query, row["id"], cordoned, draining)
+        present = drain_in(row)
+        drain = present if draining else None
+        if verb == "drain":
+            at = await connection.fetchval("select clock_timestamp()")
+            drain = drain_of(how or DrainBody(), at, present)
+        if (row["cordoned"], row["draining"], present) != (cordoned, draining, drain):
+            until, restarts_tasks = (drain.until, drain.restarts_tasks) if drain is not None else (None, False)
+            await connection.execute(_SET, row["id"], cordoned, draining, until, restarts_tasks)
             await _record(connection, row["id"], reason, f"worker {name} was {reason} by an operator")
         return await worker_by_name(connection, name)
+
+
+def drain_in(row: Any) -> Drain | None:
+    """The drain in a worker's row; None: it is not drained."""
+    return Drain(row["drain_until"], row["drain_restarts_tasks"]) if row["draining"] else None
 
 
 async def delete_worker(database: Database, name: str, *, confirm_dead: bool = False) -> None:
@@ -76,6 +97,20 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
         )
         reason = "confirmed_dead" if confirm_dead else "worker_deleted"
         await _record(connection, row["id"], reason, f"worker {name} was removed by an operator")
+
+
+async def live_workers(connection: Reader, names: Iterable[str]) -> list[Any]:
+    """The rows of the live workers with these names.
+
+    Raises:
+        NotFoundError: no live worker has one of the names.
+    """
+    wanted = list(names)
+    rows = await connection.fetch("select * from workers where name = any($1) and deleted_at is null", wanted)
+    missing = set(wanted) - {row["name"] for row in rows}
+    if missing:
+        raise NotFoundError(f"no worker is named {min(missing)!r}; `gpuward get workers` lists them")
+    return list(rows)
 
 
 async def _live(connection: Any, name: str) -> Any:

@@ -1,6 +1,6 @@
 """Workers' sessions: the owner of a credential, and what a hello and an inventory report of the host."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -12,9 +12,14 @@ from schemas.wire import Hello, Inventory
 from schemas.worker_labels import with_agent_labels
 
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
-_BY_CREDENTIAL: Final = """
-    select w.id, w.name, w.proxy_secret, w.deleted_at, w.session, l.term, l.receipt_key
-      from workers w join lease l on l.id = 1 where credential_hash = $1 or next_credential_hash = $1"""
+_OWNERS: Final = "select id, name, proxy_secret, deleted_at, session from workers"
+# Each by an index, however many there are.
+_BY_CREDENTIAL: Final = f"""
+    select c.given, w.*, l.term, l.receipt_key
+      from unnest($1::bytea[]) as c(given)
+     cross join lateral ({_OWNERS} where credential_hash = c.given
+                         union {_OWNERS} where next_credential_hash = c.given) w
+      join lease l on l.id = 1"""  # noqa: S608 - constants
 _BEFORE: Final = f"""
     select l.cut_at, l.unsettled, l.receipt_key, w.session,
            exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
@@ -114,16 +119,15 @@ class NewSession:
         return self.before == identity.session
 
 
-async def find_by_credential(connection: Connection, credential_hash: bytes) -> Identity | None:
-    """The worker, deleted or not, whose credential, or the next one, has this SHA-256; None if it is unknown."""
-    row = await connection.fetchrow(_BY_CREDENTIAL, credential_hash)
-    if row is None:
-        return None
-    deleted = row["deleted_at"] is not None
-    return Identity(
-        str(row["id"]), row["name"], row["proxy_secret"], deleted, credential_hash, row["session"], row["term"],
-        row["receipt_key"],
-    )  # fmt: skip
+async def find_by_credentials(connection: Connection, hashes: Collection[bytes]) -> dict[bytes, Identity]:
+    """The workers, deleted or not, whose credentials, or the next ones, have these SHA-256; unknown ones are absent."""
+    return {
+        row["given"]: Identity(
+            str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None, row["given"],
+            row["session"], row["term"], row["receipt_key"],
+        )
+        for row in await connection.fetch(_BY_CREDENTIAL, list(hashes))
+    }  # fmt: skip
 
 
 async def begin_session(

@@ -1,6 +1,8 @@
 """A restarted agent: which processes it adopts, reports as gone, or kills."""
 
+import asyncio
 import os
+import time
 from pathlib import Path
 
 import psutil
@@ -74,10 +76,12 @@ async def test_processes_that_died_meanwhile_are_gone_and_strays_are_killed(
         for instance, argv in {"i-1": SLEEP, "i-2": ("sh", "-c", leaves_child), "i-3": SLEEP}.items():
             await controller.start_order(instance, start_order(*argv))
         pids = {name: (await controller.state(name, "running")).pid or 0 for name in ("i-1", "i-2", "i-3")}
+        parents = {name: psutil.Process(pid).ppid() for name, pid in pids.items()}
         escaped = [child.pid for child in psutil.Process(pids["i-2"]).children()]
         assert len(escaped) == 1
         await agent.crash()
     for name in ("i-1", "i-2"):
+        os.kill(parents[name], 9)  # so that the end of neither is recorded
         os.kill(pids[name], 9)
     journal = Journal(tmp_path / "data")
     stray = next(record for record in journal.live() if record.instance == "i-3")
@@ -96,3 +100,21 @@ def _assert_dead(pid: int) -> None:
         psutil.Process(pid).wait(5)
     except psutil.NoSuchProcess:
         return
+
+
+async def test_the_time_of_a_start_goes_on_over_a_restart_of_the_agent(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    """Else an agent that is often replaced would let an engine log for ever."""
+    chatters = ("{python}", "-c", "import time\nwhile True: print('loading', flush=True); time.sleep(0.02)")
+    async with running_agent(controller, tmp_path) as agent:
+        await controller.start_order("i-1", start_order(*chatters, port=True, start_timeout_s=0.5))
+        began_s = time.monotonic()
+        await asyncio.sleep(3)
+        await agent.crash()
+    async with running_agent(controller, tmp_path, join_token=None):
+        await controller.until(lambda: "exited" in str(controller.latest("i-1")), 20)
+    ended = controller.latest("i-1")
+    assert ended is not None
+    assert ended.reason == "start_timeout"
+    assert 6 <= time.monotonic() - began_s < 9

@@ -238,3 +238,16 @@ async def test_a_refused_start_stays_refused(controller: ControllerDouble) -> No
     await controller.state("i-1", "exited")
     assert (await controller.start_order("i-2", holder)).code == "claim_conflict"
     assert (await controller.start_order("i-2", holder, epoch=2)).outcome == "accepted"
+
+
+_CHATTERS = ("{python}", "-c", "import time\nwhile True: print('loading', flush=True); time.sleep(0.02)")
+
+
+@pytest.mark.usefixtures("agent")
+async def test_an_engine_that_only_logs_ends_after_twelve_start_timeouts(controller: ControllerDouble) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await controller.start_order("i-1", start_order(*_CHATTERS, port=True, start_timeout_s=0.3))
+    ended = await controller.state("i-1", "exited")
+    assert ended.reason == "start_timeout"
+    assert "12 times its start timeout" in ended.message
+    assert asyncio.get_running_loop().time() - began_s >= 12 * 0.3

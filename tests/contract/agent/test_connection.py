@@ -1,6 +1,7 @@
 """Hello, heartbeats, reconnecting, acknowledgements, silence and goodbye."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import psutil
@@ -123,6 +124,10 @@ async def test_a_clean_shutdown_stops_the_engines_and_says_goodbye(
     ended = await controller.state("i-1", "exited")
     assert ended.reason == "agent_stopped"
     assert controller.goodbyes == 1
+    types = [json.loads(text) for text in controller.raw]
+    said = next(n for n, message in enumerate(types) if message["type"] == "goodbye")
+    stopping = next(n for n, message in enumerate(types) if message.get("state") == "stopping")
+    assert said < stopping, "nothing may be placed on a host whose engines stop"
     assert not psutil.pid_exists(report.pid or 0)
 
 

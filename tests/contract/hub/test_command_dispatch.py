@@ -143,7 +143,7 @@ async def test_secrets_are_filled_in_at_dispatch(hub: HubUnderTest) -> None:
     missing = await hub.order(worker, "j", payload=start_payload(env_secrets={"HF_TOKEN": "typo"}))
     await eventually(lambda: hub.value("select state = 'refused' from commands where id = $1", missing), "refused")
     row = await hub.one("select code, message from commands where id = $1", missing)
-    assert row["code"] == "bad_command"
+    assert row["code"] == "secret_missing"
     assert "gpuward secret set typo" in row["message"]
 
 
@@ -165,6 +165,7 @@ async def test_a_scope_that_was_changed_meanwhile_refuses_the_start(hub: HubUnde
     message = await hub.value("select message from commands where id = $1", id_)
     assert "secret 'hf' is for deployments named team-a-*" in message
     assert "hunter2" not in message
+    assert await hub.value("select code from commands where id = $1", id_) == "secret_forbidden"
 
 
 async def test_a_deleted_secret_does_not_free_what_may_run(hub: HubUnderTest) -> None:

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from controller.hub import join
-from schemas.wire import CONNECT_PATH, JOIN_PATH, DeviceFacts, InventoryChanged, Rejected
+from schemas.wire import CONNECT_PATH, JOIN_PATH, CommandResult, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import GIB, gpu, hello, inventory, process
@@ -252,8 +252,29 @@ async def test_a_goodbye_is_written(hub: HubUnderTest) -> None:
     await connection.send('{"type": "goodbye"}')
     await connection.socket.close()
     await eventually(lambda: hub.value("select clean and not connected from worker_liveness"), "the goodbye is written")
-    await hub.connect()
+    again = await hub.connect()
     assert await hub.value("select connected and not clean from worker_liveness")
+    await again.drop()
+
+
+@pytest.mark.parametrize("says", ["goodbye", "refusal"])
+async def test_an_agent_that_shuts_down_is_known_at_once_and_its_reports_still_count(
+    hub: HubUnderTest, says: str
+) -> None:
+    """One of an earlier version says goodbye at its end, but refuses starts before."""
+    worker = await hub.add_worker()
+    connection = await hub.connect(first=hello([gpu("GPU-a")]))
+    uid = await add_deployment(hub.database, "d")
+    instance = await add_instance(hub.database, uid, "d-1", phase="running", epoch=1)
+    await claim(hub.database, "GPU-a", instance, 1024)
+    if says == "goodbye":
+        await connection.send('{"type": "goodbye"}')
+    else:
+        await connection.send(CommandResult(command_id=99, outcome="refused", code="shutting_down", message=""))
+    await eventually(lambda: hub.value("select clean and connected from worker_liveness"), "it is known")
+    await connection.send(process(instance, "exited", reason="agent_stopped", exit_code=-15))
+    ended = "select bool_or(reason = 'agent_stopped') from processes where worker_id = $1"
+    await eventually(lambda: hub.value(ended, worker), "its report counts")
 
 
 async def test_a_dropped_connection_is_written_but_the_hubs_own_end_is_not(hub: HubUnderTest) -> None:

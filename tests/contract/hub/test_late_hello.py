@@ -4,6 +4,7 @@ import pytest
 
 from controller.hub import handshake
 from controller.hub.handshake import HandshakeRefusedError
+from controller.hub.identification import Identification
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import gpu, hello, process
@@ -19,7 +20,7 @@ async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest
     await claim(database, "GPU-a", "d-1", 80 * 1024, exclusive=True)
     await connection.send(process("d-1", "running", seq=8))
     await eventually(lambda: hub.value("select state = 'running' from processes"), "the report is written")
-    identity = await handshake.identify(database, "secret-gpu-1")
+    identity = await Identification(database).identify("secret-gpu-1")
     assert identity is not None
     assert identity.id == worker
     await handshake.accept(database, identity, late, "127.0.0.1")
@@ -32,7 +33,7 @@ async def test_a_late_hello_after_a_loss_of_commits_ends_no_start_that_was_accep
     worker = await hub.add_worker()
     database = hub.database
     late = hello([gpu("GPU-a")])
-    identity = await handshake.identify(database, "secret-gpu-1")
+    identity = await Identification(database).identify("secret-gpu-1")
     assert identity is not None
     await hub.connect(first=late)
     uid = await add_deployment(database, "d", resources={"gpus": 1})
@@ -47,7 +48,7 @@ async def test_a_late_hello_after_a_loss_of_commits_ends_no_start_that_was_accep
     with pytest.raises(HandshakeRefusedError, match="connect again"):
         await handshake.accept(database, identity, late, "127.0.0.1")
     assert await hub.value("select count(*) from processes") == 0, "its report may be on its way"
-    identity = await handshake.identify(database, "secret-gpu-1")
+    identity = await Identification(database).identify("secret-gpu-1")
     assert identity is not None
     await handshake.accept(database, identity, late, "127.0.0.1")
     assert await hub.value("select state || reason from processes") == "exitedgone"
@@ -58,7 +59,7 @@ async def test_a_late_hello_of_before_a_boot_ends_nothing_that_was_started_since
     database = hub.database
     await (await hub.connect(first=hello([gpu("GPU-a")], boot_id="first"))).drop()
     await eventually(lambda: hub.value("select not connected from worker_liveness"), "the drop is written")
-    identity = await handshake.identify(database, "secret-gpu-1")
+    identity = await Identification(database).identify("secret-gpu-1")
     assert identity is not None
     connection = await hub.connect(first=hello([gpu("GPU-a")], boot_id="second"))
     uid = await add_deployment(database, "d", resources={"gpus": 1})

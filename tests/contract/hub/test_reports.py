@@ -286,7 +286,7 @@ async def test_heartbeats_cost_no_write_of_the_worker_or_its_devices(hub: HubUnd
     await eventually(
         lambda: hub.value("select used_mib = 100 and utilization = 40 from device_readings"), "the reading is written"
     )
-    assert await hub.value("select last_seen > $1 from worker_liveness", seen)
+    await eventually(lambda: hub.value("select last_seen > $1 from worker_liveness", seen), "so is the sign of life")
     assert await hub.value(versions) == before
     await agent.beat([gpu("GPU-gpu-1", health="unhealthy", health_reason="xid 79")])
     await eventually(lambda: hub.value("select health = 'unhealthy' from devices where kind = 'gpu'"), "its health")

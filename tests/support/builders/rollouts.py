@@ -8,12 +8,19 @@ from typing import Any
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError, RevisionFacts
-from controller.domain.phases import InstancePhase
+from controller.domain.instances import (
+    DeploymentFacts,
+    HostFacts,
+    InstanceFacts,
+    NeedError,
+    RelocationFacts,
+    RevisionFacts,
+)
+from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
 from schemas.manifest.deployment import DeploymentSpec
-from support.builders.facts import NEED, NOW, deployment, instance, process, spec
+from support.builders.facts import NEED, NOW, deployment, host, instance, process, spec
 
 P = InstancePhase
 SETTINGS = RestartSettings()
@@ -27,14 +34,20 @@ class RollingWorld:
         capacity: of instances that may hold a place at once.
         bad: revisions whose instances exit instead of coming up.
         drains_s: how long a stopping instance takes.
+        update: of the spec.
+        silent: instances whose worker says nothing; it is lost after 60 s.
+        crashing: instances that exit at each start.
     """
 
     replicas: int = 4
+    update: str = "rolling"
     rollout: dict[str, Any] = field(default_factory=dict)
     start_timeout: float = 60.0
     capacity: int = 100
     bad: set[int] = field(default_factory=set)
     drains_s: float = 3.0
+    silent: dict[str, datetime] = field(default_factory=dict)
+    crashing: set[str] = field(default_factory=set)
     outcomes: RequestOutcomes = field(default_factory=RequestOutcomes)
     now: datetime = NOW
     revision: int = 1
@@ -45,18 +58,20 @@ class RollingWorld:
     instances: dict[str, InstanceFacts] = field(default_factory=dict)
     events: list[NewEvent] = field(default_factory=list)
     needs: dict[int, NeedError] = field(default_factory=dict)
+    relocations: list[RelocationFacts] = field(default_factory=list)
     least_ready: int = 10**6
     most_in_all: int = 0
     status: tuple[str, str] = ("", "")
     watch: Callable[["RollingWorld"], None] = lambda _: None
     _number: int = 0
-    _specs: dict[int, DeploymentSpec] = field(default_factory=dict)
+    placed_before: int | None = None
+    _specs: dict[tuple[int, str], DeploymentSpec] = field(default_factory=dict)
 
     def facts(self) -> DeploymentFacts:
-        given = self._specs.get(self.replicas)
+        given = self._specs.get((self.replicas, self.update))
         if given is None:
-            given = self._specs[self.replicas] = spec(
-                replicas=self.replicas, update="rolling", rollout=self.rollout, start_timeout=self.start_timeout
+            given = self._specs[self.replicas, self.update] = spec(
+                replicas=self.replicas, update=self.update, rollout=self.rollout, start_timeout=self.start_timeout
             )
         revisions = {
             n: RevisionFacts(n, given, f"hash-{n}", NOW, need=None if n in self.needs else NEED,
@@ -65,9 +80,16 @@ class RollingWorld:
         }  # fmt: skip
         return deployment(
             *self.instances.values(), spec=given, revision=self.revision, generation=self.generation,
-            revisions=revisions, now=self.now,
-            rollout=RolloutFacts(self.record, self.paused, self.asked, self.outcomes),
+            revisions=revisions, now=self.now, relocations=tuple(self.relocations),
+            rollout=RolloutFacts(self.record, self.paused, self.asked, self.outcomes)
+            if self.update == "rolling" else None,
+            hosts=(host(), *(self._host_of(name, since) for name, since in self.silent.items())),
+            placed_before=self.placed_before,
         )  # fmt: skip
+
+    def _host_of(self, name: str, since: datetime) -> HostFacts:
+        lost = (self.now - since).total_seconds() >= 60
+        return host(f"w-{name}", phase="lost" if lost else "unreachable", reason="silent")
 
     def step(self) -> DeploymentEffects:
         """One step of the deployment, and what placement and agents do about it at once."""
@@ -83,7 +105,10 @@ class RollingWorld:
                       stop_reason=change.stop_reason or self.instances[change.instance].stop_reason,
                       phase_since=self.now)  # fmt: skip
         for restart in effects.restarts:
-            self._set(restart.instance, phase=P.STARTING, phase_since=self.now, processes=(process("starting"),))
+            self._set(restart.instance, phase=P.STARTING, phase_since=self.now, processes=(process("starting"),),
+                      restarts_now=False)  # fmt: skip
+        over = {end.id for end in effects.relocation_ends}
+        self.relocations = [one for one in self.relocations if one.id not in over]
         for removal in effects.removals:
             del self.instances[removal.instance]
         for create in effects.creates:
@@ -91,6 +116,8 @@ class RollingWorld:
             name = f"i{self._number:03}"
             self.instances[name] = instance(name, "pending", revision=create.revision, replaces=create.replaces,
                                             created_at=self.now, phase_since=self.now)  # fmt: skip
+            if (old := create.replaced) is not None:
+                self.relocations.append(RelocationFacts(self._number, old.instance, old.epoch, "", name, old.purpose))
         self._note()
         return effects
 
@@ -98,7 +125,10 @@ class RollingWorld:
         for one in list(self.instances.values()):
             holding = sum(bool(i.claims) for i in self.instances.values())
             placeable = one.revision == self.revision or (
-                self.record is not None and self.record.holds and one.revision == self.record.stable
+                self.update == "rolling"
+                and self.record is not None
+                and self.record.holds
+                and one.revision == self.record.stable
             )
             if one.phase is P.PENDING and placeable and holding < self.capacity:
                 placed = instance(one.id, "starting")
@@ -108,10 +138,17 @@ class RollingWorld:
     def _agents(self) -> None:
         for one in list(self.instances.values()):
             if one.phase is P.STARTING and one.process() is not None:
-                state = process("exited", "exit", 1) if one.revision in self.bad else process("running")
+                state = process("exited", "exit", 1) if self._is_bad(one) else process("running")
                 self._set(one.id, processes=(state,))
-            if one.phase is P.STOPPING and (self.now - one.phase_since).total_seconds() >= self.drains_s:
+            if (
+                one.phase is P.STOPPING
+                and one.id not in self.silent
+                and (self.now - one.phase_since).total_seconds() >= self.drains_s
+            ):
                 self._set(one.id, processes=(process("exited", "stopped", 0),))
+
+    def _is_bad(self, one: InstanceFacts) -> bool:
+        return one.revision in self.bad or one.id in self.crashing
 
     def play(self, seconds: float, tick_s: float = 1.0) -> "RollingWorld":
         """Lets time pass: steps, placement and agents each tick."""
@@ -128,6 +165,7 @@ class RollingWorld:
     def apply(self, *, back_to: int | None = None) -> "RollingWorld":
         """A new revision, or an older one again."""
         self.generation += 1
+        self.placed_before = sum(i.phase in LIVE or i.stop_reason == "new_revision" for i in self.instances.values())
         self.revision = self.generation if back_to is None else back_to
         return self
 
@@ -135,9 +173,35 @@ class RollingWorld:
         self.paused, self.asked = paused, self.asked + 1
         return self
 
+    def restart(self) -> "RollingWorld":
+        """Its user restarts all of its instances."""
+        for name in self.instances:
+            self._set(name, restarts_now=True)
+        return self
+
     def kill(self, name: str) -> None:
         """Its process exits."""
         self._set(name, processes=(process("exited", "exit", 1),))
+
+    def hang(self, name: str, phase: str) -> None:
+        """It stays in a phase in which it does not serve, until it is stopped."""
+        if phase == "backoff":
+            self.crashing.add(name)
+            self.kill(name)
+            return
+        known = {"unhealthy": (process("unhealthy"),), "unreachable": (process("running"),)}
+        self._set(name, phase=P(phase), phase_since=self.now, processes=known.get(phase, ()))
+        if phase == "unreachable":
+            claims = tuple(replace(c, worker_id=f"w-{name}") for c in self.instances[name].claims)
+            self._set(name, claims=claims)
+            self.silent[name] = self.now
+
+    def returns(self, name: str) -> None:
+        """The worker of a silent one is back, where it has run on."""
+        del self.silent[name]
+        if name in self.instances:
+            claims = tuple(replace(c, worker_id="w1") for c in self.instances[name].claims)
+            self._set(name, claims=claims)
 
     def begin_bounds(self) -> None:
         """Counts least and most anew."""
@@ -170,7 +234,7 @@ def rolled_out(**fields: Any) -> RollingWorld:
     """A deployment whose first revision runs for long."""
     world = RollingWorld(**fields)
     world.play(6).play(1000, tick_s=100.0)
-    assert (world.state, world.running()) == ("complete", world.replicas)
+    assert (world.state, world.running()) == ("complete" if world.update == "rolling" else "", world.replicas)
     world.begin_bounds()
     world.events.clear()
     return world

@@ -1,12 +1,20 @@
-"""The way to a database over TCP, which a test closes, freezes and opens again."""
+"""The way to a database over TCP, which a test closes, freezes, slows down and opens again."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 _CHUNK = 2**16
 _CLOSE_S = 5.0
+
+
+@dataclass
+class _Asked:
+    """When the statement that is not answered yet was sent."""
+
+    at: float | None = None
 
 
 class DatabaseGate:
@@ -19,6 +27,7 @@ class DatabaseGate:
         self._passable.set()
         self._ways: set[asyncio.Task[None]] = set()
         self.port = 0
+        self.slowness = 1.0  # each statement takes so many times as long
         self.accepted = 0
 
     @property
@@ -66,9 +75,10 @@ class DatabaseGate:
             inner_reader, inner_writer = await self._connect()
             writers.append(inner_writer)
             async with asyncio.TaskGroup() as group:
+                asked = _Asked()
                 pipes = [
-                    group.create_task(self._pipe(reader, inner_writer)),
-                    group.create_task(self._pipe(inner_reader, writer)),
+                    group.create_task(self._pipe(reader, inner_writer, asked)),
+                    group.create_task(self._pipe(inner_reader, writer, asked, answers=True)),
                 ]
                 await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
                 for pipe in pipes:
@@ -85,10 +95,19 @@ class DatabaseGate:
             return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
         return await asyncio.open_connection(host, port)
 
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pipe(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: "_Asked", *, answers: bool = False
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._passable.wait()
+                now = asyncio.get_running_loop().time()
+                if answers:
+                    took_s, asked.at = now - (asked.at or now), None
+                    if self.slowness > 1:
+                        await asyncio.sleep((self.slowness - 1) * took_s)
+                else:
+                    asked.at = asked.at or now
                 writer.write(data)
                 await writer.drain()
 

@@ -15,9 +15,11 @@ from controller.leader.housekeeping import Housekeeping
 from controller.reconcilers.cancelling import CancellingReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.clock import SystemClock
+from controller.store.access.secrets import put_secret
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import restart as restarts
 from controller.store.deployments import stop as switch
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
@@ -293,7 +295,9 @@ ACTS: Sequence[Act] = (
     Act("return", _return),
     Act("roll_out", _rolling()),
     Act("roll_on", _rolling(args={"token_seconds": 0.1})),
+    Act("restart_rolling", lambda w: restarts.restart(w.db, "rolling")),
     Act("roll_no_more", _rolling(args={"token_seconds": 0.1}, update="recreate")),
+    Act("restart", lambda w: restarts.restart(w.db, "whole")),
     Act("fetch", _fetch),
     Act("is_fetched", _is_fetched),
     Act("delete_fetched", lambda w: deployments.delete(w.db, "fetched")),
@@ -304,9 +308,11 @@ ANALYSED: Sequence[Act] = (
     Act("change_slow", _change_slow),
     Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
 )
+WITH_SECRET = {"TOKEN": {"secret": "token"}}
 # Nine GPUs are claimed; a preempted instance gets its GPU back in the end.
 PREEMPTED: Sequence[Act] = (
     Act("fill", lambda w: w.apply("low", replicas=9, resources={"gpus": 1})),
-    Act("preempt", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1})),
+    Act("set_secret", lambda w: put_secret(w.db, "token", "of the preemptor")),
+    Act("preempt", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1}, env=WITH_SECRET)),
     Act("end_preemptor", lambda w: deployments.delete(w.db, "high")),
 )

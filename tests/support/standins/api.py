@@ -38,7 +38,7 @@ class ApiDouble:
         self.chats_cut = 0  # answers of which the client went away
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.script: Callable[[str, str], None] = lambda _kind, _name: None
-        self.canned: dict[str, Json] = {}
+        self.canned: dict[str, Json] = {"drain": {"items": []}}
         self.series: dict[str, list[float | None]] = {}  # by GPU: the values of /utilization
         self.watch: Json | None = None  # the policy in its answer
         self.watches: list[asyncio.Queue[Json | None]] = []  # of open ones; None ends one
@@ -60,6 +60,7 @@ class ApiDouble:
         api = "/api/v1"
         app.router.add_get(api + "/instances/{name}/logs", self._logs)
         app.router.add_get(api + "/deployments/{name}/logs", self._logs)
+        app.router.add_get(api + "/deployments/{name}/models", self._models)
         app.router.add_put(api + "/deployments/{name}", self._put)
         app.router.add_put(api + "/policies/{name}", self._put_policy)
         app.router.add_post(api + "/apply", self._apply)
@@ -71,7 +72,7 @@ class ApiDouble:
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
         app.router.add_get(api + "/watch", self._watch)
         app.router.add_get(api + "/utilization", self._utilization)
-        for path in ("/plan", "/defrag", "/audit", "/audit/repair", "/pending", "/reports/idle"):
+        for path in ("/plan", "/plan/drain", "/defrag", "/audit", "/audit/repair", "/pending", "/reports/idle"):
             app.router.add_route("*", api + path, self._canned)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get(api + "/{kind}", self._list)
@@ -193,6 +194,9 @@ class ApiDouble:
     async def _put_secret(self, request: web.Request) -> web.Response:
         self.secrets[request.match_info["name"]] = (await request.json())["value"]
         return web.Response(status=204)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.canned["models"]) if "models" in self.canned else self._unknown(request)
 
     async def _canned(self, request: web.Request) -> web.Response:
         return web.json_response(self.canned[request.path.rsplit("/", 1)[1]])

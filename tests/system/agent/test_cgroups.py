@@ -10,8 +10,9 @@ import pytest
 
 from agent.process_records import ProcessKey
 from agent.processes.cgroups import Cgroup, Cgroups
+from agent.processes.end_record import EndRecord
+from agent.processes.engine_launch import EngineLaunch
 from agent.processes.process_group import ProcessGroup
-from agent.processes.spawn import spawn
 from support.processes.agents import running_agent
 from support.standins.controller import ControllerDouble, simulated_order, start_order
 
@@ -91,13 +92,16 @@ async def test_the_kernel_kills_what_hides_from_the_process_group(tmp_path: Path
         assert group is not None
         # Its grandchild has a session of its own, and none of its environment: only the group knows it.
         script = "sleep 0.3; env -i setsid sleep 1000 & exec sleep 1000"
-        pid = spawn(["bash", "-c", script], dict(os.environ), work=tmp_path, log=tmp_path / "log")
-        group.add(pid)
+        argv, record = ["bash", "-c", script], tmp_path / "end"
+        async with EngineLaunch(argv, dict(os.environ), work=tmp_path, log=tmp_path / "log", record=record) as launch:
+            group.add(launch.pid)
+            await launch.go()
+        pid, end = launch.pid, EndRecord(record, launch.pid, launch.start_ticks)
         async with asyncio.timeout(20):
             while len(group.members()) < 2 or not _sleeps_alone(group, pid):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
         hidden = [member for member in group.members() if member != pid]
-        watched = ProcessGroup(pid, KEY, str(tmp_path), group)
+        watched = ProcessGroup(pid, KEY, str(tmp_path), group, parent=launch.parent, record=end)
         assert await watched.kill(20) == ""
         assert watched.exit_code == -signal.SIGKILL
         watched.close()

@@ -52,9 +52,9 @@ async def test_an_engine_survives_the_agents_sigkill_and_is_adopted(
     async with daemon(controller, tmp_path) as agent:
         await controller.connected(2)
         assert [(p.state, p.pid) for p in controller.hellos[1].processes] == [("running", before.pid)]
-        engine.kill()  # not the new agent's child: its exit is seen, its code is unknown
+        engine.kill()
         ended = await controller.state("i-1", "exited")
-        assert (ended.reason, ended.exit_code) == ("exit", None)
+        assert (ended.reason, ended.exit_code) == ("exit", -signal.SIGKILL)
 
 
 async def test_sigterm_stops_engine_and_agent_in_time(controller: ControllerDouble, tmp_path: Path) -> None:

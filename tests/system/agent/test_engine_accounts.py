@@ -57,11 +57,17 @@ async def test_an_engine_reads_nothing_of_the_agent_and_of_others(
         cat /proc/{os.getpid()}/environ /proc/{other}/environ /proc/{other}/maps
         cat /proc/self/fd/1
         cat {data}/instances/i-2/logs/1-0.log
+        cat {data}/instances/i-2/logs/1-0.end {data}/instances/i-1/logs/1-0.end
+        rm -f {data}/instances/i-2/logs/1-0.end
+        true > {data}/instances/i-2/logs/1-0.end
+        cat /proc/$PPID/environ /proc/$PPID/maps
+        kill -9 $PPID
+        kill -USR1 $PPID
         kill -9 {other} {os.getpid()}
     """
     text = await _output(controller, agent, "i-2", script)
     lines = text.splitlines()
-    assert len(lines) == 14, text
+    assert len(lines) == 22, text
     assert all("denied" in line or "not permitted" in line.lower() for line in lines), text
     assert psutil.pid_exists(other or 0)
 
@@ -85,6 +91,15 @@ async def test_an_engine_has_no_privileges_and_its_own_folder(
     assert log[uid] == "600"  # of `mine`, printed after its folder
     assert "to-stdout" in text
     assert _log(agent, "i-1").stat().st_mode & 0o777 == 0o620
+
+
+async def test_an_engine_inherits_no_file_of_the_agent_or_its_parent(
+    controller: ControllerDouble, agent: AgentUnderTest
+) -> None:
+    text = await _output(controller, agent, "i-1", "readlink /proc/self/fd/0; ls /proc/$$/fd | tr '\\n' ' '")
+    null, files = text.splitlines()
+    assert null == "/dev/null"
+    assert set(files.split()) <= {"0", "1", "2", "255"}  # the last is the shell's own
 
 
 async def test_what_leaves_its_session_and_marker_is_killed_by_its_uid(

@@ -6,12 +6,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from agent.process_records import ProcessKey
 from agent.processes.cgroups import MOST_PROCESSES, Cgroup, Cgroups, oom_message
-from agent.processes.spawn import spawn
+from agent.processes.end_record import EndRecord
+from agent.processes.engine_launch import EngineLaunch
+from agent.processes.engine_parent import EngineParent
 
 KEY = ProcessKey("i-1", 1, 0)
 MOUNT = Path("/sys/fs/cgroup")
@@ -35,14 +38,29 @@ def group() -> Iterator[Cgroup]:
             Cgroup(path).remove()
 
 
-def run_in(group: Cgroup, folder: Path, script: str) -> int:
-    """Starts a script that goes on once it is in the group; returns its pid."""
-    go = folder / "go"
-    waits = f"while [ ! -e {go} ]; do sleep 0.05; done; {script}"
-    pid = spawn(["bash", "-c", waits], dict(os.environ), work=folder, log=folder / "log")
-    group.add(pid)
-    go.touch()
-    return pid
+class Started(NamedTuple):
+    """A script that runs in a group."""
+
+    parent: EngineParent
+    end: EndRecord
+
+    async def ended(self) -> int:
+        """Its exit code."""
+        await until(lambda: self.end.read() is not None)
+        await self.parent.release()
+        end = self.end.read()
+        assert end is not None
+        return end.code
+
+
+async def run_in(group: Cgroup, folder: Path, script: str) -> Started:
+    """Starts a script in the group."""
+    record = folder / "end"
+    argv = ["bash", "-c", script]
+    async with EngineLaunch(argv, dict(os.environ), work=folder, log=folder / "log", record=record) as launch:
+        group.add(launch.pid)
+        await launch.go()
+    return Started(launch.parent, EndRecord(record, launch.pid, launch.start_ticks))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -51,24 +69,16 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def ended(pid: int) -> int:
-    """Its exit code."""
-    async with asyncio.timeout(20):
-        while (found := os.waitpid(pid, os.WNOHANG))[0] == 0:  # noqa: ASYNC110, ASYNC222 - it does not wait
-            await asyncio.sleep(0.05)
-    return os.waitstatus_to_exitcode(found[1])
-
-
 def needs(group: Cgroup, file: str) -> None:
     if not (group.path / file).exists():
         pytest.skip(f"this host's groups of version 2 have no {file}")
 
 
 async def test_a_kill_ends_all_members_whatever_their_session(group: Cgroup, tmp_path: Path) -> None:
-    pid = run_in(group, tmp_path, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000")
+    started = await run_in(group, tmp_path, "setsid sleep 1000 & setsid sleep 1000 & exec sleep 1000")
     await until(lambda: len(group.members()) >= 3)
     group.kill()
-    assert await ended(pid) == -signal.SIGKILL
+    assert await started.ended() == -signal.SIGKILL
     await until(lambda: not group.members())
     assert oom_message(group, LIMIT_MIB) == "", "no kill of the kernel's"
 
@@ -78,8 +88,8 @@ async def test_the_kernel_kills_what_exceeds_its_memory_and_counts_it(group: Cgr
     assert (group.path / "memory.max").read_text().strip() == str(LIMIT_MIB * 2**20)
     assert (group.path / "memory.oom.group").read_text().strip() == "1"
     group.limit("memory.swap.max", "0")  # else it would swap
-    pid = run_in(group, tmp_path, f"exec {sys.executable} -c 'print(len(b\"x\" * {16 * LIMIT_MIB * 2**20}))'")
-    assert await ended(pid) == -signal.SIGKILL
+    started = await run_in(group, tmp_path, f"exec {sys.executable} -c 'print(len(b\"x\" * {16 * LIMIT_MIB * 2**20}))'")
+    assert await started.ended() == -signal.SIGKILL
     assert group.oom_kills() >= 1
     assert oom_message(group, LIMIT_MIB).startswith("oom_killed: ")
 
@@ -88,9 +98,9 @@ async def test_the_kernel_refuses_more_processes_than_the_limit(group: Cgroup, t
     needs(group, "pids.max")
     assert (group.path / "pids.max").read_text().strip() == str(MOST_PROCESSES)
     group.limit("pids.max", "5")
-    pid = run_in(group, tmp_path, "for n in {1..20}; do sleep 1000 & done; wait")
+    started = await run_in(group, tmp_path, "for n in {1..20}; do sleep 1000 & done; wait")
     await until(lambda: "max 0" not in (group.path / "pids.events").read_text())
     assert len(group.members()) <= 5
     group.kill()
-    assert await ended(pid) == -signal.SIGKILL
+    assert await started.ended() == -signal.SIGKILL
     await until(lambda: not group.members())

@@ -198,3 +198,21 @@ async def test_a_policy_and_what_names_it_are_judged_together_for_the_secret_tha
             found = answer["error"]["details"]["problems"] if status == 400 else []
             assert {one["path"] for one in found} == refused, (path, answer)
             assert (status == 400) is bool(refused)
+
+
+async def test_plan_and_apply_warn_of_secrets_that_cannot_be_had(api: ServedApi, db: Database) -> None:
+    for name in ("there", "sealed"):
+        await api.call("PUT", f"/api/v1/secrets/{name}", json={"value": "v"})
+    async with db.transaction() as c:  # by a key that this controller does not have
+        await c.execute("update secrets set value = null, sealed = 'x', key_id = 'deadbeef' where name = 'sealed'")
+    env = {"A": {"secret": "typo"}, "B": {"secret": "there"}, "C": {"secret": "sealed"}, "D": "plain"}
+    one = deployment("d", env=env)
+    _, applied = await api.call("PUT", "/api/v1/deployments/d", json=one)
+    missing, sealed = applied["warnings"]
+    assert missing.startswith("env.A: secret 'typo' does not exist; set it with: gpuward secret set typo")
+    assert sealed.startswith("env.C: secret 'sealed' is encrypted with key deadbeef")
+    told = [f"d: {line}" for line in (missing, sealed)]
+    assert (await plan(api, one))["warnings"] == told
+    assert (await together(api, one, deployment("e")))[1]["warnings"] == told
+    _, seen = await api.call("POST", PLAN, role="viewer", json={"manifests": [one]})
+    assert seen["warnings"] == [], "which secrets there are is not for viewers"

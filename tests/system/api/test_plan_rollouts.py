@@ -74,6 +74,9 @@ async def test_g54_without_a_gpu_to_spare_the_reason_is_told_and_what_follows_wa
     first, second = body["items"]
     assert (first["reason"], second["reason"], second["explain"]["message"]) == ("exclusive_conflict", None, WAITS)
     assert await newest(floor) == [(False, "running")] * 2 + [(True, "pending")]
+    old = [one["id"] for one in await floor.instances() if not one["newest"]]
+    held = first["explain"]["message"]
+    assert all(name in held for name in [*old, "`rollout.unavailable: 1`", "recreate"]), "what holds the place is named"
     (pending,) = [one for one in await floor.instances() if one["newest"]]
     assert pending["reason"] == first["reason"]
     body = await foretold(floor, chat("3", rollout={"unavailable": 1}))
@@ -148,3 +151,17 @@ async def test_a_gang_rolls_with_room_for_one_more_and_waits_without(floor: Floo
     assert fits(body) == [True]
     assert len(body["items"][0]["workers"]) == 2
     assert await newest(floor) == [(True, "running")]
+
+
+async def test_growth_without_a_place_is_told_apart_from_what_is_replaced(floor: Floor) -> None:
+    await up(floor, gpus=2)
+    body = await foretold(floor, chat("2", replicas=3, rollout={"unavailable": 1}))
+    assert sorted(fits(body)) == [False, True, True]
+    assert await newest(floor) == [(True, "pending"), (True, "running"), (True, "running")]
+
+
+async def test_with_recreate_too(floor: Floor) -> None:
+    await up(floor, gpus=2, document=chat(update="recreate"))
+    body = await foretold(floor, chat("2", replicas=4, update="recreate"))
+    assert sorted(fits(body)) == [False, False, True, True]
+    assert await newest(floor) == [(True, "pending")] * 2 + [(True, "running")] * 2

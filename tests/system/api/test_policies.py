@@ -132,3 +132,48 @@ async def test_a_plan_refuses_what_an_apply_refuses(api: ServedApi) -> None:
     )
     assert found.keys() == {"[0].time_window", "[1].utilization_policy.webhook.secret", "[2].utilization_policy"}
     assert await api.get(P + "/present")
+
+
+LOW = {**SPEC, "min_coverage": 0.3}  # accepted by earlier versions
+ACTS = "min_coverage: 0.3 acts as 0.5"
+
+
+async def test_a_new_or_changed_share_below_half_is_refused_everywhere(api: ServedApi, db: Database) -> None:
+    inline = {**WATCHED, "utilization_policy": LOW}
+    wanted = "must be 0.5 to 1, got 0.3"
+    assert wanted in (await problems(api, "PUT", f"{P}/p", LOW))["min_coverage"]
+    assert wanted in (await problems(api, "PUT", f"{D}/a", inline))["utilization_policy.min_coverage"]
+    assert wanted in (await plan_problems(api, policy("p", min_coverage=0.3)))["min_coverage"]
+    both = {"manifests": [policy("p"), deployment("a", utilization_policy=LOW)]}
+    assert wanted in (await problems(api, "POST", "/api/v1/apply", both))["[1].utilization_policy.min_coverage"]
+    assert await rows(db, "select 1 from policies union all select 1 from deployments") == []
+    for share in (0.5, 0.8, 1):
+        assert (await api.call("PUT", f"{P}/p", json={**SPEC, "min_coverage": share}))[0] in (200, 201)
+    assert wanted in (await problems(api, "PUT", f"{P}/p", LOW))["min_coverage"]
+
+
+async def test_a_stored_share_below_half_is_kept_shown_with_a_warning_and_may_be_raised(
+    api: ServedApi, db: Database
+) -> None:
+    await api.call("PUT", f"{P}/p", json=SPEC)
+    await api.call("PUT", f"{D}/a", json={**WATCHED, "utilization_policy": SPEC})
+    async with db.transaction() as connection:  # as an earlier version wrote it
+        await connection.execute("update policies set spec = spec || '{\"min_coverage\": 0.3}'")
+        await connection.execute(
+            "update deployments set spec = jsonb_set(spec, '{utilization_policy,min_coverage}', '0.3')"
+        )
+    assert ACTS in (await api.get(f"{P}/p"))["warnings"][0]
+    assert (await api.get(f"{P}/p"))["spec"]["min_coverage"] == 0.3
+    assert (await api.get(f"{D}/a"))["status"]["policy"]["spec"]["min_coverage"] == 0.3
+    changed = [policy("p", min_coverage=0.3, time_window="2m"), deployment("a", utilization_policy=LOW)]
+    planned = await plan(api, *changed)
+    assert sum(ACTS in line for line in planned["warnings"]) == 2, planned["warnings"]
+    _, applied = await api.call("POST", "/api/v1/apply", json={"manifests": changed})
+    assert [one["outcome"] for one in applied["items"]] == ["updated", "unchanged"]
+    assert sum(ACTS in line for line in applied["warnings"]) == 2
+    _, view = await api.call("PUT", f"{D}/a", json={**WATCHED, "priority": 5, "utilization_policy": LOW})
+    assert ACTS in view["warnings"][0]
+    for share in (0.31, 0.29):
+        assert "min_coverage" in await problems(api, "PUT", f"{P}/p", {**SPEC, "min_coverage": share})
+    assert (await api.call("PUT", f"{P}/p", json={**SPEC, "min_coverage": 0.6}))[1]["warnings"] == []
+    assert "min_coverage" in await problems(api, "PUT", f"{P}/p", LOW)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,44 @@ def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | 
             assert_a_program_of_a_deployment_learns_no_key(up, data_dir)
         code, _ = up.stop(signal.SIGTERM)
         assert (code, up.leftovers()) == (0, [])
+
+
+@pytest.mark.timeout(240)  # five starts of everything
+def test_short_sessions_do_not_delay_the_return_of_what_ran(data_dir: Path):
+    took_s = []
+    for session in range(5):
+        with Up(data_dir, *(["--example"] if not session else []), "--port", "0") as up:
+            up.wait_until_ready()
+            begun = time.monotonic()
+            while phases(up) != ["running"] * 2:
+                assert time.monotonic() - begun < 60, phases(up)
+            took_s.append(time.monotonic() - begun)
+            assert gpuward(up, "get", "instances", "-o", "json").stdout.count("ended_repeatedly") == 0
+            code, stopped_s = up.stop()
+            assert (code, up.leftovers(), stopped_s < 10) == (0, [], True)
+            assert "command refused" not in (data_dir / "logs" / "gpuward.log").read_text()
+    assert max(took_s) < 10, took_s
+
+
+@pytest.mark.cases
+def test_a_forced_stop_does_not_count_as_a_crash_of_the_engines(data_dir: Path):
+    """The second Ctrl-C kills what ignores SIGTERM, while its agent is about to end."""
+    with Up(data_dir, "--agents", "1", "--port", "0") as up:
+        up.wait_until_ready()
+        applied = gpuward(up, "apply", "--wait", "--timeout", "60s", "-f", "-", stdin=json.dumps(STUBBORN))
+        assert applied.returncode == 0, applied.stderr
+        up.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        up.stop()
+        assert up.leftovers() == []
+    with Up(data_dir, "--agents", "1", "--port", "0") as up:
+        up.wait_until_ready()
+        begun = time.monotonic()
+        assert gpuward(up, "wait", "deployment/stubborn", "--timeout", "60s").returncode == 0
+        assert time.monotonic() - begun < 10
+        events = gpuward(up, "events", "--for", "deployment/stubborn", "-o", "json").stdout
+        assert '"backoff"' not in events
+        up.stop()
 
 
 def assert_a_program_of_a_deployment_learns_no_key(up: Up, data_dir: Path) -> None:

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.cases
 
 ENV = {**SAMPLING, "GPUWARD_UNREACHABLE_AFTER_S": "60", "GPUWARD_LOST_AFTER_S": "600"}
 # Little of the window suffices: what keeps these running is not a lack of coverage.
-LITTLE = {**IDLE_POLICY, "min_coverage": 0.3}
+LITTLE = {**IDLE_POLICY, "min_coverage": 0.5}
 TAIL_S = 45.0  # the telemetry of one host, after the start of its agent
-TAIL_AT_S = 17.0  # of the window, when it ends
+TAIL_AT_S = 22.0  # of the window, when it ends
 ASKED_EVERY_S = 7.0
 IMPOSSIBLE_S = 12.0  # of an engine's gauge
 LATE_S = 12.0  # generous: the machine may be busy
@@ -82,7 +82,7 @@ async def _silent_tail(watch: PolicyWatch) -> None:
     (served,) = await watch.serving("tail", limit_s=60.0)
     await watch.pass_until(served.full_at() + seconds(1))
     # It is judged anew: enough of its window was read, only the end was not.
-    await watch.idle("tail", **deepcopy(spec), utilization_policy={**LITTLE, "min_coverage": 0.2})
+    await watch.idle("tail", **deepcopy(spec), utilization_policy={**LITTLE, "min_coverage": 0.55})
 
     async def is_stale() -> bool:
         return (await watch.condition("tail"))["reason"] == "stale"

@@ -6,6 +6,7 @@ from agent.process_records import HostProcess, ProcessKey, ProcessRecord
 KEY = ProcessKey("i-1", 3, 0)
 RECORD = ProcessRecord(instance="i-1", epoch=3, rank=0, state="running", boot_id="boot", pid=100, pid_start_ticks=7)
 NO_PID = RECORD.model_copy(update={"pid": None, "pid_start_ticks": None})
+WITH_PARENT = RECORD.model_copy(update={"parent_pid": 90, "parent_start_ticks": 6})
 LEADER = HostProcess(100, 100, 100, 7, zombie=False, marked=KEY)
 CHILD = HostProcess(101, 100, 100, 8, zombie=False, marked=KEY)
 
@@ -22,6 +23,10 @@ CHILD = HostProcess(101, 100, 100, 8, zombie=False, marked=KEY)
         (RECORD, "boot", (), "gone"),
         (RECORD, "boot", (HostProcess(100, 100, 100, 9, zombie=False),), "gone"),  # the pid was reused
         (RECORD, "boot", (HostProcess(100, 100, 100, 7, zombie=True, marked=KEY),), "gone"),
+        (WITH_PARENT, "boot", (HostProcess(100, 100, 100, 7, zombie=True, parent=90),), "adopt"),  # which keeps it
+        (WITH_PARENT, "boot", (HostProcess(100, 100, 100, 7, zombie=True, parent=1),), "gone"),  # the parent has died
+        (WITH_PARENT, "boot", (HostProcess(100, 100, 100, 9, zombie=True, parent=90),), "gone"),
+        (WITH_PARENT, "later", (HostProcess(100, 100, 100, 7, zombie=True, parent=90),), "gone"),
         (RECORD, "later", (HostProcess(100, 100, 100, 7, zombie=False),), "gone"),
         (NO_PID, "boot", (HostProcess(5, 5, 5, 1, zombie=False, marked=ProcessKey("i-1", 2, 0)),), "gone"),
     ],

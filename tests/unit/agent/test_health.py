@@ -46,3 +46,21 @@ def test_the_start_timeout_counts_from_progress_and_only_before_the_first_answer
     assert kill_reason(health, LIMITS, 10.1) == "start_timeout"
     assert kill_reason(replace(health, progress_s=5.0), LIMITS, 15.0) is None
     assert kill_reason(_after("+"), LIMITS, 1000.0) is None
+
+
+@pytest.mark.parametrize(
+    ("spawned_s", "now_s", "ready", "killed"),
+    [
+        (0.0, 120.0, False, False),
+        (0.0, 120.1, False, True),
+        (500.0, 620.0, False, False),  # what was fetched before it was spawned does not count
+        (500.0, 620.1, False, True),
+        (0.0, 9999.0, True, False),
+        (None, 9999.0, False, False),
+    ],
+)
+def test_lines_of_its_log_alone_are_progress_for_twelve_start_timeouts(
+    spawned_s: float | None, now_s: float, ready: bool, killed: bool
+) -> None:
+    health = ProcessHealth(state="starting", progress_s=now_s, ready=ready, spawned_s=spawned_s)
+    assert (kill_reason(health, LIMITS, now_s) == "start_timeout") is killed

@@ -171,6 +171,17 @@ def test_get_policies_shows_counts_and_freed_hours(gpuward, api):
     assert gpuward("get", "policy", "none").exit_code == 3
 
 
+def test_describe_warns_of_a_stored_share_that_acts_as_another(gpuward, api):
+    api.add(policy("p", min_coverage=0.3), policy("q", min_coverage=0.5))
+    low = gpuward("describe", "policy", "p").stdout
+    assert _field(low, "Min coverage") == "50%"
+    assert "min_coverage: 0.3 acts as 0.5" in _field(low, "Warning")
+    assert "Warning" not in gpuward("describe", "policy", "q").stdout
+    inline = {"origin": "inline", "name": "", "generation": 1, "spec": policy("p", min_coverage=0.3)["spec"]}
+    api.add(deployment("low", policy=inline))
+    assert "min_coverage: 0.3 acts as 0.5" in _field(gpuward("describe", "deployment", "low").stdout, "Policy")
+
+
 def test_describe_policy_shows_its_events(gpuward, api):
     made = policy("p")
     api.add(made)

@@ -151,6 +151,23 @@ def test_describe_a_deployment(gpuward, api, hello):
     assert text.index("reason_1") < text.index("reason_2")
 
 
+def test_describe_shows_the_commits_of_models_and_whether_branches_have_moved(gpuward, api, hello):
+    kept, moved = {"org/model@main": "a" * 40, "org/lora@main": "b" * 40}, "c" * 40
+    hello["status"]["model_commits"] = kept
+    text = gpuward("describe", "deployment", "hello").stdout
+    assert all(f"{model}: {commit}\n" in text for model, commit in kept.items()), "though the hub cannot be asked"
+    api.canned["models"] = {
+        "items": [
+            {"model": "org/model@main", "commit": "a" * 40, "head": moved, "moved": True},
+            {"model": "org/lora@main", "commit": "b" * 40, "problem": "is gated"},
+        ]
+    }
+    lines = gpuward("describe", "deployment", "hello").stdout.splitlines()
+    (told,) = [line for line in lines if moved in line]
+    assert "org/model@main" in told
+    assert "gpuward restart hello --pull" in told
+
+
 @pytest.mark.usefixtures("hello")
 def test_describe_an_instance_shows_claims_and_reasons(gpuward):
     assert GPU_A in gpuward("describe", "instance", "hello-1").stdout

@@ -149,3 +149,25 @@ async def test_a_second_signal_forces_the_stop(monkeypatch: pytest.MonkeyPatch):
 def test_the_whole_stop_takes_less_than_ten_seconds():
     cancels = 2 * supervisor_module._CANCEL_S
     assert supervisor_module.FIRST_STOP_S + supervisor_module.LAST_STOP_S + cancels < 10
+
+
+@pytest.mark.parametrize("resigns", ["at once", "never", "with an error"])
+async def test_the_first_service_gives_up_its_lead_before_the_others_stop(resigns: str, monkeypatch):
+    """Else it would place instances on agents that shut down. If it does not, all stop nevertheless."""
+    monkeypatch.setattr(supervisor_module, "BEFORE_STOP_S", 0.2)
+    log: list[str] = []
+
+    async def resign() -> None:
+        log.append("leads no more")
+        if resigns == "never":
+            await asyncio.Event().wait()
+        if resigns == "with an error":
+            raise OSError("no database")
+
+    supervisor = Supervisor(before_stop=resign)
+    for name in ("controller", "agent-1"):
+        supervisor.start(name, stoppable(log, name))
+    asyncio.get_running_loop().call_soon(supervisor.request_stop)
+    assert await waited(supervisor) is None
+    assert await supervisor.stop_all() == []
+    assert log[2:] == ["leads no more", "agent-1 down", "controller down"]

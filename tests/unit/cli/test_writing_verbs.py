@@ -283,3 +283,11 @@ def test_refusals_of_two_kinds_exit_with_1(gpuward, api):
 def test_the_version_is_one_line(gpuward):
     done = gpuward("--version")
     assert (done.exit_code, done.stdout) == (0, f"gpuward {__version__}\n")
+
+
+def test_restart_is_of_a_deployment_or_of_one_instance(gpuward, api):
+    api.add(deployment("chat"))
+    assert gpuward("restart", "chat").exit_code == 0
+    assert gpuward("restart", "chat", "--instance", "chat-x").exit_code == 0
+    assert api.bodies("POST", "/api/v1/deployments/chat/restart") == [None, {"instance": "chat-x"}]
+    assert gpuward("restart", "none").exit_code == 3

@@ -114,6 +114,22 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
         {"instances": [instance("d-1", "pending", 60, reason="need_gt_free", message="0/3 fit")]},
         ("warning", "pending", "need_gt_free", 1, "deployment/d"),
     ),
+    (
+        {"instances": [instance("d-1", "pending", 1, reason="secret_missing", message="secret 'hf' does not exist")]},
+        ("error", "secrets", "secret_missing", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "backoff", failures=4, reason="secret_forbidden")]},
+        ("error", "secrets", "secret_forbidden", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "starting", 700, overdue=True)]},
+        ("warning", "starting", "start_overdue", 1, "deployment/d"),
+    ),
+    (
+        {"instances": [instance("d-1", "starting", 700, overdue=True, failures=2)]},
+        ("error", "crash_loop", "", 1, "deployment/d"),
+    ),
     ({"instances": [instance("d-1", "analyzing", 600)]}, None),
     (
         {"instances": [instance("d-1", "pending", 5, failures=3, **CRASH)]},

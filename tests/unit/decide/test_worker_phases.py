@@ -61,6 +61,10 @@ def outcome(*workers: WorkerState, **given: Any) -> dict[str, tuple[str, str]]:
         pytest.param(worker(age_s=5 - A_MOMENT, connected=False), None, id="dropped, just within"),
         pytest.param(worker(age_s=5, connected=False), ("unreachable", "disconnected"), id="a drop shortens it"),
         pytest.param(worker(age_s=0, connected=False, clean=True), ("unreachable", "agent_stopped"), id="a goodbye"),
+        pytest.param(worker(age_s=0, clean=True), ("unreachable", "agent_stopped"), id="it shuts down"),
+        pytest.param(
+            worker(phase="unreachable", age_s=0, clean=True, reason="agent_stopped"), None, id="it still does"
+        ),
         pytest.param(worker(phase="unreachable", age_s=60 - A_MOMENT, reason="silent"), None, id="not yet lost"),
         pytest.param(worker(phase="unreachable", age_s=60, reason="silent"), ("lost", "silent"), id="lost"),
         pytest.param(worker(age_s=3600), ("unreachable", "silent"), id="one phase after the other"),
@@ -150,6 +154,7 @@ def well(n: int) -> list[WorkerState]:
             id="those that join do not count",
         ),
         pytest.param([replace(w, clean=True, connected=False) for w in silent(3)], False, id="goodbyes are no riddle"),
+        pytest.param([replace(w, clean=True) for w in silent(3)], False, id="nor are agents that shut down"),
         pytest.param([*[replace(w, confirmed_dead=True) for w in silent(3)], *well(1)], False, id="declared dead"),
     ],
 )

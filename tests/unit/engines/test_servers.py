@@ -130,6 +130,39 @@ def test_adapters_are_read_and_counted() -> None:
     assert need("vllm", replace(LLAMA, adapter_bytes=2**30)).shares[0].parts["adapters"] == GIB
 
 
+HALF = replace(LLAMA, dtype="float16")
+FP8 = {"F8_E4M3": 10}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtypes", "vllm", "sglang"),
+    [
+        # Weight-only kernels of Marlin run them on Turing and Ampere.
+        (Quantization("fp8", 8), FP8, (7, 5), (8, 0)),
+        (Quantization("compressed-tensors", 8), FP8, (7, 5), (8, 0)),
+        (Quantization("compressed-tensors", 4), FP8 | {"U8": 90}, (7, 5), (10, 0)),  # NVFP4
+        (Quantization("modelopt", 4), FP8 | {"U8": 90}, (7, 5), (10, 0)),
+        (Quantization("modelopt_fp4", 4), FP8 | {"U8": 90}, (7, 5), (10, 0)),
+        (Quantization("modelopt", 8), FP8, (8, 0), (8, 9)),
+        (Quantization("fbgemm_fp8", 8), FP8, (8, 0), (8, 0)),
+        (Quantization("quark", 8), FP8, (8, 9), (8, 9)),  # of these the activations have 8 bits too
+        (Quantization("gptq", 4), {"I32": 100}, (7, 0), (7, 5)),
+    ],
+)
+def test_weights_of_8_and_4_bits_run_where_the_servers_have_kernels(
+    quantization: Quantization, dtypes: dict[str, int], vllm: tuple[int, int], sglang: tuple[int, int]
+) -> None:
+    facts = replace(HALF, quantization=quantization, dtypes=dtypes)
+    for engine, least in (("vllm", vllm), ("sglang", sglang)):
+        (asked,) = asks(engine, facts)
+        assert asked.compatibility.min_compute_capability == least, engine
+        (asked,) = asks(engine, facts, resources={"gpu_memory": "40GiB", "gpus": 1})
+        own = {"vllm": (7, 0), "sglang": (7, 5)}[engine]
+        assert asked.compatibility.min_compute_capability == own, f"{engine}: stated memory overrides the guess"
+        (asked,) = asks(engine, facts, resources={"compute_capability": ">=7.5"})
+        assert asked.compatibility.min_compute_capability == own, f"{engine}: a stated capability overrides the guess"
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize(
     ("facts", "args", "least"),
@@ -138,10 +171,9 @@ def test_adapters_are_read_and_counted() -> None:
         (LLAMA, {"dtype": "half"}, None),
         (replace(LLAMA, dtype="float16"), {}, None),
         (replace(LLAMA, dtype="float16", quantization=Quantization("awq", 4)), {}, (7, 5)),
-        (replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8)), {}, (8, 9)),  # no FP8 on Ampere
-        (replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("compressed-tensors", 8)), {}, (8, 9)),
+        (replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8)), {}, (8, 0)),  # bfloat16
         (replace(LLAMA, quantization=Quantization("compressed-tensors", 4)), {"dtype": "half"}, (7, 5)),
-        (LLAMA, {"quantization": "fp8"}, (8, 9)),
+        (LLAMA, {"quantization": "fp8"}, (8, 0)),
         (LLAMA, {"kv-cache-dtype": "fp8_e5m2"}, (8, 9)),
         (replace(LLAMA, quantization=Quantization("mxfp4", 4)), {}, (8, 0)),
     ],
@@ -155,9 +187,11 @@ def test_types_against_capability(
     assert asked.compatibility.engine == engine
 
 
-def test_auto_does_not_place_fp8_weights_on_ampere() -> None:
+def test_auto_places_fp8_weights_on_ampere_but_not_with_transformers() -> None:
     eight_bit = replace(LLAMA, dtypes={"F8_E4M3": 10}, quantization=Quantization("fp8", 8))
-    assert [asked.compatibility.min_compute_capability for asked in asks("auto", eight_bit)] == [(8, 9)] * 3
+    assert [asked.compatibility.min_compute_capability for asked in asks("auto", eight_bit)] == [
+        (8, 0), (8, 0), (8, 9)
+    ]  # fmt: skip
     assert need("transformers", eight_bit, args={"device": "cpu"}).compute_capability is None
 
 

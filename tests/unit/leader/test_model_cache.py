@@ -45,6 +45,18 @@ def test_how_long_a_source_counts(source: dict[str, object], fresh_s: float) -> 
     assert (known.find(analysis(source)) is not None) is (fresh_s == float("inf"))
 
 
+def test_a_caller_may_ask_for_a_newer_reading_of_what_may_move() -> None:
+    time = Time()
+    known = ModelCache(time)
+    for source in (COMMIT, BRANCH, COMMIT | {"draft": BRANCH}):
+        known.keep(analysis(source), 1)
+    time.now += 5
+    assert [known.find(analysis(BRANCH), branch_s) for branch_s in (10.0, 5.0, 0.0)] == [1, None, None]
+    assert known.find(analysis(COMMIT | {"draft": BRANCH}), 0.0) is None
+    assert known.find(analysis(COMMIT), 0.0) == 1
+    assert known.find(analysis(BRANCH)) == 1, "others may still have it"
+
+
 def test_different_sources_and_readers_are_different() -> None:
     known = ModelCache(Time())
     known.keep(analysis(COMMIT), 1)

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
+from controller.domain.model_facts import facts_from_json
+from controller.engines.memory import cache_bytes_per_token
+from controller.engines.states import state_bytes
 from controller.model_files.analysis import model_facts
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
@@ -111,6 +114,84 @@ def test_a_llama(tmp_path: Path) -> None:
 def test_other_families(tmp_path: Path, arch: str, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     found = facts(gguf(tmp_path / "m.gguf", arch=arch, **fields))
     assert {key: found[key] for key in expected} == expected
+
+
+SSM = {"ssm__conv_kernel": 4, "ssm__inner_size": 4096, "ssm__state_size": 128, "ssm__group_count": 16}
+HEADS = {"embedding_length": 2048, "attention__head_count": 16, "attention__key_length": 128}
+GEMMA4 = {
+    "attention__head_count": 8, "attention__head_count_kv": [4, 4, 1, 4, 4, 1], "attention__key_length": 512,
+    "attention__value_length": 512, "attention__key_length_swa": 256, "attention__value_length_swa": 256,
+    "attention__sliding_window": 1024, "attention__sliding_window_pattern": [True, True, False] * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arch", "fields", "per_token", "states", "each"),
+    [
+        # Elements of keys and values of a token; layers with a state, and its elements, as llama-server keeps them.
+        ("qwen3next", HEADS | SSM | {"block_count": 48, "attention__head_count_kv": 2}, 12 * 2 * 256, 36, 548_864),
+        # Older files lack the interval; a model of states alone has no key-value heads that count.
+        ("mamba2", {"block_count": 64, **SSM, "ssm__inner_size": 8192, "ssm__group_count": 8}, 0, 64, 1_079_296),
+        (
+            "falcon-h1",
+            HEADS | {"block_count": 72, "attention__head_count_kv": 4, "attention__value_length": 128,
+                     **SSM, "ssm__state_size": 256, "ssm__group_count": 2},
+            72 * 4 * 256, 72, 1_063_936,
+        ),
+        (
+            "granitehybrid",
+            HEADS | SSM | {"block_count": 4, "attention__head_count_kv": [0, 8, 0, 0]},
+            8 * 256, 3, 548_864,
+        ),
+        # Of these a layer may have neither: experts alone.
+        (
+            "nemotron_h_moe",
+            HEADS | SSM | {"block_count": 4, "attention__head_count_kv": [0, 0, 2, 0],
+                           "feed_forward_length": [0, 1856, 0, 0]},
+            2 * 256, 2, 548_864,
+        ),
+        (
+            "kimi-linear",
+            {"block_count": 4, "embedding_length": 2304, "attention__head_count": 32, "kda__head_dim": 128,
+             "attention__head_count_kv": [0, 0, 0, 1], "ssm__conv_kernel": 4, "attention__kv_lora_rank": 512,
+             "attention__key_length_mla": 192, "attention__value_length_mla": 128, "rope__dimension_count": 64},
+            576, 3, 3 * 4096 * 3 + 32 * 128 * 128,
+        ),
+        (
+            "lfm2",
+            HEADS | {"block_count": 3, "attention__head_count_kv": [0, 8, 0], "shortconv__l_cache": 3},
+            8 * 256, 2, 4096,
+        ),
+        ("rwkv7", {"block_count": 24, "embedding_length": 2048, "wkv__head_size": 64}, 0, 24, 2 * 2048 + 2048 * 64),
+        # Heads of each layer, and others in layers with a window; the last layers may use the cache of earlier ones.
+        ("gemma4", HEADS | GEMMA4 | {"block_count": 6}, 4 * 4 * 512 + 2 * 1024, None, None),
+        (
+            "gemma4",
+            HEADS | GEMMA4 | {"block_count": 6, "attention__shared_kv_layers": 3},
+            2 * 4 * 512 + 1024, None, None,
+        ),
+        (
+            "deci",
+            HEADS | {"block_count": 4, "attention__head_count_kv": [8, 0, 4, 1]},
+            13 * 256, None, None,
+        ),
+        # A new type with a state: which layers keep it is not known, so all count with both.
+        ("novel", HEADS | SSM | {"block_count": 4, "attention__head_count_kv": 2}, 4 * 2 * 256, 4, 548_864),
+    ],
+)  # fmt: skip
+def test_what_layers_keep(
+    tmp_path: Path, arch: str, fields: dict[str, Any], per_token: int, states: int | None, each: int | None
+) -> None:
+    found = facts_from_json(facts(gguf(tmp_path / "m.gguf", arch=arch, **fields)))
+    assert found.unknown is None
+    assert cache_bytes_per_token(found, 1) == per_token
+    assert (found.states and found.states.layers) == states
+    assert found.states is None or state_bytes(found.states, 1, 1, 1) == each
+
+
+def test_a_state_of_unknown_size_is_unknown(tmp_path: Path) -> None:
+    found = facts(gguf(tmp_path / "m.gguf", arch="qwen3next", block_count=4, attention__head_count_kv=2))
+    assert "state" in found["unknown"]
 
 
 def test_the_reader_agrees_with_the_library(tmp_path: Path) -> None:

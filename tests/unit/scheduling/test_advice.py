@@ -1,5 +1,6 @@
 """Advice: each advised change makes the ask fit, and the inventory is the same afterwards."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from controller.domain.holdings import Holder
+from controller.domain.model_facts import ModelFacts
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
@@ -42,11 +44,41 @@ def test_less_gpu_memory() -> None:
     assert isinstance(place(fleet.inventory(), [ask])[0], Placed)
 
 
-@pytest.mark.parametrize(("gib", "said"), [(19, []), (23, ["fits with gpu_memory <= 23GiB on 1 GPU"])])
+@pytest.mark.parametrize(("gib", "said"), [(19, []), (23, ["fits with gpu_memory <= 23GiB (at least 20GiB) on 1 GPU"])])
 def test_never_less_memory_than_all_but_the_cache_and_one_sequence(gib: int, said: list[str]) -> None:
     parts = {"weights": 16 * GIB, "activations": 2 * GIB, "cache": 32 * GIB}
     need = Need(None, shares=(Share(1, 1, 1, 50 * GIB, parts),), sequences=16)
     assert advice(Fleet().add("a", [gib * GIB]), need) == said
+
+
+@pytest.mark.parametrize("gib", [16, 21, 30])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-cpp", "transformers"])
+def test_both_ends_of_an_advised_range_fit(engine: str, gib: int) -> None:
+    """Also with the need that the engine measures for the stated memory."""
+    facts = replace(LLAMA, weight_bytes=12 * 2**30, dtypes={"BF16": 12 * 2**30}, parameters=6 * 2**30)
+    facts = facts if engine != "llama-cpp" else replace(facts, format="gguf")
+    fleet = Fleet().add("a", [gib * GIB])
+    spec, need = spec_for(engine, resources={"gpus": 1, "gpu_memory": "60GiB"}), need_for(
+        engine, facts, resources={"gpus": 1, "gpu_memory": "60GiB"}
+    )  # fmt: skip
+    inventory = fleet.inventory()
+    (decision,) = place(inventory, [asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")])
+    assert isinstance(decision, Unplaced)
+    request = AdviceRequest(spec, need, engine_for(spec), "d", decision.explain)
+    for line in [one for one in advise(inventory, request) if "gpu_memory" in one]:
+        sizes = re.findall(r"[\d.]+GiB", line)
+        if "<=" in line:  # without an end below there is none
+            below = float(sizes[1][:-3]) - 1 if "at least" in line else 0.1
+            assert _fits(engine, facts, fleet, f"{below:g}GiB") == ("at least" not in line), line
+        for size in sizes:
+            assert _fits(engine, facts, fleet, size), f"{line}: {size} is refused"
+
+
+def _fits(engine: str, facts: ModelFacts, fleet: Fleet, gpu_memory: str) -> bool:
+    fields = {"resources": {"gpus": 1, "gpu_memory": gpu_memory}}
+    spec = spec_for(engine, **fields)
+    ask = asks_for(spec, need_for(engine, facts, **fields), engine_for(spec), instance="i", deployment_uid="d")
+    return isinstance(place(fleet.inventory(), [ask])[0], Placed)
 
 
 def measured(engine: str, **fields: Any) -> tuple[DeploymentSpec, Need]:
@@ -138,7 +170,7 @@ def test_never_less_host_memory_than_the_engine_needs() -> None:
     fleet = Fleet().add("a", [24 * GIB], host_memory=4 * GIB)
     assert advice(fleet, Need(GIB, host_memory_mib=6 * GIB)) == []
     assert advice(fleet, Need(GIB, host_memory_mib=2 * GIB), resources={"host_memory": "6GiB"}) == [
-        "fits with host_memory <= 3.9GiB"
+        "fits with host_memory <= 3.9GiB (at least 2.1GiB)"
     ]
 
 

@@ -35,6 +35,48 @@ def test_where_the_model_rules_out_every_layout_smaller_workers_keep_their_own_r
     assert decision.explain.nearest.message == "such as four"
 
 
+@pytest.mark.parametrize(
+    ("exclusive", "changes", "what"),
+    [
+        (False, {}, "GPUs"),
+        (False, {"gpu_models": ("nvidia",)}, "GPUs"),
+        (True, {"claim": True}, "unclaimed GPUs"),
+        (False, {"cordoned": True}, "GPUs that are not cordoned"),
+        (False, {"healthy": False}, "healthy GPUs"),
+    ],
+)
+def test_of_several_counts_the_nearest_is_named(exclusive: bool, changes: dict[str, Any], what: str) -> None:
+    """Two GPUs suffice, and larger layouts may be tried after that."""
+    fleet = Fleet().add("w", [W24A] * 3 if what != "GPUs" else [W24A])
+    for gpu in ("w/1", "w/2") if what != "GPUs" else ():
+        fleet.claim(gpu, 20 * GIB) if "claim" in changes else fleet.set(gpu, **changes)
+    layouts = tuple(Layout(count, 20 * GIB, exclusive) for count in (2, 4, 8, 16))
+    decision = one(fleet, Ask("i", "d", layouts, gpu_models=changes.get("gpu_models", ())))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == f"need 2 {what}, best 1 on w"
+
+
+def test_of_several_gangs_the_nearest_is_named() -> None:
+    fleet = Fleet().add("w", [W24A])
+    layouts = tuple(Layout(count, 20 * GIB, False, workers=count) for count in (2, 4, 8))
+    decision = one(fleet, Ask("i", "d", layouts))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == "need 2 such workers, found 1"
+
+
+@pytest.mark.parametrize(("named", "nearest"), [(3, 4), (5, 4), (9, 8)])
+def test_of_several_counts_the_nearest_to_the_named_gpus_is_named(named: int, nearest: int) -> None:
+    fleet = Fleet().add("w", [W24A] * 9)
+    names = tuple(f"w:{n}" for n in range(named))
+    layouts = tuple(Layout(count, 20 * GIB, False) for count in (1, 2, 4, 8))
+    decision = one(fleet, Ask("i", "d", layouts, gpus=names, all_gpus=True))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message == f"need {nearest} GPUs, {named} are named"
+
+
 @pytest.mark.parametrize("placement", [{}, {"workers": ["mac"]}, {"gpus": ["mac:0"]}, {"gpus": ["mac/0"]}])
 def test_c41_the_same_reasons_by_every_selection(placement: dict[str, Any]) -> None:
     fleet = Fleet().add("mac", [187 * GIB], os="darwin", arch="arm64", driver=None)

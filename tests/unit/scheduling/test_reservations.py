@@ -194,3 +194,14 @@ def test_a_successor_that_is_not_created_yet_keeps_its_turn(priority: int, block
     found = decide(fleet, Holders((), (leaving,)), *((awaited, other) if blocked else (other, awaited)))
     assert set(found) == {"s"}
     assert fits(found["s"]) is not blocked
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_server_is_not_awaited_for_ever_whatever_its_restart(serves: bool) -> None:
+    fleet = Fleet().add("a", [G80] * 2)
+    holders = Holders((replace(held(fleet, "x", 80, "a/0", task=True), serves=serves),))
+    for reserved_s, reserved in ((None, True), (3600.0, not serves)):
+        big = pending("big", 80, 2, waited_s=LONG, reserved_s=reserved_s)
+        found = decide(fleet, holders, big, pending("small", 80))
+        assert fits(found["small"]) is not reserved
+        assert found["big"].awaits_servers is (serves and reserved)

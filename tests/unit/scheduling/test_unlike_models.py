@@ -105,6 +105,49 @@ def test_one_more_host_never_parts_what_was_alike(further: int) -> None:
     assert sorted(placed(same_model, ask(2, workers=2))) == ["a/0", "b/0"]
 
 
+# The sizes that one name is sold with: RTX 4060 Ti, RTX 3080. In GB, as their names say.
+TWO_SIZES = [(8, 16), (10, 12)]
+
+
+@pytest.mark.parametrize(("small", "large"), TWO_SIZES)
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("strategy", ["pack", "spread", "least_fragmentation"])
+def test_two_sizes_under_one_name_serve_with_another_model(small: int, large: int, each: int, strategy: str) -> None:
+    for size in (small, large):
+        fleet = Fleet().add("a", [small * GIB] * each + [large * GIB] * each)
+        host("b", *[size * GIB - 8] * each, fleet=fleet)  # another model, about as large as one of the sizes
+        decision = one(fleet, ask(2 * each, workers=2, memory=(size - 1) * GIB, strategy=strategy))
+        assert isinstance(decision, Placed), decision
+        first = each if size == large else 0
+        assert gang_of(decision) == {
+            "a": [f"a/{n}" for n in range(first, first + each)], "b": [f"b/{n}" for n in range(each)],
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("small", "large"), TWO_SIZES)
+def test_two_sizes_under_one_name_serve_together(small: int, large: int) -> None:
+    here = Fleet().add("a", [small * GIB, large * GIB])
+    assert placed(here, ask(2, memory=(small - 1) * GIB)) == ["a/0", "a/1"]
+    assert refused(here, ask(2, memory=(large - 1) * GIB)) == {"need_gt_capacity": 1}
+    apart = Fleet().add("a", [small * GIB]).add("b", [large * GIB])
+    assert placed(apart, ask(2, workers=2, memory=(small - 1) * GIB)) == ["a/0", "b/0"]
+
+
+def test_a_size_under_one_name_does_not_serve_with_a_model_of_the_other_size() -> None:
+    fleet = Fleet().add("a", [8 * GIB, 16 * GIB]).claim("a/1", 16 * GIB)
+    host("b", 16 * GIB, fleet=fleet)
+    assert refused(fleet, ask(2, workers=2, memory=7 * GIB)) == {"mixed_accelerators": 2}
+
+
+def test_a_claim_on_one_of_two_sizes_is_seen_by_the_next_search() -> None:
+    fleet = Fleet().add("a", [8 * GIB, 16 * GIB])
+    inventory = host("b", 16 * GIB - 8, 16 * GIB - 8, fleet=fleet).inventory()
+    layouts = ask(2, workers=2, memory=12 * GIB).layouts
+    first, second = place(inventory, [Ask(f"i{n}", "d", layouts) for n in range(2)])
+    assert isinstance(first, Placed)
+    assert isinstance(second, Unplaced)
+
+
 def test_gpus_named_one_by_one_may_be_unlike() -> None:
     fleet = host("a", RTX_3090, H80)
     host("b", A100, fleet=fleet)

@@ -82,10 +82,30 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Undo stops (If-Match: generation)
+         * Undo stops, and run ended tasks again (If-Match: generation)
          * @description Roles: admin, operator.
          */
         post: operations["post_deployments_name_start"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/deployments/{name}/restart": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Restart instances, as many at a time as `update` allows (If-Match: generation)
+         * @description Roles: admin, operator.
+         */
+        post: operations["post_deployments_name_restart"];
         delete?: never;
         options?: never;
         head?: never;
@@ -252,6 +272,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/deployments/{name}/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Show the commits of a deployment's models on the hub, and whether their branches have moved
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_deployments_name_models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/plan": {
         parameters: {
             query?: never;
@@ -310,6 +350,26 @@ export interface paths {
          * @description Roles: admin, operator.
          */
         post: operations["post_defrag"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/plan/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Show what a drain of workers would stop, move and leave
+         * @description Roles: admin, operator.
+         */
+        post: operations["post_plan_drain"];
         delete?: never;
         options?: never;
         head?: never;
@@ -550,7 +610,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Place nothing new on a worker and evict its instances
+         * Place nothing new on a worker, and empty it
          * @description Roles: admin, operator.
          */
         post: operations["post_workers_name_drain"];
@@ -1480,7 +1540,7 @@ export interface components {
              * Cause
              * @enum {string}
              */
-            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
+            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "starting" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
             /** Code */
             code: string;
             /**
@@ -2078,7 +2138,7 @@ export interface components {
             restart: "always" | "on_failure" | "never";
             /**
              * Start Timeout
-             * @description Longest time without progress while an instance starts; after that it is killed and retried. A new line in its log counts as progress.
+             * @description Longest time without progress while an instance starts; after that it is killed and retried. A new line in its log counts as progress, for at most 12 times as long since its process began.
              * @default 600
              */
             start_timeout: number | string;
@@ -2176,7 +2236,7 @@ export interface components {
             /**
              * @description Where instances may be placed.
              * @default {
-             *       "strategy": "pack",
+             *       "strategy": "auto",
              *       "labels": {},
              *       "workers": [],
              *       "gpus": [],
@@ -2218,6 +2278,7 @@ export interface components {
          *         policy: the effective utilization policy; None: there is none.
          *         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
          *         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
+         *         model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
          *         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
          */
         DeploymentStatus: {
@@ -2261,6 +2322,13 @@ export interface components {
              * @default null
              */
             image_digest: string | null;
+            /**
+             * Model Commits
+             * @default {}
+             */
+            model_commits: {
+                [key: string]: string;
+            };
             /**
              * Conditions
              * @default []
@@ -2339,6 +2407,109 @@ export interface components {
              * @enum {string}
              */
             pull: "missing" | "always" | "never";
+        };
+        /**
+         * DrainBody
+         * @description `POST /workers/{name}/drain`: how a worker is drained. No body means the defaults.
+         *
+         *     On a worker that is drained already, what is not written stays as it is.
+         *
+         *     Attributes:
+         *         now: everything stops at once and starts elsewhere afterwards, tasks too.
+         *         timeout: how long the drain waits for replacements to run before the old instances stop; default 30m.
+         *         restart_tasks: tasks with `restart: never` that run after `timeout` are stopped, and start elsewhere from
+         *             their beginning; default false: the worker stays `draining` until they end.
+         */
+        DrainBody: {
+            /**
+             * Now
+             * @default false
+             */
+            now: boolean;
+            /**
+             * Timeout
+             * @default null
+             */
+            timeout: (number | string) | null;
+            /**
+             * Restart Tasks
+             * @default null
+             */
+            restart_tasks: boolean | null;
+        };
+        /**
+         * DrainPlanBody
+         * @description `POST /plan/drain`: workers that would be drained together, and how.
+         */
+        DrainPlanBody: {
+            /**
+             * Now
+             * @default false
+             */
+            now: boolean;
+            /**
+             * Timeout
+             * @default null
+             */
+            timeout: (number | string) | null;
+            /**
+             * Restart Tasks
+             * @default null
+             */
+            restart_tasks: boolean | null;
+            /** Workers */
+            workers: string[];
+        };
+        /**
+         * DrainPlanView
+         * @description What a drain would do, by instance. Nothing is changed.
+         */
+        DrainPlanView: {
+            /**
+             * Items
+             * @default []
+             */
+            items: components["schemas"]["DrainStepView"][];
+        };
+        /**
+         * DrainStepView
+         * @description What a drain does to one instance.
+         *
+         *     Attributes:
+         *         workers: where it runs now.
+         *         action: `moves`: its replacement starts first. `stops`: it stops at once, and starts elsewhere where its spec
+         *             allows that. `stays`: it runs until it ends.
+         *         to_workers: where it would start now; empty: it stays, or fits nowhere.
+         *         fits: whether there is a place for it now; None: it stays.
+         *         message: what happens and when, in words.
+         */
+        DrainStepView: {
+            /** Instance */
+            instance: string;
+            /** Deployment */
+            deployment: string;
+            /** Workers */
+            workers: string[];
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "moves" | "stops" | "stays";
+            /**
+             * To Workers
+             * @default []
+             */
+            to_workers: string[];
+            /**
+             * Fits
+             * @default null
+             */
+            fits: boolean | null;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
         };
         /**
          * ErrorBody
@@ -3925,6 +4096,47 @@ export interface components {
             version: string;
         };
         /**
+         * ModelHead
+         * @description A model on the hub: the commit that the revision runs, and the one that its branch or tag names now.
+         *
+         *     Attributes:
+         *         model: `org/name@revision`.
+         *         head: None: the hub was not reached, or refuses it; `problem` has the words.
+         *         moved: whether these differ; None: unknown.
+         */
+        ModelHead: {
+            /** Model */
+            model: string;
+            /** Commit */
+            commit: string;
+            /**
+             * Head
+             * @default null
+             */
+            head: string | null;
+            /**
+             * Moved
+             * @default null
+             */
+            moved: boolean | null;
+            /**
+             * Problem
+             * @default
+             */
+            problem: string;
+        };
+        /**
+         * ModelHeads
+         * @description The models on the hub that a deployment's newest revision runs.
+         */
+        ModelHeads: {
+            /**
+             * Items
+             * @default []
+             */
+            items: components["schemas"]["ModelHead"][];
+        };
+        /**
          * MoveView
          * @description A planned relocation: the replacement starts there first, then the old instance stops.
          */
@@ -4272,11 +4484,11 @@ export interface components {
         Placement: {
             /**
              * Strategy
-             * @description How to choose among the places that fit. `pack` fills used GPUs and workers first. `spread` puts replicas on different workers. `least_fragmentation` keeps free GPUs usable for the usual demand.
-             * @default pack
+             * @description How to choose among the places that fit. `auto` fills used GPUs and workers first, and puts two replicas on one GPU only where nothing else fits. `pack` does so wherever it fills the GPU. `spread` puts replicas on different workers. `least_fragmentation` keeps free GPUs usable for the usual demand.
+             * @default auto
              * @enum {string}
              */
-            strategy: "pack" | "spread" | "least_fragmentation";
+            strategy: "auto" | "pack" | "spread" | "least_fragmentation";
             /**
              * Labels
              * @description Labels that the worker must have, such as `{zone: a}`. Empty: any worker.
@@ -4567,7 +4779,7 @@ export interface components {
             grace_period: number | string;
             /**
              * Min Coverage
-             * @description Share of the window that samples must cover, above 0 and at most 1. With less the verdict is unknown and nothing is done.
+             * @description Share of the window that samples must cover, 0.5 to 1. With less the verdict is unknown and nothing is done. A smaller share that was stored by an earlier version acts as 0.5.
              * @default 0.8
              */
             min_coverage: number;
@@ -4661,7 +4873,7 @@ export interface components {
         };
         /**
          * PolicyView
-         * @description A utilization policy.
+         * @description A utilization policy. `warnings` are about stored fields that no longer act as written.
          */
         PolicyView: {
             /**
@@ -4688,6 +4900,11 @@ export interface components {
             deleted_at: string | null;
             spec: components["schemas"]["PolicySpec"];
             status: components["schemas"]["PolicyStatus"];
+            /**
+             * Warnings
+             * @default []
+             */
+            warnings: string[];
         };
         /**
          * PolicyWatches
@@ -4987,6 +5204,26 @@ export interface components {
             compute_capability: string;
         };
         /**
+         * RestartBody
+         * @description `POST /deployments/{name}/restart`. No body restarts all of its instances.
+         *
+         *     Attributes:
+         *         instance: only this one.
+         *         pull: a new revision of the same spec, which takes the models and images that hub and registry have now.
+         */
+        RestartBody: {
+            /**
+             * Instance
+             * @default null
+             */
+            instance: string | null;
+            /**
+             * Pull
+             * @default false
+             */
+            pull: boolean;
+        };
+        /**
          * RevisionDiff
          * @description The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
          *
@@ -5025,6 +5262,7 @@ export interface components {
          *         stable: all replicas ran it last.
          *         instances: that run it, or are on their way.
          *         image_digest: of the image that all its containers run; None: none has run yet.
+         *         model_commits: of its models on the hub, by `org/name@revision`; empty: none is known yet.
          */
         RevisionView: {
             /** Revision */
@@ -5069,6 +5307,13 @@ export interface components {
              * @default null
              */
             image_digest: string | null;
+            /**
+             * Model Commits
+             * @default {}
+             */
+            model_commits: {
+                [key: string]: string;
+            };
             spec: components["schemas"]["DeploymentSpec"];
         };
         /**
@@ -5796,7 +6041,7 @@ export interface components {
             grace_period: number | string;
             /**
              * Min Coverage
-             * @description Share of the window that samples must cover, above 0 and at most 1. With less the verdict is unknown and nothing is done.
+             * @description Share of the window that samples must cover, 0.5 to 1. With less the verdict is unknown and nothing is done. A smaller share that was stored by an earlier version acts as 0.5.
              * @default 0.8
              */
             min_coverage: number;
@@ -5896,6 +6141,10 @@ export interface components {
         /**
          * WorkerSpecView
          * @description What an operator has set for the worker.
+         *
+         *     Attributes:
+         *         drain_until: replacements of what runs there start first until then; None: no drain waits.
+         *         restart_tasks: tasks that never restart are stopped after that, and start elsewhere.
          */
         WorkerSpecView: {
             /**
@@ -5908,6 +6157,16 @@ export interface components {
              * @default false
              */
             draining: boolean;
+            /**
+             * Drain Until
+             * @default null
+             */
+            drain_until: string | null;
+            /**
+             * Restart Tasks
+             * @default false
+             */
+            restart_tasks: boolean;
         };
         /**
          * WorkerStatus
@@ -6242,7 +6501,34 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Undo stops (If-Match: generation) */
+            /** @description Undo stops, and run ended tasks again (If-Match: generation) */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeploymentView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_deployments_name_restart: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RestartBody"];
+            };
+        };
+        responses: {
+            /** @description Restart instances, as many at a time as `update` allows (If-Match: generation) */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6455,6 +6741,29 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_deployments_name_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Show the commits of a deployment's models on the hub, and whether their branches have moved */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelHeads"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     post_plan: {
         parameters: {
             query?: never;
@@ -6546,6 +6855,31 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DefragView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_plan_drain: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DrainPlanBody"];
+            };
+        };
+        responses: {
+            /** @description Show what a drain of workers would stop, move and leave */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DrainPlanView"];
                 };
             };
             default: components["responses"]["Error"];
@@ -6880,9 +7214,13 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DrainBody"];
+            };
+        };
         responses: {
-            /** @description Place nothing new on a worker and evict its instances */
+            /** @description Place nothing new on a worker, and empty it */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -56,13 +56,32 @@ def test_the_delay_doubles_up_to_five_minutes(failures, wait_s) -> None:
     assert effects.requeue_after_s == wait_s
 
 
+@pytest.mark.parametrize("restart", ["always", "on_failure"])
+@pytest.mark.parametrize("earlier", [0, 4, 31])
+@pytest.mark.parametrize("orderly", [True, False], ids=["after orderly ends", "after others"])
+def test_a_stop_together_with_its_agent_neither_counts_nor_delays(restart, earlier, orderly) -> None:
+    runs = tuple(RunFacts(NOW, NOW, orderly) for _ in range(earlier))
+    ended = process("exited", "agent_stopped", -15)
+    one = instance("a", "running", processes=(ended,), runs=(RunFacts(NOW, NOW, orderly=True), *runs))
+    effects = effects_of(one, spec=spec(restart=restart))
+    (change,) = effects.phase_changes
+    assert (change.to, change.reason, change.failures, change.not_before) == ("backoff", "agent_stopped", None, NOW)
+
+
+def test_orderly_ends_do_not_count_among_others() -> None:
+    runs = tuple(RunFacts(NOW, NOW, orderly=n % 4 != 0) for n in range(12))
+    ended = process("exited", "gone")
+    (change,) = effects_of(instance("a", "running", processes=(ended,), runs=runs)).phase_changes
+    assert (change.reason, change.not_before) == ("gone", NOW)
+
+
 def test_ends_that_repeat_through_no_fault_of_the_instance_say_so() -> None:
     runs = tuple(RunFacts(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(1, 6))
-    ended = replace(process("exited", "agent_stopped", 0), message="as told")
+    ended = replace(process("exited", "disconnected", 1), message="as told")
     effects = effects_of(instance("a", "running", processes=(ended,), runs=runs), spec=spec(restart="on_failure"))
     (change,) = effects.phase_changes
     assert (change.to, change.reason, change.failures, change.restarts) == ("backoff", "ended_repeatedly", None, 1)
-    assert change.message.startswith("was stopped with its agent: as told; ")
+    assert change.message.startswith("was stopped by its agent, which had lost the controller: as told; ")
     assert change.message.endswith("end 5 in a row without a stable run; restarts in 20 s")
     (event,) = effects.events
     assert (event.reason, event.evidence["ends"], event.evidence["wait_s"]) == ("ended", 5, 20)
@@ -160,6 +179,14 @@ def test_a_refused_start_is_placed_again_after_a_delay() -> None:
     assert effects.releases
     assert effects.phase_changes[0].reason == "claim_conflict"
     assert effects.phase_changes[0].not_before == NOW + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(("phase", "to"), [("scheduled", "pending"), ("starting", "backoff")])
+@pytest.mark.parametrize("failures", [0, 5])
+def test_a_refusal_by_an_agent_that_shuts_down_has_no_back_off(phase, to, failures) -> None:
+    refused = start("refused", code="shutting_down")
+    (change,) = effects_of(instance("a", phase, failures=failures, commands=(refused,))).phase_changes
+    assert (change.to, change.reason, change.failures, change.not_before) == (to, "shutting_down", None, None)
 
 
 def test_running_long_enough_resets_the_failure_count() -> None:

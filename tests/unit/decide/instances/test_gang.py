@@ -1,6 +1,7 @@
 """Gangs: claims stay until every rank has ended, and the rank that ended by itself gives the reason."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +9,7 @@ from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
 from controller.domain.restart_delays import RestartSettings
-from support.builders.facts import deployment, host, instance, process, spec, start
+from support.builders.facts import NOW, deployment, host, instance, process, spec, start
 
 EXIT_1 = ("exited", "exit", 1)
 EXIT_0 = ("exited", "exit", 0)
@@ -148,9 +149,100 @@ def test_a_gang_with_released_ranks_never_resumes() -> None:
     assert [s.rank for s in effects.stops] == [1]
 
 
-def test_a_task_that_never_restarts_is_left_alone() -> None:
-    effects = effects_after_loss(gang("unreachable", RUNNING, RUNNING), restart="never")
-    assert (effects.stops, effects.releases, effects.creates) == ([], [], [])
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+def test_a_task_that_lost_a_worker_frees_its_other_gpus_and_gets_no_copy(restart) -> None:
+    """Its other ranks hang, since they wait for the lost one."""
+    effects = effects_after_loss(gang("unreachable", RUNNING, RUNNING), restart=restart)
+    assert [(s.rank, s.reason) for s in effects.stops] == [(0, "rank_lost")]
+    assert (effects.releases, effects.creates, effects.removals) == ([], [], [])
+    (told,) = effects.progress
+    assert "gpuward delete worker w2 --confirm-dead" in told.message
+    ended = effects_after_loss(gang("unreachable", STOPPED, RUNNING), restart=restart)
+    assert [(r.instance, r.rank) for r in ended.releases] == [("g", 0)]
+    assert (ended.creates, ended.removals) == ([], [])
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+@pytest.mark.parametrize("phase", ["unreachable", "lost"])
+def test_a_task_whose_worker_may_still_run_it_keeps_its_other_ranks_until_that_is_lost(restart, phase) -> None:
+    hosts = (host("w1"), host("w2", phase=phase))
+    effects = effects_after_loss(gang("unreachable", RUNNING, RUNNING), hosts=hosts, restart=restart)
+    assert bool(effects.stops) == (phase == "lost")
+
+
+DEAD = (host("w1"), host("w2", phase="lost", confirmed_dead=True))
+BACK = (host("w1"), host("w2"))
+
+
+@pytest.mark.parametrize(
+    ("restart", "hosts", "second", "to", "removed"),
+    [
+        ("never", DEAD, RUNNING, "failed", False),
+        ("never", BACK, EXIT_0, "failed", False),  # its other ranks were stopped before they had done their part
+        ("never", BACK, EXIT_1, "failed", False),
+        ("on_failure", DEAD, RUNNING, None, True),  # and made anew
+        ("on_failure", BACK, EXIT_0, None, True),
+    ],
+)
+def test_what_becomes_of_a_task_whose_other_ranks_were_stopped(restart, hosts, second, to, removed) -> None:
+    one = without_first(gang("unreachable", STOPPED, second))
+    effects = effects_after_loss(one, hosts=hosts, restart=restart)
+    assert [m.to.value for m in effects.phase_changes] == ([to] if to else [])
+    assert [r.instance for r in effects.removals] == (["g"] if removed else [])
+    if to:
+        assert effects.creates == []
+
+
+def test_a_task_with_a_stopped_rank_ends_when_its_lost_worker_is_back() -> None:
+    effects = effects_after_loss(without_first(gang("unreachable", STOPPED, RUNNING)), hosts=BACK, restart="never")
+    assert [s.rank for s in effects.stops] == [1]
+    assert (effects.phase_changes, effects.removals, effects.creates) == ([], [], [])
+
+
+@pytest.mark.parametrize(("second", "to"), [(RUNNING, "running"), (EXIT_0, "succeeded"), (EXIT_1, "failed")])
+def test_a_task_whose_other_ranks_had_done_their_part_goes_on(second, to) -> None:
+    """Only its GPUs were released while the worker was lost."""
+    one = without_first(gang("unreachable", EXIT_0, second))
+    effects = effects_after_loss(one, hosts=BACK, restart="never")
+    assert [m.to.value for m in effects.phase_changes] == [to]
+    assert effects.stops == []
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+def test_a_task_whose_ends_are_all_known_has_its_result_though_a_worker_is_lost(restart) -> None:
+    effects = effects_after_loss(gang("unreachable", EXIT_0, EXIT_0), restart=restart)
+    assert [m.to.value for m in effects.phase_changes] == ["succeeded"]
+    assert (effects.creates, effects.removals) == ([], [])
+    failed = effects_after_loss(gang("unreachable", RUNNING, EXIT_1), restart=restart)
+    assert [s.rank for s in failed.stops] == [0]
+    assert (failed.creates, failed.removals) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause", "collateral"),
+    [
+        ([(("exited", "exit", 1), 5), (("exited", "exit", 3), 2)], 1, [0]),
+        ([(("exited", "exit", 1), 2), (("exited", "exit", 3), 5)], 0, [1]),
+        ([(("exited", "exit", 1), 2), (("exited", "exit", 3), 2)], 0, [1]),  # nothing tells them apart
+        ([(("exited", "exit", 1), None), (("exited", "exit", 3), 9)], 1, [0]),
+        ([(("exited", "stopped", 0), 1), (("exited", "exit", 3), 5)], 1, []),
+        ([(("exited", "exit", 0), 1), (("exited", "exit", 3), 5)], 1, []),
+        ([(("exited", "exit", -9), 3), (("exited", "exit", 3), 4), (("exited", "exit", 7), 1)], 2, [0, 1]),
+    ],
+)
+def test_the_rank_that_failed_first_is_the_cause_and_the_others_follow_from_it(ends, cause, collateral) -> None:
+    one = gang("running", *(states for states, _ in ends))
+    times = [None if second is None else NOW + timedelta(seconds=second) for _, second in ends]
+    processes = tuple(
+        replace(p, ended_at=time, message=f"rank {p.rank}") for p, time in zip(one.processes, times, strict=True)
+    )
+    facts = deployment(replace(one, processes=processes), hosts=(host("w1"), host("w2"), host("w3")))
+    effects = decide(facts, RestartSettings())
+    (change,) = effects.phase_changes
+    assert f"rank {cause}" in change.message
+    (event,) = [e for e in effects.events if e.reason == "backoff"]
+    assert (event.evidence["rank"], event.evidence["collateral_ranks"]) == (cause, collateral)
+    assert f"worker:w{cause + 1}" in event.objects
 
 
 def test_a_gang_is_replaced_once_its_substitute_holds_claims() -> None:

@@ -1,9 +1,12 @@
 """The number of wanted replicas, and which instances stop when there are more."""
 
+from dataclasses import replace
+
 import pytest
 
 from controller.domain.instances import IntentFacts
-from support.builders.facts import NOW, instance, intent, spec
+from controller.domain.phases import InstancePhase
+from support.builders.facts import NOW, host, instance, intent, process, spec
 from support.decisions import effects_of, running
 
 
@@ -49,6 +52,35 @@ def test_what_an_agent_has_seen_decides_between_equals() -> None:
 def test_a_replica_that_does_not_run_goes_before_an_idle_one() -> None:
     some = (running("idle", age_s=10), instance("starts", "starting", age_s=90))
     assert [s.instance for s in effects_of(*some, spec=spec(replicas=1)).stops] == ["starts"]
+
+
+@pytest.mark.parametrize(
+    "phase", ["pending", "analyzing", "failed", "backoff", "unhealthy", "scheduled", "unreachable", "starting"]
+)
+@pytest.mark.parametrize("update", ["recreate", "rolling"])
+@pytest.mark.parametrize("by", ["manifest", "user", "policy", "autoscaler"])
+def test_what_does_not_serve_stops_before_what_does(phase: str, update: str, by: str) -> None:
+    """Though it is busier and older, and though an intent names one that serves."""
+    idle = instance("idle", phase, age_s=90, requests=9, processes=(process("unhealthy"),))
+    if phase == "unreachable":
+        idle = replace(idle, claims=tuple(replace(c, worker_id="w2") for c in idle.claims))
+    some = (running("a", age_s=10), idle, running("b", age_s=20))
+    rolling = {"rollout": {"surge": 1}} if update == "rolling" else {}
+    limit = () if by == "manifest" else (IntentFacts(by, 2, "limited", ("a",), 2 if by == "autoscaler" else 0),)
+    wanted: object = {"manifest": 2, "autoscaler": {"min": 1, "max": 3}}.get(by, 3)
+    effects = effects_of(
+        *some, spec=spec(replicas=wanted, update=update, **rolling), intents=limit,
+        hosts=(host(), host("w2", phase="unreachable")),
+    )  # fmt: skip
+    stopped = {c.instance for c in effects.phase_changes if c.to is InstancePhase.STOPPING}
+    assert stopped | {r.instance for r in effects.removals} == {"idle"}
+
+
+def test_an_ended_replica_goes_before_one_that_works() -> None:
+    some = (running("works", age_s=10), instance("done", "succeeded", age_s=90))
+    effects = effects_of(*some, spec=spec(replicas=1, restart="on_failure"))
+    assert [r.instance for r in effects.removals] == ["done"]
+    assert effects.stops == []
 
 
 def test_instances_named_by_an_intent_stop_first() -> None:

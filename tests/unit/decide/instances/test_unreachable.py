@@ -1,5 +1,6 @@
 """Instances on silent, returned and lost workers."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -104,3 +105,48 @@ def test_a_task_on_a_dead_worker_failed_unless_it_never_began(sent, moves, remov
     effects = effects_of(one, hosts=(host(phase="lost", confirmed_dead=True),), spec=spec(restart="never"))
     assert (phases_of(effects), [r.instance for r in effects.removals]) == (moves, removed)
     assert len(effects.withdrawals) == (not sent)
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+def test_a_task_on_a_lost_worker_gets_no_copy_while_it_may_run(restart) -> None:
+    one = instance("a", "unreachable", processes=(process("running"),))
+    effects = effects_of(one, hosts=(host(phase="lost"),), spec=spec(restart=restart))
+    assert (effects.creates, effects.removals, effects.releases) == ([], [], [])
+    (told,) = effects.progress
+    assert told.reason == "task_may_run"
+    assert "gpuward delete worker w1 --confirm-dead" in told.message
+    again = replace(one, reason=told.reason, message=told.message)
+    assert not effects_of(again, hosts=(host(phase="lost"),), spec=spec(restart=restart)).progress
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        host(phase="lost", confirmed_dead=True),
+        host(phase="unreachable", deleted=True, confirmed_dead=True),
+        host(phase="lost", fence_until=NOW),
+    ],
+)
+@pytest.mark.parametrize(("restart", "moves", "again"), [("never", ["failed"], False), ("on_failure", [], True)])
+def test_proof_ends_a_task_or_starts_it_again(proof, restart, moves, again) -> None:
+    one = instance("a", "unreachable", processes=(process("running"),))
+    effects = effects_of(one, hosts=(proof,), spec=spec(restart=restart))
+    assert phases_of(effects) == moves
+    assert [removal.instance for removal in effects.removals] == (["a"] if again else [])
+    if again:
+        assert effects.requeue_after_s == pytest.approx(0.01), "the next step creates another one"
+        created = decide(deployment(spec=spec(restart=restart)), SETTINGS).creates
+        assert len(created) == 1
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+@pytest.mark.parametrize("home", [host(phase="lost"), host(phase="lost", confirmed_dead=True)])
+def test_a_task_whose_start_was_refused_is_placed_again(home, restart) -> None:
+    one = instance("a", "unreachable", commands=(start("refused", code="shutting_down"),))
+    effects = effects_of(one, hosts=(home,), spec=spec(restart=restart))
+    assert [removal.instance for removal in effects.removals] == ["a"]
+
+
+def test_a_task_goes_on_where_its_worker_returns() -> None:
+    one = instance("a", "unreachable", processes=(process("running"),))
+    assert phases_of(effects_of(one, hosts=(host(),), spec=spec(restart="on_failure"))) == ["running"]

@@ -73,7 +73,10 @@ def after(found: PolicyFacts, plan: PolicyEffects) -> PolicyFacts:
         pytest.param([watched("busy"), watched("c")], False, id="U32-one-busy"),
         pytest.param([watched("unknown")], False, id="U32-one-unknown"),
         pytest.param([watched("b", "starting", running_since=None)], False, id="one-starts"),
-        pytest.param([watched("b", "pending", running_since=None, claims=())], False, id="one-waits"),
+        pytest.param([watched("b", "pending", running_since=None, claims=())], True, id="one-finds-no-place"),
+        pytest.param([watched("b", "analyzing", running_since=None, claims=())], True, id="one-is-analyzed"),
+        pytest.param([watched("busy"), watched("c", "pending", claims=())], False, id="one-busy-one-pending"),
+        pytest.param([watched("b", "backoff")], False, id="one-holds-a-gpu-in-backoff"),
         pytest.param([watched("b", "unreachable")], False, id="one-is-silent"),
         pytest.param([watched("b", "succeeded", claims=())], True, id="one-has-ended"),
     ],
@@ -210,6 +213,35 @@ def test_scale_down_stops_the_longest_idle_and_keeps_one_running() -> None:
     assert [name for name, _ in action.instances] == ["b"]
     pending = facts(watched("a"), watched("b", "pending", claims=()), policy=found.policy)
     assert decided(pending, {}).actions == (), "who runs stays, though the other may never come"
+
+
+@pytest.mark.parametrize(
+    ("others", "cap"),
+    [
+        pytest.param([], 1, id="all-run"),
+        pytest.param([watched("p", "pending", claims=())], 1, id="a-pending-one-gets-nothing-of-it"),
+        pytest.param([watched(f"p{n}", "pending", claims=()) for n in range(5)], 1, id="nor-do-five"),
+        pytest.param([watched("s", "starting", running_since=None)], 2, id="one-that-starts-stays"),
+        pytest.param([watched("u", "unreachable")], 2, id="one-that-is-silent-stays"),
+        pytest.param(
+            [watched("u", "unreachable", substituted=True), watched("p", "pending", claims=())], 1, id="its-substitute"
+        ),
+    ],
+)
+def test_what_scale_down_frees_goes_to_no_replica_of_its_own(others: list[WatchedInstance], cap: int) -> None:
+    found = facts(watched("a"), watched("b"), *others, policy=effective(action="scale_down"))
+    (action,) = decided(found, {"a": BUSY}).actions
+    assert action.limit is not None
+    assert (action.limit.max_replicas, action.limit.victims) == (cap, ("b",))
+
+
+@pytest.mark.parametrize("action", ["stop", "scale_down", "notify"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_no_action_while_an_operator_keeps_it_awake(action: str, dry_run: bool) -> None:
+    found = facts(watched("a"), watched("b"), policy=effective(action=action, dry_run=dry_run), awake_for_s=1.0)
+    kept = decided(found, {})
+    assert (kept.actions, kept.judged) == ((), ("idle", "idle")), "the verdict says what is"
+    assert decided(replace(after(found, kept), awake_for_s=0.0), {}).actions, "and is acted on afterwards"
 
 
 def test_scale_down_waits_until_earlier_victims_have_ended() -> None:

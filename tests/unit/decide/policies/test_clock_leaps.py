@@ -7,7 +7,7 @@ from controller.domain.utilization import ClockLeaps
 from support.builders.telemetry import NOW, gpu, policy, requests, series, steady, use
 
 HOUR_S = 3600.0
-LITTLE = policy(min_coverage=0.1)  # what keeps these is not a lack of coverage
+LITTLE = policy(min_coverage=0.5)  # what keeps these is not a lack of coverage
 
 
 def forward(age: float, seconds: float) -> ClockLeaps:
@@ -20,14 +20,14 @@ def leapt_over(age: float, seconds: float, **changed: float) -> dict[float, floa
     return {a: value for a, value in found.items() if not age <= a < age + seconds}
 
 
-@pytest.mark.parametrize(("leapt_s", "wanted"), [(0, "idle"), (490, "unknown")])
+@pytest.mark.parametrize(("leapt_s", "wanted"), [(0, "idle"), (280, "unknown")])
 def test_u50_time_that_the_databases_clock_leapt_over_is_not_lived_through(leapt_s: float, wanted: str) -> None:
-    lived = {age: 0.0 for age in steady(0) if age < 110 or age >= 600}
-    leaps = forward(110, leapt_s) if leapt_s else ClockLeaps()
+    lived = {age: 0.0 for age in steady(0) if age < 320 or age >= 600}
+    leaps = forward(320, leapt_s) if leapt_s else ClockLeaps()
     found = judge(LITTLE, use(gpu("a", lived), ran_for_s=600, leaps=leaps), NOW)
     assert found.verdict == wanted
     if leapt_s:
-        assert (found.reason, found.due_at) == ("window_not_full", NOW + 490)
+        assert (found.reason, found.due_at) == ("window_not_full", NOW + 280)
 
 
 @pytest.mark.parametrize("seconds", [60.0, 490.0, 5 * HOUR_S])
@@ -36,7 +36,7 @@ def test_use_counts_until_a_whole_window_was_lived_through(seconds: float, lived
     """By the clock alone, use before a leap would be long ago."""
     age = lived_s + seconds
     used = use(gpu("a", leapt_over(50, seconds) | {age: 90.0}), leaps=forward(50, seconds), ran_for_s=10 * HOUR_S)
-    found = judge(policy(min_coverage=0.05), used, NOW)
+    found = judge(policy(min_coverage=0.5), used, NOW)
     assert (found.verdict == "busy") == (lived_s < 600), found
     assert found.due_at == (NOW + 10 if lived_s < 600 else None)
     asked = use(
@@ -45,7 +45,7 @@ def test_use_counts_until_a_whole_window_was_lived_through(seconds: float, lived
         leaps=forward(50, seconds),
         ran_for_s=10 * HOUR_S,
     )
-    found = judge(policy(min_coverage=0.05), asked, NOW)
+    found = judge(policy(min_coverage=0.5), asked, NOW)
     assert (found.verdict == "busy") == (lived_s < 600), found
 
 

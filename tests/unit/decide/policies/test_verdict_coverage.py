@@ -86,7 +86,7 @@ def test_u45_an_idle_message_says_what_was_not_read() -> None:
 
 
 @pytest.mark.parametrize("mode", ["all", "any", "mean"])
-@pytest.mark.parametrize("coverage", [0.1, 0.8])
+@pytest.mark.parametrize("coverage", [0.5, 0.8])
 def test_u46_a_silent_tail_is_unknown(mode: str, coverage: float) -> None:
     rule = policy(window=180, minimum=50, gpus=mode, min_coverage=coverage, ignore_requests=True)
     found = judge(rule, use(gpu("a", steady(0, newest=25)), gpu("b", steady(0))), NOW)
@@ -96,7 +96,7 @@ def test_u46_a_silent_tail_is_unknown(mode: str, coverage: float) -> None:
 
 
 def test_u46_half_of_a_backlog_is_unknown() -> None:
-    rule = policy(window=3600, minimum=50, min_coverage=0.05, ignore_requests=True)
+    rule = policy(window=3600, minimum=50, min_coverage=0.5, ignore_requests=True)
     assert judge(rule, use(gpu("a", steady(0, newest=1800, to=3700))), NOW).verdict == "unknown"
     assert judge(rule, use(gpu("a", steady(0, to=3700))), NOW).verdict == "idle"
 
@@ -108,3 +108,19 @@ def test_a_silent_tail_keeps_what_was_known_before_it() -> None:
     assert (found.reason, found.low_since) == ("stale", before)
     assert found.message == "a on gpu-1: no data since 2026-11-21 12:29:00 UTC"
     assert judge(policy(), use(gpu("a", steady(0))), NOW, found.low_since).low_since == before
+
+
+@pytest.mark.parametrize("mode", ["all", "any", "mean"])
+@pytest.mark.parametrize("stored", [0.001, 0.05, 0.2, 0.49])
+@pytest.mark.parametrize("covered_s", [10, 60, 130, 149, 151, 200, 300])
+def test_a_stored_share_below_half_acts_as_half(mode: str, stored: float, covered_s: int) -> None:
+    """An earlier version accepted it, and with it a verdict on hardly anything."""
+    low = {age: value for age, value in steady(0, to=700).items() if age < covered_s or age > 330}
+    for ignore in (True, False):
+        one, half = (
+            judge(policy(window=300, gpus=mode, min_coverage=share, ignore_requests=ignore), use(gpu("a", low)), NOW)
+            for share in (stored, 0.5)
+        )
+        assert one == half
+        assert one.verdict == ("idle" if ignore and covered_s > 150 else one.verdict)
+        assert one.verdict != "idle" or covered_s > 140

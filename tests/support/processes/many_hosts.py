@@ -6,7 +6,8 @@ Usage: python many_hosts.py CONTROLLER_URL agents FOLDER FIRST STEP
 The hosts of a process have the numbers FIRST, FIRST + STEP and so on. A line of stdin is a JSON object: {"tokens":
 [...]} starts one further host for each join token, {"sampling": true} turns the samples of synthetic hosts on,
 {"herd": true} cuts all their connections at once and waits until all are welcome again. Each line is answered on stdout
-by the seconds that it took. The process ends with its stdin.
+by the seconds that it took. The process ends with its stdin. `MANY_HOSTS_SEED` makes the waits of synthetic hosts the
+same each time.
 
 A synthetic host runs nothing: it accepts every command and reports at once. It costs far less than a real agent, so a
 machine of few cores simulates a thousand hosts with thousands of instances. Every second instance uses its GPUs, the
@@ -40,6 +41,7 @@ from schemas.api.access import MAX_TOKEN_USES
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
 from support.processes.agents import simulated_settings
 from support.processes.cluster import Cluster
+from support.standins import agent as standin
 from support.standins.agent import hello, inventory
 
 GPUS = 8
@@ -71,7 +73,9 @@ class ManyHosts:
         try:
             for first in range(processes):
                 argv = (sys.executable, __file__, url, kind, argument, str(first), str(processes))
-                many._processes.append(await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe))
+                env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+                started = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, env=env)
+                many._processes.append(started)
         except BaseException:
             await many.aclose()
             raise
@@ -168,13 +172,14 @@ class SyntheticHost:
 
     async def run(self) -> None:
         """Stays connected, or tries again as an agent does, until it is cancelled."""
-        wait_s = BACKOFF_FIRST_S
+        wait_s, turn_s = BACKOFF_FIRST_S, 0.0
         while True:
             try:
                 await self._serve()
-            except* (aiohttp.ClientError, ConnectionError):
+            except* (aiohttp.ClientError, ConnectionError) as failures:
                 wait_s = BACKOFF_FIRST_S if self.ready.is_set() else min(2 * wait_s, BACKOFF_MAX_S)
-            await asyncio.sleep(random.uniform(0, wait_s))  # noqa: S311 - keeps no secret
+                turn_s = _turn_s(failures)
+            await asyncio.sleep(turn_s + random.uniform(0, 1.0 if turn_s else wait_s))  # noqa: S311 - keeps no secret
 
     async def _serve(self) -> None:
         """Connects, then obeys, sends heartbeats and samples until the connection ends."""
@@ -183,7 +188,15 @@ class SyntheticHost:
         async with self.shared.session.ws_connect(url, headers=headers, max_msg_size=2**24) as socket:
             facts = [DeviceFacts.model_validate(fact) for fact in self._facts()]
             picture = inventory(facts, hostname=f"host-{self.number}", simulated=True)
-            first = hello(boot_id=f"boot-{self.number}", shape=picture, sent_s=time.monotonic())
+            first = hello(
+                boot_id=f"boot-{self.number}",
+                shape=picture,
+                sent_s=time.monotonic(),
+                processes=[
+                    standin.process(one, seq=self.seq, epoch=epoch, ready=True) for one, (epoch, _) in self.held.items()
+                ],
+                report_seq=self.seq,
+            )
             await socket.send_str(first.model_dump_json())
             self.fd = socket.get_extra_info("socket").fileno()
             async with asyncio.TaskGroup() as group:
@@ -200,7 +213,7 @@ class SyntheticHost:
                 case "command":
                     await self._obey(socket, content)
                 case "rejected":
-                    raise RuntimeError(content["message"])
+                    raise ConnectionError(content["message"])
         raise ConnectionError(f"host {self.number} lost its connection")
 
     async def _obey(self, socket: aiohttp.ClientWebSocketResponse, command: Json) -> None:
@@ -250,6 +263,16 @@ class SyntheticHost:
     def _used_mib(self, gpu: str) -> int:
         """Only claimed memory is in use: the controller places nothing on memory that no claim explains."""
         return _USED_MIB if any(gpu in devices for _, devices in self.held.values()) else 0
+
+
+def _turn_s(failures: BaseExceptionGroup[Exception]) -> float:
+    """Seconds after which a controller that is busy wants it to come again; 0: it names none."""
+    for error in failures.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            return _turn_s(error)
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            return float((error.headers or {}).get("Retry-After", 0))
+    return 0.0
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, message: Json) -> None:
@@ -318,4 +341,5 @@ async def run(url: str, kind: str, argument: str, first: int, step: int) -> None
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        random.seed(os.environ.get("MANY_HOSTS_SEED"))
         runner.run(run(*sys.argv[1:4], first=int(sys.argv[4]), step=int(sys.argv[5])))

@@ -1,0 +1,21 @@
+"""Names a model by the folder of its commit where its server takes no revision of it."""
+
+from pathlib import Path
+
+from agent.model_cache.cache_folder import folder_name
+from schemas.wire import StartOrder
+
+
+def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
+    """The order with `NAME=folder` for each `NAME=org/name` in argv of which a commit is ordered by its folder."""
+    places = {
+        fetch.repo: str(cache_dir / folder_name(fetch.repo) / "snapshots" / fetch.revision)
+        for fetch in order.fetches
+        if fetch.by_folder
+    }
+    return order.model_copy(update={"argv": tuple(_placed(part, places) for part in order.argv)}) if places else order
+
+
+def _placed(part: str, places: dict[str, str]) -> str:
+    name, equals, place = part.partition("=")
+    return f"{name}={places[place]}" if equals and place in places else part

@@ -1,0 +1,183 @@
+"""Launches one engine through a parent of its own. Nothing of it runs before its pid is journalled."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from agent.errors import SpawnError
+from agent.processes.account import Account
+from agent.processes.end_record import reserve_record
+from agent.processes.engine_parent import EngineParent
+from agent.processes.privileges import without_privileges
+from agent.processes.procfs import start_ticks
+from agent.processes.spawn import open_log, unreachable
+
+_PROGRAM: Final = Path(__file__).with_name("parent_main.py")
+_LIMIT_S: Final = 30.0
+_MOST_ANSWER_BYTES: Final = 65_536
+_OF_THE_LOADER: Final = "LD_LIBRARY_PATH"  # this Python may need it
+
+
+class EngineLaunch:
+    """An async context: entering starts the parent and a process that waits for `go`; without `go` it ends.
+
+    Args:
+        argv: the program and its arguments.
+        env: the whole environment.
+        work: the working folder.
+        log: what it prints is appended here.
+        record: where its parent records how it ended.
+        account: as which it runs, without capabilities; None: as the agent.
+
+    Attributes:
+        pid: of the engine, which is also the number of its session and group once it runs.
+        start_ticks: its start.
+        parent: its parent; the caller closes it.
+        waits: it has not been let go, so it ends with this context.
+    """
+
+    pid: int
+    start_ticks: int
+    parent: EngineParent
+
+    def __init__(
+        self,
+        argv: list[str],
+        env: Mapping[str, str],
+        *,
+        work: Path,
+        log: Path,
+        record: Path,
+        account: Account | None = None,
+    ) -> None:
+        self._argv = argv
+        self._env = env
+        self._work = work
+        self._log = log
+        self._record = record
+        self._account = account
+        self._channel: socket.socket | None = None
+        self.waits = True
+
+    async def __aenter__(self) -> Self:
+        """Starts the parent.
+
+        Raises:
+            SpawnError: it could not be started.
+        """
+        try:
+            self._channel, parent = self._start_parent()
+        except (OSError, ValueError) as error:
+            raise SpawnError(f"cannot start {self._argv[0]!r}: its parent: {error!r}") from error
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await asyncio.get_running_loop().sock_sendall(self._channel, self._order())
+                word, _, pid = (await self._answer()).partition(b" ")
+        except OSError as error:  # TimeoutError is one
+            self._give_up(parent)
+            raise SpawnError(f"cannot start {self._argv[0]!r}: its parent: {error!r}") from error
+        except BaseException:
+            self._give_up(parent)
+            raise
+        ticks = start_ticks(int(pid)) if word == b"pid" else None
+        if ticks is None:
+            self._give_up(parent)
+            raise SpawnError(f"cannot start {self._argv[0]!r}: its parent has ended")
+        self.pid, self.start_ticks, self.parent = int(pid), ticks, parent
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """What waits still ends; what runs goes on."""
+        self.close()
+
+    def close(self) -> None:
+        """As leaving the context."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def go(self) -> None:
+        """Runs the engine.
+
+        Raises:
+            SpawnError: it could not be run; the message names the program or folder.
+        """
+        if self._channel is None:
+            raise AssertionError("the launch is over")
+        loop, self.waits = asyncio.get_running_loop(), False
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await loop.sock_sendall(self._channel, b"go %d\n" % self.start_ticks)
+                answer = await self._answer()
+        except OSError:  # TimeoutError is one
+            return  # the parent is dead or hangs: whether the engine runs shows its pid, which is watched
+        if answer not in (b"", b"ok"):
+            raise SpawnError(self._failure(answer))
+
+    def _give_up(self, parent: EngineParent) -> None:
+        self.close()
+        parent.close()
+
+    def _start_parent(self) -> tuple[socket.socket, EngineParent]:
+        ours, theirs = socket.socketpair()
+        record = -1
+        try:
+            ours.setblocking(False)
+            record = reserve_record(self._record)
+            pid = without_privileges(lambda: self._run_parent(theirs.fileno(), record))
+            parent = EngineParent(pid, start_ticks(pid) or 0, os.pidfd_open(pid))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            if record >= 0:
+                os.close(record)
+        return ours, parent
+
+    def _run_parent(self, channel: int, record: int) -> int:
+        with open_log(self._log, self._account) as output:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(record)],
+                env={name: value for name, value in os.environ.items() if name == _OF_THE_LOADER},
+                cwd="/",
+                stdin=channel,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(record,),
+            )
+        process.returncode = 0  # EngineParent reaps it: Popen's own reaping would free the pid too early
+        return process.pid
+
+    def _order(self) -> bytes:
+        """Texts between NULs, which none of them can contain: account, folder, number of words, words, variables."""
+        account = self._account
+        ids = () if account is None else (account.uid, account.gid, *account.groups)
+        texts = [" ".join(map(str, ids)), str(self._work), str(len(self._argv)), *self._argv]
+        texts += [f"{name}={value}" for name, value in self._env.items()]
+        order = b"\0".join(map(os.fsencode, texts))
+        return b"%d\n%b" % (len(order), order)
+
+    async def _answer(self) -> bytes:
+        """The parent's next line, or what it has written before its end, without the end of the line."""
+        if self._channel is None:
+            raise AssertionError("the launch is over")
+        answer = b""
+        while not answer.endswith(b"\n") and len(answer) < _MOST_ANSWER_BYTES:
+            read = await asyncio.get_running_loop().sock_recv(self._channel, _MOST_ANSWER_BYTES)
+            if not read:
+                break
+            answer += read
+        return answer.removesuffix(b"\n")
+
+    def _failure(self, answer: bytes) -> str:
+        number, _, text = answer.decode(errors="replace").partition(" ")
+        error = text if number == "0" else str(OSError(int(number), os.strerror(int(number)), text or None))
+        where = unreachable(self._argv[0], self._env, self._account)
+        return f"cannot start {self._argv[0]!r}: {error}{where}"

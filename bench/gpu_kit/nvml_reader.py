@@ -1,0 +1,186 @@
+"""The agent's own NVML child, asked from outside: once, or again and again by a thread that keeps what it saw."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+FIRST_LIMIT_S: Final = 20.0  # without persistence mode the driver initializes every GPU first
+LIMIT_S: Final = 5.0
+_END_S: Final = 5.0
+_READ_BYTES: Final = 65536
+_MOST_SAMPLES: Final = 4000
+EVERY_S: Final = 0.25
+
+
+class NvmlReaderError(Exception):
+    """The child answered nothing in time, nothing at all, or that NVML fails."""
+
+
+class NvmlReader:
+    """One child, `python -m agent.gpus.nvml`. A thread that starts it must live as long: the child dies with it."""
+
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.gpus.nvml", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(env) if env is not None else None,
+        )
+        self._left = b""
+        self._limit_s = FIRST_LIMIT_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def sample(self) -> dict[str, Any]:
+        """All GPUs and their processes.
+
+        Raises:
+            NvmlReaderError: there is no such answer.
+        """
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("the child was started with pipes")
+        try:
+            self._process.stdin.write(b"sample\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise NvmlReaderError("the process that reads NVML ended") from error
+        answer = dict(json.loads(self._line(self._process.stdout.fileno())))
+        self._limit_s = LIMIT_S
+        if "fatal" in answer:
+            raise NvmlReaderError(f"NVML fails: {answer['fatal']} (code {answer['code']})")
+        return answer
+
+    def _line(self, source: int) -> bytes:
+        end = time.monotonic() + self._limit_s
+        while b"\n" not in self._left:
+            left_s = end - time.monotonic()
+            if left_s <= 0 or not select.select([source], [], [], left_s)[0]:
+                raise NvmlReaderError(f"NVML did not answer within {self._limit_s:g} s")
+            part = os.read(source, _READ_BYTES)
+            if not part:
+                raise NvmlReaderError("the process that reads NVML ended")
+            self._left += part
+        line, _, self._left = self._left.partition(b"\n")
+        return line
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait(_END_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One GPU at one moment.
+
+    Attributes:
+        at_s: on the monotonic clock.
+        used_mib, percent: of the GPU; None: unknown.
+        memory_mib: by pid of each process that has the GPU open; None: unknown.
+        percents: by pid of each process that worked.
+    """
+
+    at_s: float
+    used_mib: float | None = None
+    percent: float | None = None
+    memory_mib: Mapping[int, float | None] = field(default_factory=dict)
+    percents: Mapping[int, float] = field(default_factory=dict)
+
+
+def sample_of(answer: Mapping[str, Any], uuid: str, at_s: float) -> Sample:
+    """What an answer says of a GPU."""
+    fields = next(gpu["fields"] for gpu in answer["gpus"] if gpu.get("uuid") == uuid)
+    memory = fields.get("memory", {}).get("value")
+    work = answer.get("work", {}).get(uuid, {"running": [], "memory_mib": {}, "percent": None})
+    return Sample(
+        at_s,
+        used_mib=memory[1] if memory else None,
+        percent=fields.get("utilization", {}).get("value"),
+        memory_mib={int(pid): work["memory_mib"].get(str(pid)) for pid in work["running"]},
+        percents={int(pid): float(value) for pid, value in (work.get("percent") or {}).items()},
+    )
+
+
+class NvmlWatch:
+    """Samples one GPU four times a second, and keeps the newest quarter of an hour."""
+
+    def __init__(self, uuid: str, env: Mapping[str, str] | None = None) -> None:
+        self._uuid = uuid
+        self._env = env
+        self._samples: deque[Sample] = deque(maxlen=_MOST_SAMPLES)
+        self._more = threading.Condition()
+        self._ends = threading.Event()
+        self.failures: deque[str] = deque(maxlen=20)
+        self._thread = threading.Thread(target=self._run, name="NVML watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            try:
+                with NvmlReader(self._env) as reader:
+                    while not self._ends.wait(EVERY_S):
+                        found = sample_of(reader.sample(), self._uuid, time.monotonic())
+                        with self._more:
+                            self._samples.append(found)
+                            self._more.notify_all()
+            except (NvmlReaderError, OSError, KeyError, StopIteration, ValueError) as error:
+                self.failures.append(f"{time.monotonic():.1f}: {error!r}")
+                self._ends.wait(1.0)
+
+    def since(self, at_s: float) -> list[Sample]:
+        """The samples from this moment on."""
+        with self._more:
+            return [one for one in self._samples if one.at_s >= at_s]
+
+    def next_after(self, at_s: float, limit_s: float = LIMIT_S) -> Sample | None:
+        """The first sample after this moment; None: none came in time."""
+        with self._more:
+            self._more.wait_for(lambda: bool(self._samples) and self._samples[-1].at_s > at_s, limit_s)
+        return next(iter(self.since(at_s)), None)
+
+    def last_listed(self, pids: Collection[int], since_s: float) -> float | None:
+        """When the driver last listed any of these processes; None: never since then."""
+        listed = (one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids))
+        return max(listed, default=None)
+
+    def first_listed(self, pids: Collection[int], since_s: float) -> float | None:
+        """When the driver first listed any of these processes; None: not yet."""
+        return next((one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids)), None)
+
+    def most_memory(self, pids: Collection[int], since_s: float) -> float | None:
+        """The most that these processes held together; None: unknown."""
+        sums = [
+            sum(known)
+            for one in self.since(since_s)
+            if (known := [mib for pid, mib in one.memory_mib.items() if pid in pids and mib is not None])
+        ]
+        return max(sums, default=None)
+
+    def write(self, file: Path) -> None:
+        """All samples, one a line."""
+        with file.open("w") as out:
+            for one in self.since(0.0):
+                row = {"at_s": round(one.at_s, 3), "used_mib": one.used_mib, "percent": one.percent}
+                out.write(json.dumps(row | {"memory_mib": one.memory_mib, "percents": one.percents}) + "\n")
+
+    def close(self) -> None:
+        """Ends the thread and its child."""
+        self._ends.set()
+        self._thread.join(FIRST_LIMIT_S + _END_S)

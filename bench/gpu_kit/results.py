@@ -1,0 +1,127 @@
+"""What a check found: statuses, figures, the summary, and the exit code. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+_NAME_WIDTH: Final = 44
+_MOST_MESSAGE: Final = 400
+_MOST_DETAIL: Final = 4000
+
+
+class Status(StrEnum):
+    """How one thing ended. Only `failed`, `error` and `timed out` make the whole fail."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ERROR = "error"
+    TIMED_OUT = "timed out"
+    NOTED = "noted"
+
+
+BAD: Final = frozenset({Status.FAILED, Status.ERROR, Status.TIMED_OUT})
+NO_CUDA: Final = "no CUDA"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: unique within its step.
+        status: how it ended.
+        message: one line for a reader.
+        figures: what was measured; keys carry their units.
+        detail: further text, such as a traceback.
+    """
+
+    name: str
+    status: Status
+    message: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    detail: str = ""
+
+
+def judged(name: str, holds: bool, message: str = "", **figures: Any) -> Finding:
+    """A finding that passed or failed."""
+    return Finding(name, Status.PASSED if holds else Status.FAILED, message, figures)
+
+
+def noted(name: str, message: str = "", **figures: Any) -> Finding:
+    """Figures without a verdict."""
+    return Finding(name, Status.NOTED, message, figures)
+
+
+def skipped(name: str, why: str, **figures: Any) -> Finding:
+    """What could not be tried here."""
+    return Finding(name, Status.SKIPPED, f"skipped: {why}", figures)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """One step. Its findings are added while it runs, so that a step that is cut off keeps those before."""
+
+    name: str
+    budget_s: float
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def status(self) -> Status:
+        """The worst of its findings; skipped only where all were."""
+        found = {one.status for one in self.findings}
+        for bad in (Status.ERROR, Status.TIMED_OUT, Status.FAILED):
+            if bad in found:
+                return bad
+        return Status.SKIPPED if found == {Status.SKIPPED} else Status.PASSED
+
+
+def exit_code(steps: Iterable[StepResult]) -> int:
+    """1 where something failed."""
+    return int(any(step.status in BAD for step in steps))
+
+
+def as_json(steps: Sequence[StepResult], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole for programs. `about` says where and when it ran."""
+    listed = [
+        {"name": step.name, "status": str(step.status), "seconds": round(step.seconds, 1), "budget_s": step.budget_s,
+         "findings": [asdict(one) | {"status": str(one.status)} for one in step.findings]}
+        for step in steps
+    ]  # fmt: skip
+    return {"about": dict(about), "failed": bool(exit_code(steps)), "counts": counts(steps), "steps": listed}
+
+
+def counts(steps: Iterable[StepResult]) -> dict[str, int]:
+    """The number of findings by status."""
+    found: dict[str, int] = {}
+    for step in steps:
+        for one in step.findings:
+            found[str(one.status)] = found.get(str(one.status), 0) + 1
+    return dict(sorted(found.items()))
+
+
+def summary(steps: Sequence[StepResult], about: Mapping[str, Any]) -> str:
+    """The whole for people: a line for each finding, below one for its step."""
+    lines = [f"{key}: {value}" for key, value in about.items()]
+    for step in steps:
+        lines += ["", f"{step.name}  [{step.status}, {step.seconds:.1f} of {step.budget_s:g} s]"]
+        lines += [line for one in step.findings for line in _lines(one)]
+    total = sum(step.seconds for step in steps)
+    found = ", ".join(f"{number} {status}" for status, number in counts(steps).items())
+    return "\n".join([*lines, "", f"{found}; {total:.0f} s", ""])
+
+
+def _lines(one: Finding) -> list[str]:
+    figures = ", ".join(f"{key}={_short(value)}" for key, value in one.figures.items())
+    words = "; ".join(part for part in (one.message, figures) if part)
+    first = f"  {one.status:<9} {one.name:<{_NAME_WIDTH}} {words[:_MOST_MESSAGE]}".rstrip()
+    detail = one.detail.strip()[-_MOST_DETAIL:] if one.status in BAD else ""
+    return [first, *(f"            {line}" for line in detail.splitlines())]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)

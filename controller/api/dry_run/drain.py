@@ -1,0 +1,130 @@
+"""`POST /plan/drain`: what a drain of workers would stop, move and leave, and what fits nowhere. Writes nothing."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aiohttp import web
+
+from controller.api.body import read_model
+from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
+from controller.api.dry_run.passes import PASSES
+from controller.api.responses import json_response
+from controller.api.route import Access, Route
+from controller.decide.instances.drain import drained_now, starts_elsewhere, until_drained_s
+from controller.decide.instances.gang import is_finished
+from controller.decide.policies.texts import duration_text
+from controller.domain.drains import Drain, drain_of
+from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.placement import Ask, Unplaced
+from controller.engines.registry import engine_for
+from controller.scheduling.estimate import asks_for
+from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.search.place import place
+from controller.store.deployments.observe import observe
+from controller.store.workers.maintenance import drain_in, live_workers
+from controller.store.workers.phases import deployments_on
+from schemas.api.requests import DrainPlanBody
+from schemas.api.workers import DrainPlanView, DrainStepView
+
+_LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One instance on a drained worker. `ask`: what it needs elsewhere; None: it needs nothing, or that is unknown."""
+
+    facts: DeploymentFacts
+    instance: InstanceFacts
+    ask: Ask | None
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        return -self.facts.spec.priority, self.instance.created_at.timestamp(), self.instance.id
+
+
+async def post(request: web.Request) -> web.Response:
+    """`POST /plan/drain`."""
+    body = await read_model(request, DrainPlanBody)
+    async with request.app[KEPT_INVENTORY].moment() as moment:
+        connection = moment.connection
+        at = await connection.fetchval("select clock_timestamp()")
+        rows = await live_workers(connection, dict.fromkeys(body.workers))
+        drains = {str(row["id"]): drain_of(body, at, drain_in(row)) for row in rows}
+        observed = await observe(connection, sorted(await deployments_on(connection, list(drains))))
+    steps = sorted((one for facts in observed.values() for one in _steps(facts, drains)), key=lambda one: one.order)
+    return json_response(await request.app[PASSES].run(_plan, moment.seen.inventory, steps, frozenset(drains)))
+
+
+def _steps(facts: DeploymentFacts, drains: Mapping[str, Drain]) -> Iterator[_Step]:
+    """Its instances on these workers, as the next step would see them."""
+    hosts = {
+        id_: replace(host, draining=True, drain_until=drain.until, drain_restarts_tasks=drain.restarts_tasks)
+        if (drain := drains.get(id_)) is not None
+        else host
+        for id_, host in facts.hosts.items()
+    }
+    drained = replace(facts, hosts=hosts)
+    for instance in facts.instances:
+        there = drains.keys() & {claim.worker_id for claim in instance.claims}
+        if there and instance.phase not in _LEAVING and not is_finished(facts, instance):
+            yield _Step(drained, instance, _ask(drained, instance))
+
+
+def _ask(facts: DeploymentFacts, instance: InstanceFacts) -> Ask | None:
+    revision = facts.revisions[instance.revision]
+    if revision.need is None or not starts_elsewhere(facts, instance):
+        return None
+    spec = revision.spec
+    return asks_for(spec, revision.need, engine_for(spec), instance=instance.id, deployment_uid=facts.uid)
+
+
+def _plan(inventory: Inventory, steps: Sequence[_Step], drained: Collection[str]) -> DrainPlanView:
+    workers = [worker for worker in inventory.workers.facts if worker.id in drained]
+    inventory.upsert_workers([replace(worker, schedulable=False) for worker in workers])
+    names = {worker.id: worker.name for worker in inventory.workers.facts}
+    decided = iter(place(inventory, [one.ask for one in steps if one.ask is not None]))
+    items = []
+    for one in steps:
+        decision = next(decided) if one.ask is not None else None
+        to = [] if decision is None or isinstance(decision, Unplaced) else [names[w] for w in decision.workers]
+        why = decision.explain.message if isinstance(decision, Unplaced) else ""
+        items.append(_view(one, [names.get(w, w) for w in _workers(one.instance)], to, why))
+    return DrainPlanView(items=items)
+
+
+def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepView:
+    facts, instance = one.facts, one.instance
+    fits = None if one.ask is None else bool(to)
+    after = duration_text(round(until_drained_s(facts, instance.id)))
+    nowhere = f"; fits nowhere now: {why}" if why else ""
+    task = facts.revisions[instance.revision].spec.restart == "never"
+    if drained_now(facts, instance) is not None:
+        action, message = "stops", "stops at once, and starts elsewhere where there is a place"
+        if task:
+            message = "stops at once, and starts elsewhere from its beginning (restart: never)"
+    elif not task:
+        action, message = "moves", f"its replacement starts first, or it stops after {after}"
+    elif one.ask is None:
+        action, message = "stays", "runs until it ends (restart: never)"
+    else:
+        action, message = "stays", f"runs until it ends; after {after} it stops and starts elsewhere from its beginning"
+    return DrainStepView.model_validate(
+        {
+            "instance": instance.id, "deployment": facts.name, "workers": workers, "action": action, "to_workers": to,
+            "fits": fits, "message": message + nowhere,
+        }
+    )  # fmt: skip
+
+
+def _workers(instance: InstanceFacts) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(claim.worker_id for claim in instance.claims))
+
+
+ROUTES: Final = (
+    Route(
+        "POST", "/api/v1/plan/drain", post, Access.OPERATE,
+        "Show what a drain of workers would stop, move and leave", "workers", DrainPlanView, DrainPlanBody,
+    ),
+)  # fmt: skip

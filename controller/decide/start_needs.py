@@ -1,0 +1,96 @@
+"""What a start needs beyond capacity, and whether an instance whose start cannot succeed may preempt others. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from controller.domain.pending import RefusedStart
+from controller.domain.restart_delays import RestartSettings
+from controller.domain.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
+from schemas.manifest.deployment import DeploymentSpec, SecretRef
+
+# Refusals that pass by themselves, so that the same start may succeed later.
+_PASSING: Final = frozenset({"", "refused", "claim_conflict", "shutting_down", "old_term", "old_epoch"})
+_NEEDS: Final = frozenset(SECRET_REFUSALS)  # checked again by each pass
+
+
+class KnownSecret(Protocol):
+    """A stored secret as far as a start depends on it."""
+
+    @property
+    def scope(self) -> SecretScope:
+        """Which deployments may have it."""
+
+    @property
+    def problem(self) -> str:
+        """Why it has no value; empty: it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetNeed:
+    """Something without which every start fails, wherever it is placed.
+
+    Attributes:
+        code: of the need.
+        path: of the field in the spec.
+        secret: its name.
+        message: what is wrong, and what to do.
+    """
+
+    code: LacksSecret
+    path: str
+    secret: str
+    message: str
+
+
+def secret_names(spec: DeploymentSpec) -> dict[str, str]:
+    """The names of secrets that a spec refers to, by environment variable."""
+    return {variable: value.secret for variable, value in spec.env.items() if isinstance(value, SecretRef)}
+
+
+def unmet_needs(deployment: str, names: Mapping[str, str], secrets: Mapping[str, KnownSecret]) -> list[UnmetNeed]:
+    """What a start of this deployment needs and does not find, one entry for each secret.
+
+    Args:
+        deployment: its name.
+        names: of the secrets, by environment variable.
+        secrets: those that exist, by name.
+    """
+    variables: dict[str, str] = {}
+    for variable, name in names.items():
+        variables.setdefault(name, variable)
+    missing: list[UnmetNeed] = []
+    unusable: list[UnmetNeed] = []
+    for name in sorted(variables):
+        path, secret = f"env.{variables[name]}", secrets.get(name)
+        if secret is None:
+            missing.append(UnmetNeed(LacksSecret.MISSING, path, name, missing_secret(name)))
+        elif secret.problem:
+            unusable.append(UnmetNeed(LacksSecret.UNREADABLE, path, name, secret.problem))
+        elif text := secret.scope.refusal(name, deployment, ""):
+            unusable.append(UnmetNeed(LacksSecret.FORBIDDEN, path, name, text))
+    return [*missing, *unusable]
+
+
+def why_no_preemption(
+    needs: list[UnmetNeed], refused: RefusedStart | None, failures: int, settings: RestartSettings
+) -> str:
+    """Why an instance that may preempt does not now, since its start would fail; empty: it may.
+
+    Args:
+        needs: what its start does not find.
+        refused: its last start, if it was refused.
+        failures: of its starts in a row.
+        settings: the delays after failures.
+    """
+    if needs:
+        return needs[0].message
+    if refused is None:
+        return ""
+    text = refused.message or refused.code
+    if refused.code not in _PASSING | _NEEDS:
+        if refused.changed:
+            return ""
+        return f"worker {refused.worker} refused its start: {text}; this has to change there, or the deployment"
+    left_s = settings.delay_s(max(failures, 1)) - refused.ago_s
+    return f"its start was refused {refused.ago_s:.0f} s ago: {text}" if left_s > 0 else ""

@@ -1,0 +1,70 @@
+"""A spec whose models of the hub are named by the commits that its revision keeps. Pure.
+
+All starts of a revision then run the same weights, whatever its branches become.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from controller.engines.drafts import SGLANG_REVISION, VLLM_SPECULATION, sglang_draft, vllm_draft, vllm_speculation
+from controller.engines.flags import args_of
+from controller.engines.model_analysis import model_fetches
+from schemas.hub_commits import hub_reference
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.wire import ModelFetch
+
+_Draft: TypeAlias = Callable[[DeploymentSpec], str | None]
+_DRAFTS: Final[Mapping[str, _Draft]] = {
+    "vllm": vllm_draft, "sglang": sglang_draft, "transformers": lambda _spec: None,
+}  # fmt: skip
+
+
+def pinned_models(spec: DeploymentSpec, engine: str, commits: Mapping[str, str]) -> DeploymentSpec:
+    """The spec with commits instead of branches and tags. Other engines get it as it is: they load no hub's models.
+
+    Args:
+        spec: a revision's.
+        engine: that runs it.
+        commits: that the revision keeps, by `org/name@revision`.
+    """
+    if not commits or engine not in _DRAFTS:
+        return spec
+    changes: dict[str, Any] = {}
+    if spec.model is not None and (model := _pinned(spec.model, commits)) != spec.model:
+        changes["model"] = model
+    draft = _DRAFTS[engine](spec)
+    if draft is not None and (pinned := _pinned(draft, commits)) != draft:
+        changes["args"] = _with_draft_revision(spec, engine, pinned.partition("@")[2])
+    adapters = {name: _pinned(place, commits) for name, place in spec.serving.adapters.items()}
+    if adapters != spec.serving.adapters and model_fetches(spec):  # else the server finds them in a cache of its own
+        changes["serving"] = spec.serving.model_copy(update={"adapters": adapters})
+    return spec.model_copy(update=changes) if changes else spec
+
+
+def named_fetches(fetches: Iterable[ModelFetch], commits: Mapping[str, str]) -> tuple[ModelFetch, ...]:
+    """The fetches, each of a kept commit with the branch or tag that was asked for."""
+    names = {(key.rpartition("@")[0], commit): key.rpartition("@")[2] for key, commit in commits.items()}
+    return tuple(one.model_copy(update={"name": names.get((one.repo, one.revision), "")}) for one in fetches)
+
+
+def _pinned(place: str, commits: Mapping[str, str]) -> str:
+    """`hf:org/name@commit`, where one is kept."""
+    scheme, _, reference = place.partition(":")
+    if scheme != "hf":
+        return place
+    repo, _, revision = reference.partition("@")
+    commit = commits.get(hub_reference(repo, revision))
+    return place if commit is None else f"hf:{repo}@{commit}"
+
+
+def _with_draft_revision(spec: DeploymentSpec, engine: str, commit: str) -> dict[str, Any]:
+    """The args with the draft model's revision, however that is written."""
+    flags = SGLANG_REVISION if engine == "sglang" else VLLM_SPECULATION
+    others = {arg.name for arg in args_of(spec) if arg.flag in flags}
+    kept = {name: value for name, value in spec.args.items() if name not in others and not _dotted(name, flags)}
+    value: Any = commit if engine == "sglang" else {**vllm_speculation(spec), "revision": commit}
+    return {**kept, flags[0]: value}
+
+
+def _dotted(name: str, flags: tuple[str, ...]) -> bool:
+    return name.partition(".")[0].replace("_", "-") in flags

@@ -1,0 +1,240 @@
+"""Which of the holders of one site have to end: the cheapest set without which the ask fits there.
+
+Sets are tried from the smallest number upwards. A set is looked at only if what its holders free adds up to what is
+missing, and only so many are, so that the time is bounded.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Final
+
+from controller.domain.holdings import Holder
+from controller.scheduling.admission.holder_index import HolderIndex
+from controller.scheduling.admission.sites import Site
+from controller.scheduling.inventory.arrays import NEVER, Bools
+
+_MAX_SETS: Final = 4_000  # sets of holders tried on one site, and steps to find them
+_MAX_SEEDS: Final = 24  # holders with which a set is built up, one after the other
+_ROUNDING: Final = 1e-6
+Cost = Callable[[Sequence[Holder]], tuple[object, ...]]
+
+
+class SiteProblem:
+    """The holders of one site with what each of them frees there."""
+
+    def __init__(self, index: HolderIndex, site: Site, allowed: Bools, excluded: frozenset[str] = frozenset()) -> None:
+        self._index, self._site = index, site
+        inventory = index.inventory
+        groups, gpus = inventory.groups, inventory.gpus
+        self._layout, self._ask = site.candidates.layout, site.candidates.request.ask
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # by worker; a place is the number of a group
+        self._of_gpu: defaultdict[int, list[int]] = defaultdict(list)  # the places of a GPU, by its row
+        capable = site.candidates.request.capable & gpus.usable()
+        for place, group in enumerate(site.groups):
+            self._places[int(groups.worker[group])].append(place)
+            for row in groups.gpus[group].tolist():
+                if row < len(gpus.uuid) and capable[row]:
+                    self._of_gpu[row].append(place)
+        self._lacks = {row: self._lack(row) for row in self._of_gpu}
+        # By place: how many GPUs are not suitable yet.
+        self._missing = [int(site.candidates.wanted[group]) if self._layout.gpus else 0 for group in site.groups]
+        for row, places in self._of_gpu.items():
+            for place in places:
+                self._missing[place] -= self._lacks[row] is None
+        self._short = {worker: self._host_lack(worker) for worker in self._places}  # memory and CPU
+        self._unready = {worker for worker in self._places if not self._is_ready(worker, {}, 0, 0)}
+        self._needed = self._layout.workers - (len(self._places) - len(self._unready))  # hosts to become ready
+        self.holders = self._relevant(allowed, excluded)
+        self._frees = [self._freed_by(one) for one in self.holders]
+        self._gains = [self._gain(position) for position in range(len(self.holders))]
+
+    def _lack(self, row: int) -> tuple[int, int] | None:
+        """What a GPU lacks: claims that have to go (exclusive ones, or all), and memory. None: nothing."""
+        gpus, layout = self._index.inventory.gpus, self._layout
+        if layout.exclusive:
+            if gpus.foreign[row] or gpus.total[row] < layout.memory_mib:
+                return NEVER, NEVER
+            return (int(gpus.claims[row]), 0) if gpus.claims[row] else None
+        if gpus.free[row] >= layout.memory_mib:
+            return None
+        had = gpus.total[row] - gpus.reserved[row] - gpus.claimed[row] - gpus.foreign[row]
+        return int(gpus.exclusive[row]), int(layout.memory_mib - had)
+
+    def _host_lack(self, row: int) -> tuple[int, int]:
+        workers, ask = self._index.inventory.workers, self._ask
+        memory = ask.host_memory_mib - int(workers.memory[row] - workers.memory_claimed[row])
+        cpu = ask.cpu_milli - int(workers.cpu[row] - workers.cpu_claimed[row])
+        return memory if ask.host_memory_mib else 0, cpu if ask.cpu_milli else 0
+
+    def _is_ready(self, worker: int, suitable: Mapping[int, int], memory: int, cpu: int) -> bool:
+        """Whether a host has enough, with so many more GPUs suitable by place, and memory and CPU freed."""
+        short = self._short[worker]
+        return (
+            memory >= short[0]
+            and cpu >= short[1]
+            and any(suitable.get(place, 0) >= self._missing[place] for place in self._places[worker])
+        )
+
+    def _relevant(self, allowed: Bools, excluded: frozenset[str]) -> list[Holder]:
+        """The holders that free anything that the ask lacks, on hosts that are not ready."""
+        found = []
+        inventory = self._index.inventory
+        short = {worker for worker in self._unready if max(self._short[worker]) > 0}
+        owners = inventory.gpus.worker
+        lacking = {row for row, lack in self._lacks.items() if lack is not None and int(owners[row]) in self._unready}
+        for number in self._index.on_workers(self._unready, allowed):
+            one = self._index.holders[number]
+            if one.instance in excluded:
+                continue
+            rows = (inventory.gpu_row(claim.device) for claim in one.claims)
+            hosts = (inventory.host_row(claim.device) for claim in one.claims)
+            if not lacking.isdisjoint(rows) or not short.isdisjoint(hosts):
+                found.append(one)
+        return found
+
+    def _freed_by(self, one: Holder) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """On hosts that are not ready: of GPUs that lack something row, claims, memory; of hosts row, memory, CPU."""
+        inventory, gpus, hosts = self._index.inventory, [], []
+        for claim in one.claims:
+            row = inventory.gpu_row(claim.device)
+            lacks = row is not None and self._lacks.get(row) is not None
+            if row is not None and lacks and int(inventory.gpus.worker[row]) in self._unready:
+                gpus.append((row, 1 if self._layout.exclusive else int(claim.exclusive), claim.memory_mib))
+            host = inventory.host_row(claim.device)
+            if host is not None and host in self._unready:
+                hosts.append((host, claim.memory_mib, claim.cpu_milli))
+        return gpus, hosts
+
+    def _gain(self, position: int) -> float:
+        """How many hosts a holder makes ready, in parts of one. Those of a set are no fewer than the hosts it frees."""
+        parts: defaultdict[int, float] = defaultdict(float)  # by place
+        gpus, hosts = self._frees[position]
+        for row, claims, memory in gpus:
+            lack = self._lacks[row] or (0, 0)
+            part = claims / lack[0] if lack[0] > 0 else memory / lack[1] if lack[1] > 0 else 1.0
+            for place in self._of_gpu[row]:
+                parts[place] += min(1.0, part) / max(self._missing[place], 1)
+        gain = 0.0
+        for worker in {*(host for host, _, _ in hosts), *(self._owner(row) for row, _, _ in gpus)}:
+            of_gpus = max(parts.get(place, 0.0) for place in self._places[worker])
+            enough = any(self._missing[place] <= 0 for place in self._places[worker])
+            gain += 1.0 if enough else min(1.0, of_gpus)
+        return gain
+
+    def _owner(self, row: int) -> int:
+        return int(self._index.inventory.gpus.worker[row])
+
+    def fits(self, ended: Sequence[int]) -> bool:
+        """Whether the ask fits once the holders at these positions have ended."""
+        return self._becomes_ready(ended) >= self._needed
+
+    def _becomes_ready(self, ended: Sequence[int]) -> int:
+        freed: dict[int, tuple[int, int]] = {}
+        hosts: dict[int, tuple[int, int]] = {}
+        for position in ended:
+            gpus, on_hosts = self._frees[position]
+            for row, claims, memory in gpus:
+                before = freed.get(row, (0, 0))
+                freed[row] = before[0] + claims, before[1] + memory
+            for host, memory, cpu in on_hosts:
+                before = hosts.get(host, (0, 0))
+                hosts[host] = before[0] + memory, before[1] + cpu
+        suitable: defaultdict[int, int] = defaultdict(int)
+        for row, (claims, memory) in freed.items():
+            lack = self._lacks[row]
+            hosts.setdefault(self._owner(row), (0, 0))
+            if lack is not None and claims >= lack[0] and memory >= lack[1]:
+                for place in self._of_gpu[row]:
+                    suitable[place] += 1
+        return sum(self._is_ready(host, suitable, memory, cpu) for host, (memory, cpu) in hosts.items())
+
+    def cheapest(self, cost: Cost, most: float) -> list[Holder] | None:
+        """The set of holders without which the ask fits, at the least cost. None: none of at most `most` holders.
+
+        Beyond the bound on the sets that are tried, the set may cost more than needed, but each of its holders is
+        needed.
+        """
+        everything = range(len(self.holders))
+        if not self.fits(everything):
+            return None
+        orders = [*self._orders(), *self._built_up()]
+        found = [self._at(self._reduced(order)) for order in orders]
+        least, best = min(((cost(some), some) for some in found), key=itemgetter(0))
+        steps = _MAX_SETS
+        for size in range(max(self._site.fewest, 1), len(self.holders) + 1):
+            if size > min(most, most_worth_trying(best)):
+                break
+            for positions in self._sets(size):
+                steps -= 1
+                if steps < 0:
+                    return best if len(best) <= most else None
+                if positions is None:
+                    continue
+                some = self._at(positions)
+                if (costs := cost(some)) < least and self.fits(positions):
+                    least, best = costs, some
+        return best if len(best) <= most else None
+
+    def _sets(self, size: int) -> Iterator[tuple[int, ...] | None]:
+        """Sets of so many holders whose gains add up to what is needed. None: a step without a set."""
+        order = sorted(range(len(self.holders)), key=lambda n: -self._gains[n])
+        stack: list[tuple[tuple[int, ...], int, float]] = [((), 0, self._needed - _ROUNDING)]
+        while stack:
+            chosen, first, missing = stack.pop()
+            left = size - len(chosen)
+            if not left:
+                yield chosen
+                continue
+            yield None
+            enough = [n for n in range(first, len(order) - left + 1) if self._gains[order[n]] * left >= missing]
+            stack += [((*chosen, order[n]), n + 1, missing - self._gains[order[n]]) for n in reversed(enough)]
+
+    def _at(self, positions: Sequence[int]) -> list[Holder]:
+        return [self.holders[position] for position in positions]
+
+    def _orders(self) -> Iterator[list[int]]:
+        """Orders in which holders are spared, those that shall stay first."""
+
+        def size(n: int) -> int:
+            return sum(memory for _, _, memory in self._frees[n][0])
+
+        everything = range(len(self.holders))
+        for sign in (1, -1):
+            yield sorted(everything, key=lambda n: (
+                -self.holders[n].level, -self.holders[n].weight, sign * self.holders[n].gpus, sign * size(n),
+                self.holders[n].queued_at, self.holders[n].instance))  # fmt: skip
+
+    def _built_up(self) -> Iterator[list[int]]:
+        """Further orders, for gangs: of sets that are built up from one holder, by what each frees for its weight."""
+        if self._layout.workers == 1:
+            return
+
+        def worth(n: int) -> tuple[float, ...]:
+            return -self._gains[n] / self.holders[n].weight, self.holders[n].level, self.holders[n].lost_s
+
+        order = sorted(range(len(self.holders)), key=worth)
+        for seed in order[:_MAX_SEEDS]:
+            ended, ready = [seed], self._becomes_ready([seed])
+            for n in order:
+                if ready >= self._needed:
+                    break
+                if n != seed and (now := self._becomes_ready([*ended, n])) > ready:
+                    ended, ready = [*ended, n], now
+            yield ended if ready >= self._needed else order[::-1]
+
+    def _reduced(self, order: Sequence[int]) -> list[int]:
+        """These holders less those that need not end, spared in this order."""
+        ended = list(order)
+        for position in order:
+            fewer = [other for other in ended if other != position]
+            if self.fits(fewer):
+                ended = fewer
+        return ended
+
+
+def most_worth_trying(best: Sequence[Holder]) -> float:
+    """Of a set that is cheaper than this one, the largest weight: more only to spare immovable instances."""
+    highest = max((one.level for one in best), default=0)
+    immovable = sum(not one.movable for one in best if one.level == highest)
+    return float("inf") if immovable > 1 else sum(one.weight for one in best)

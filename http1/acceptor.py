@@ -1,0 +1,108 @@
+"""Takes the connections of listening sockets, many in one turn of the loop.
+
+uvloop's own servers take one connection in each turn. A loop that many connections keep busy turns slowly, so then the
+others wait the longer the more of them there are, and give up.
+"""
+
+import asyncio
+import errno
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from http1.log_limit import LogLimit
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE: Final = 64  # accepted in one turn of the loop
+_PAUSE_S: Final = 0.5  # where the system has no files left
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor(ABC):
+    """Takes the connections of its sockets, from `listen` to `close`. Made in the loop that serves."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._failures = LogLimit()
+        self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
+        self.sockets: list[socket.socket] = []
+
+    def listen(self, listening: socket.socket) -> None:
+        """Takes the connections of a listening socket, which it closes at the end."""
+        listening.setblocking(False)
+        self.sockets.append(listening)
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    def close(self) -> None:
+        """Takes no more; those that have arrived may go on."""
+        for handle in self._resume.values():
+            handle.cancel()
+        self._resume.clear()
+        while self.sockets:
+            listening = self.sockets.pop()
+            self._loop.remove_reader(listening.fileno())
+            listening.close()
+
+    @abstractmethod
+    def _take(self, accepted: socket.socket, address: Any) -> None:
+        """A connection has arrived."""
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._take(accepted, address)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Without files for connections it looks again in a moment. A socket that was shut down has no more."""
+        self._loop.remove_reader(listening.fileno())
+        if error.errno not in _EXHAUSTED:
+            return
+        if (more := self._failures.admit("no files")) is not None:
+            log.warning("connections not accepted", error=str(error), more_before=more)
+        self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        self._resume.pop(listening, None)
+        self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+
+class PlainAcceptor(Acceptor):
+    """Takes connections without TLS.
+
+    Args:
+        made: makes the protocol of a connection, which is told of its end.
+    """
+
+    def __init__(self, made: Callable[[], asyncio.BaseProtocol]) -> None:
+        super().__init__()
+        self._made = made
+        self._arriving: set[asyncio.Task[None]] = set()
+
+    def _take(self, accepted: socket.socket, address: Any) -> None:  # noqa: ARG002 - the transport names it
+        task = self._loop.create_task(self._connect(accepted), name="connection-accepted")
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._made, accepted)
+        except OSError as error:
+            accepted.close()
+            if (more := self._failures.admit(str(error))) is not None:
+                log.info("connection not accepted", error=str(error), more_before=more)
+        except Exception:  # a defect of ours ends this connection alone
+            accepted.close()
+            log.exception("connection not accepted")

@@ -1,0 +1,94 @@
+"""Connections that arrive together are taken in few turns of the loop, however it is busy."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from http1.acceptor import PlainAcceptor
+
+ARRIVING = 300
+TURNS = 30
+
+
+def _turns(path: str, *, close: bool = False) -> tuple[int, int]:
+    """How many turns of uvloop's loop it takes, and how many connections it took."""
+
+    async def accept() -> tuple[int, int]:
+        made: list[asyncio.BaseTransport] = []
+
+        class Kept(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                made.append(transport)
+
+        bound = socket.socket(socket.AF_UNIX)
+        bound.bind(path)
+        bound.listen(ARRIVING)
+        acceptor = PlainAcceptor(Kept)
+        acceptor.listen(bound)
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(ARRIVING)]
+        for client in clients:
+            client.connect(path)
+        if close:
+            acceptor.close()
+        turns = 0
+        while len(made) < ARRIVING and turns < TURNS:
+            turns += 1
+            await asyncio.sleep(0)
+        acceptor.close()
+        for transport in made:
+            transport.abort()  # type: ignore[attr-defined]
+        for client in clients:
+            client.close()
+        await asyncio.sleep(0)
+        return turns, len(made)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(accept())
+
+
+def test_many_are_taken_in_few_turns(tmp_path: Path) -> None:
+    turns, taken = _turns(str(tmp_path / "a"))
+    assert taken == ARRIVING
+    assert turns < TURNS
+
+
+def test_none_is_taken_after_the_end(tmp_path: Path) -> None:
+    assert _turns(str(tmp_path / "b"), close=True)[1] == 0
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_protocol_that_fails_ends_its_connection_alone(loop, tmp_path: Path) -> None:
+    path = str(tmp_path / "c")
+
+    async def accept() -> tuple[bytes, bytes]:
+        calls = iter([True, False])
+
+        class Echo(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                transport.write(b"hi")  # type: ignore[attr-defined]
+                transport.close()
+
+        def made() -> asyncio.Protocol:
+            if next(calls):
+                raise ValueError("a defect")
+            return Echo()
+
+        bound = socket.socket(socket.AF_UNIX)
+        bound.bind(path)
+        bound.listen()
+        acceptor = PlainAcceptor(made)
+        acceptor.listen(bound)
+        answers = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_unix_connection(path)
+            async with asyncio.timeout(5):
+                answers.append(await reader.read())
+            writer.close()
+        acceptor.close()
+        return answers[0], answers[1]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(accept()) == (b"", b"hi")
