@@ -57,7 +57,8 @@ async def test_a_lost_commit_is_for_tokens_that_could_read_it(host: Host, hub: D
 
 
 @pytest.mark.parametrize(
-    "commit", ["", "main", "/tmp/x", "../../../x", "a" * 39, "A" * 40, "a" * 40 + "/..", "a" * 40 + "\n", "\u0663" * 40]
+    "commit",
+    ["", "main", "/nowhere/x", "../../../x", "a" * 39, "A" * 40, "a" * 40 + "/..", "a" * 40 + "\n", "\u0663" * 40],
 )
 async def test_a_hub_names_no_place_on_the_host(host: Host, hub: DownloadHub, commit: str) -> None:
     """A mirror answers what it likes, and the fetch may run as root."""
