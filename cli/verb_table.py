@@ -27,7 +27,7 @@ VERBS: Final = (
         "Run a gateway: it answers requests to models, and passes all else on to a controller.",
     ),
     Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests: all of them, or none."),
-    Verb("wait", "cli.verbs.wait", "Wait until deployments run, are stopped or are gone."),
+    Verb("wait", "cli.verbs.wait", "Wait until deployments run, succeed, are stopped or are gone."),
     Verb("run", "cli.verbs.run", "Deploy a model, wait until it runs, and chat with it."),
     Verb("diff", "cli.verbs.diff", "Show field by field what `apply` would change."),
     Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),

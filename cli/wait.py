@@ -14,7 +14,7 @@ from cli.errors import CliError, TimedOutError, UnreachableError
 from cli.formatting import printable
 from cli.kinds import why
 from cli.rollout_text import STANDS, rollout_state
-from cli.wait_state import WaitState
+from cli.wait_state import Goal, WaitState
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
 from schemas.api.workers import WorkerView
@@ -37,16 +37,23 @@ class Target:
 
 
 _OF_PHASE: Final = {
-    "running": WaitState.DONE,
-    "succeeded": WaitState.DONE,
-    "asleep": WaitState.DONE,  # a request wakes it
-    "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
-    "failed": WaitState.FAILED,
+    Goal.RUNNING: {
+        "running": WaitState.DONE,
+        "succeeded": WaitState.DONE,
+        "asleep": WaitState.DONE,  # a request wakes it
+        "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
+        "failed": WaitState.FAILED,
+    },
+    Goal.SUCCEEDED: {
+        "succeeded": WaitState.DONE,
+        "stopped": WaitState.FAILED,
+        "failed": WaitState.FAILED,
+    },
 }
 
 
-def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, str]:
-    """Whether the wait for a deployment is over, and a line about its phase. Pure."""
+def wait_state(target: Target, view: DeploymentView | None, goal: Goal = Goal.RUNNING) -> tuple[WaitState, str]:
+    """Whether the wait for a deployment to run or to succeed is over, and a line about its phase. Pure."""
     if view is None or view.uid != target.uid or view.deleted_at is not None:
         return WaitState.FAILED, f"{target.name}: was deleted"
     status = view.status
@@ -54,13 +61,16 @@ def wait_state(target: Target, view: DeploymentView | None) -> tuple[WaitState, 
         return WaitState.WAITING, f"{target.name}: not observed yet"
     reason = status.message or status.reason
     line = f"{target.name}: {status.phase} {status.ready}/{status.wanted}" + (f" - {reason}" if reason else "")
+    if goal is Goal.SUCCEEDED and view.spec.restart == "always":
+        line = f"{target.name}: never succeeds with `restart: always`; write `restart: never`, or wait for running"
+        return WaitState.FAILED, line
     if status.phase == "stopped" and view.spec.replica_bounds[1] > 0:
         line += f"\nit is stopped until you run: gpuward start {target.name}"
         return WaitState.FAILED, line
     rollout = status.rollout
     if rollout is not None and rollout.revision == status.revision and rollout.state in STANDS:
         return WaitState.FAILED, f"{line}\ngo back: gpuward rollout undo {target.name}"
-    return _OF_PHASE.get(status.phase, WaitState.WAITING), line
+    return _OF_PHASE[goal].get(status.phase, WaitState.WAITING), line
 
 
 class ProgressLog:
@@ -82,8 +92,14 @@ class ProgressLog:
             self._write("\n".join(printable(part) for part in line.split("\n")))
 
 
-async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float, progress: ProgressLog) -> None:
-    """Waits until every target runs or has succeeded.
+async def until_running(
+    api: "Api",
+    targets: Iterable[Target],
+    timeout_s: float,
+    progress: ProgressLog,
+    goal: Goal = Goal.RUNNING,
+) -> None:
+    """Waits until every target runs or has succeeded; with the goal `SUCCEEDED`, until every target has succeeded.
 
     Raises:
         CliError: a target failed, was stopped or was deleted.
@@ -94,8 +110,9 @@ async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float,
     async def check() -> bool:
         for target in list(waiting.values()):
             raw = await api.find(path_of("deployments", target.name))
-            state, line = wait_state(target, parse(DeploymentView, raw) if raw is not None else None)
+            state, line = wait_state(target, parse(DeploymentView, raw) if raw is not None else None, goal)
             if state is WaitState.FAILED:
+                await _report_instances(api, target, progress)
                 raise CliError(line)
             await _report_instances(api, target, progress)
             progress.report(target.name, line)
@@ -103,7 +120,7 @@ async def until_running(api: "Api", targets: Iterable[Target], timeout_s: float,
                 del waiting[target.name]
         return not waiting
 
-    await _poll(check, timeout_s, progress, lambda: f"still not running: {', '.join(waiting)}")
+    await _poll(check, timeout_s, progress, lambda: f"still not {goal.value}: {', '.join(waiting)}")
 
 
 async def until_stopped(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:

@@ -1,6 +1,15 @@
-"""The state of a wait."""
+"""What a wait is for, and its state."""
 
-from enum import Enum
+from enum import Enum, StrEnum
+
+
+class Goal(StrEnum):
+    """What a wait is for."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    GONE = "gone"
 
 
 class WaitState(Enum):

@@ -158,6 +158,8 @@ class GatewayProcess:
             **tls,
             "GPUWARD_DATABASE_URL": self._dsn,
             "GPUWARD_TRUSTED_PROXY": ",".join(str(network) for network in settings.trusted_proxy),
+            "GPUWARD_CORS_ORIGINS": ",".join(settings.cors_origins),
+            "GPUWARD_HSTS": f"{settings.hsts}s",
             "GPUWARD_BODIES_IN_FLIGHT": f"{settings.bodies_in_flight}MiB",
             "GPUWARD_BODIES_IN_FLIGHT_PER_KEY": f"{settings.bodies_in_flight_per_key}MiB",
             "GPUWARD_LOG_FORMAT": settings.log_format,

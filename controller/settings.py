@@ -7,7 +7,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from controller.domain.gpu_prices import GpuPrices, prices_of
@@ -16,9 +24,10 @@ from controller.domain.restart_delays import RestartSettings
 from controller.domain.workers import WorkerSettings
 from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
+from schemas.addresses import page_origin
 from schemas.certificate_files import check_pair
 from schemas.manifest.docker import image_text
-from schemas.quantities import SizeMib
+from schemas.quantities import Seconds, SizeMib
 
 DEFAULT_PORT = 8420
 
@@ -101,6 +110,10 @@ class ControllerSettings(BaseSettings):
     trusted_proxy: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = ()
+    cors_origins: Annotated[
+        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(_listed)
+    ] = ()  # whose pages may read answers of models
+    hsts: Annotated[Seconds, Field(ge=0)] = 0.0  # for how long browsers shall use TLS alone
     # Networks that webhooks may reach though they are not public, such as 10.1.2.0/24.
     webhooks_may_reach: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)

@@ -19,6 +19,7 @@ import uvloop
 from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
 from controller.live.endpoints import Database
+from gateway.cors import Cors
 from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
@@ -159,6 +160,8 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         name=_name(place, count),
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
+        cors=Cors(settings.cors_origins),
+        hsts_s=settings.hsts,
         bodies=lambda refused: Bodies(
             part_of(settings.bodies_in_flight, count),
             part_of(settings.bodies_in_flight_per_key, count),

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 import structlog
 
 from controller.live.key_ring import KeyRing, Principal, digest_of
+from gateway.cors import Cors
 from gateway.credentials import credentials_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.admitting import unauthenticated
@@ -61,20 +62,36 @@ class Front:
         controller: where all else goes.
         own: what the gateway answers itself, by path.
         proxies: whose `X-Forwarded-*` counts.
+        cors: which pages may read answers of models; None: those of its own origin.
+        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
     """
 
-    def __init__(self, models: Models, controller: Controller, own: dict[bytes, Own], proxies: TrustedProxies) -> None:
+    def __init__(
+        self,
+        models: Models,
+        controller: Controller,
+        own: dict[bytes, Own],
+        proxies: TrustedProxies,
+        cors: Cors | None = None,
+        hsts_s: float = 0.0,
+    ) -> None:
         self._models = models
         self._controller = controller
         self._own = own
         self._proxies = proxies
+        self._cors = cors or Cors()
+        self._hsts = b"strict-transport-security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self._malformed = MalformedLog("gateway")
         self._keys: KeyRing = models.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
         path, request_id = head.path, request_id_of(head.named)
-        if path.startswith(_MODELS) or path in _ALLOWED:
+        if self._hsts and self._scheme(head, connection) == "https":
+            connection.add_lines(self._hsts)
+        if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
+            if self._answers_page(head, connection):
+                return DROPPED
             return self._ask_a_model(head, path, connection, request_id)
         own = self._own.get(path)
         if own is not None and head.method == b"GET":
@@ -88,6 +105,15 @@ class Front:
         return body
 
     # Models
+
+    def _answers_page(self, head: RequestHead, connection: ServerConnection) -> bool:
+        """Sees to it that a page of another origin may read the answer; returns whether this is a preflight's."""
+        if lines := self._cors.lines(head.named):
+            connection.add_lines(lines)
+        fields = self._cors.preflight(head.method, head.named)
+        if fields is not None:
+            connection.answer(204, fields, b"")
+        return fields is not None
 
     def _ask_a_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
         def admit(principal: Principal) -> None:
@@ -131,7 +157,7 @@ class Front:
         """What answers a GET that no replica sees; None: a replica answers."""
         if path == _LIST:
             return self._list
-        return partial(self._show, path) if path.startswith(_ONE) else None
+        return partial(self._show, path) if _names_one(path) else None
 
     def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
         now = int(time.time())
@@ -167,11 +193,14 @@ class Front:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
         origin, proxied = origin_of(self._proxies, connection.address, head.fields)
-        scheme = origin.scheme or ("https" if connection.secure else "http")
-        fields = self._fields(origin.address, scheme, request_id, proxied=proxied)
+        fields = self._fields(origin.address, self._scheme(head, connection), request_id, proxied=proxied)
         passed = Passed(self._controller, head, connection, fields)
         passed.begin()
         return passed
+
+    def _scheme(self, head: RequestHead, connection: ServerConnection) -> str:
+        origin, _ = origin_of(self._proxies, connection.address, head.fields)
+        return origin.scheme or ("https" if connection.secure else "http")
 
     def _fields(self, address: str, scheme: str, request_id: str, *, proxied: bool) -> Fields:
         fields = [
@@ -182,6 +211,34 @@ class Front:
         if proxied:
             fields.append((BEHIND_PROXY_FIELD, b"1"))
         return fields
+
+
+def _names_one(path: bytes) -> bool:
+    """Whether a path is that of one model. Its name may have slashes."""
+    return path.startswith(_ONE) and len(path) > len(_ONE)
+
+
+def mistaken_base(path: bytes) -> str | None:
+    """What is wrong with the base URL of a client that asks for this path; None: nothing is known to be.
+
+    Clients append a path such as `/chat/completions` to their base URL.
+    """
+    parts = [part for part in path.split(b"/") if part]
+    end = len(parts)
+    while parts and parts[0] == b"v1":
+        del parts[0]
+    meant = b"/v1/" + b"/".join(parts)
+    if not parts or path == meant or not (meant in _ALLOWED or meant.startswith(_ONE)):
+        return None
+    versions = end - len(parts)
+    if versions != 1:
+        wrong = "without /v1" if not versions else f"with /v1 {versions} times"
+    elif b"//" in path:
+        wrong = "with //"
+    else:
+        wrong = "with / at its end"
+    asked, right = path.decode("latin-1"), meant.decode("latin-1")
+    return f"no such path: {asked}, which is {right} {wrong}; set the client's base URL to http(s)://HOST:PORT/v1"
 
 
 def _view(name: str, served: ServedName, now: int) -> ModelView:
@@ -200,11 +257,11 @@ def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]
 
 def _check(head: RequestHead, path: bytes) -> None:
     """Refuses what no body can mend."""
-    allowed = b"GET" if path.startswith(_ONE) else _ALLOWED.get(path)
+    allowed = b"GET" if _names_one(path) else _ALLOWED.get(path)
     if head.target.find(b"%") >= 0 and _UNUSABLE.search(unquote_to_bytes(head.target)):
         raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
     if allowed is None:
-        raise GatewayError(404, "not_found", _NO_SUCH_PATH)
+        raise GatewayError(404, "not_found", mistaken_base(path) or _NO_SUCH_PATH)
     if head.method != allowed:
         names = allowed.decode()
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"

@@ -14,13 +14,14 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
+from gateway.cors import Cors
 from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
 from gateway.ending import Step, each_in_time
 from gateway.exchange.holding import Holding, Models
 from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
 from gateway.failure_log import FailureLog
-from gateway.front import Front
+from gateway.front import Front, Own
 from gateway.health import HEALTH, METRICS, READY, Health, alone
 from gateway.live_routes import LiveRoutes
 from gateway.loop_lag import LoopLag
@@ -70,6 +71,8 @@ class Gateway:
         name: of this gateway, by which the leader and operators know it; empty: the host and this process.
         secret: by which the controller believes the gateway; empty on a Unix socket.
         proxies: whose `X-Forwarded-*` counts.
+        cors: which pages may read answers of models.
+        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
         bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
         client_stall_s: after which a client that takes nothing is cut, in seconds.
         number: of this process among those of the gateway, from 0.
@@ -87,6 +90,8 @@ class Gateway:
         secret: str = "",
         name: str = "",
         proxies: TrustedProxies | None = None,
+        cors: Cors | None = None,
+        hsts_s: float = 0.0,
         bodies: Callable[[Callable[[str], None]], Bodies],
         limits: Limits | None = None,
         client_stall_s: float = CLIENT_STALL_S,
@@ -135,7 +140,8 @@ class Gateway:
         self._draining = False
         health = self._health(number, certificate)
         self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
-        front = Front(self._models, self._controller, dict.fromkeys((HEALTH, READY, METRICS), health.handle), proxies)
+        own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
+        front = Front(self._models, self._controller, own, proxies, cors, hsts_s)
         door = Door(
             limits or limits_for(connection_bound(raise_file_limit())),
             name="gateway",

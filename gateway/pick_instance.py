@@ -37,6 +37,7 @@ class RoutingTable(ReplicaLoads):
         self._picks = _NEVER
         self._places = 0
         self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
+        self._refuse_usage: set[tuple[str, int]] = set()  # starts of instances whose engines do not know the field
 
     def update(
         self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
@@ -50,17 +51,28 @@ class RoutingTable(ReplicaLoads):
         """
         by_model: dict[str, list[Endpoint]] = {}
         present: set[str] = set()
+        starts: set[tuple[str, int]] = set()
         for endpoint in endpoints:
             by_model.setdefault(endpoint.model, []).append(endpoint)
             present.add(endpoint.instance)
+            starts.add((endpoint.instance, endpoint.epoch))
         self._models, self._by_model, self._stopped = models, by_model, stopped or {}
         self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
         self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
+        self._refuse_usage &= starts
         self._keep(by_model)
         self._homes = {name: homes for name, homes in self._homes.items() if name in by_model}
         for name, homes in self._homes.items():
             homes.update(by_model[name])
+
+    def asks_for_usage(self, endpoint: Endpoint) -> bool:
+        """Whether streams of this replica are asked for token counts where the client did not ask."""
+        return endpoint.limits.stream_usage != "off" and (endpoint.instance, endpoint.epoch) not in self._refuse_usage
+
+    def refuses_usage(self, endpoint: Endpoint) -> None:
+        """The engine of this replica refuses the field that asks for token counts: it is sent no more."""
+        self._refuse_usage.add((endpoint.instance, endpoint.epoch))
 
     def name_of(self, asked: str) -> str:
         """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""

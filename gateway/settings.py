@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from http1.pool import Address
 from http1.tls.pinned import Verified
-from schemas.addresses import addresses_in
+from schemas.addresses import addresses_in, page_origin
 from schemas.certificate_files import check_pair
 from schemas.quantities import Seconds, SizeMib
 
@@ -54,6 +54,18 @@ class GatewaySettings(BaseSettings):
     trusted_proxy: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = Field((), description="Networks of the proxies whose `X-Forwarded-*` counts, separated by commas.")
+    cors_origins: Annotated[
+        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(_listed)
+    ] = Field(
+        (),
+        description="Origins whose pages may read the answers of models, such as `https://chat.example.org`, separated "
+        "by commas; `*`: any. By default a browser lets none.",
+    )
+    hsts: Annotated[Seconds, Field(ge=0)] = Field(
+        0.0,
+        description="For how long browsers shall use this host by TLS alone, such as `365d`, counted from each answer "
+        "over TLS (`Strict-Transport-Security`); 0: no answer has that header.",
+    )
     bodies_in_flight: SizeMib = Field(
         512,
         ge=LARGEST_BODY_MIB,

@@ -41,7 +41,18 @@ class AnsweringConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        *("_bodiless", "_chunked", "_chunks", "_door", "_draining", "_handler", "_keep_alive", "_look", "_loop"),
+        *(
+            "_added",
+            "_bodiless",
+            "_chunked",
+            "_chunks",
+            "_door",
+            "_draining",
+            "_handler",
+            "_keep_alive",
+            "_look",
+            "_loop",
+        ),
         *(
             "_method",
             "_read_paused",
@@ -57,6 +68,7 @@ class AnsweringConnection(asyncio.Protocol):
     )
 
     def __init__(self, door: Door, reader: RequestReader, record: Connection | None = None) -> None:
+        self._added = b""  # lines of the current answer's head
         self._door = door
         self._reader = reader
         self._loop = asyncio.get_running_loop()
@@ -97,6 +109,10 @@ class AnsweringConnection(asyncio.Protocol):
         """Whether the whole request has come; its body may be about to be handed over."""
         return self._state is ANSWERING
 
+    def add_lines(self, lines: bytes) -> None:
+        """Adds lines to the head of the current request's answer, whatever answers it."""
+        self._added += lines
+
     def send_continue(self) -> None:
         """Asks a client that expects it for the body."""
         if self._state is RECEIVING and not self._started:
@@ -130,6 +146,8 @@ class AnsweringConnection(asyncio.Protocol):
         if stranger or self._draining or self._reader.pipelined or self._state is RECEIVING:
             self._keep_alive = False
         lines = fields if isinstance(fields, bytes) else lines_of(fields)
+        if self._added:
+            lines, self._added = lines + self._added, b""
         head = b"%b%b%b%b\r\n" % (status_line(status), lines, framing, b"" if self._keep_alive else _CLOSE)
         if not body or self._bodiless or len(body) >= COPIED_BYTES:
             transport.write(head)

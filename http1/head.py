@@ -3,7 +3,7 @@
 Names of fields are lower-case bytes. Values are as they came, without the white space around them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from dataclasses import field as attribute
@@ -156,14 +156,17 @@ def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 def end_to_end(
-    head: RequestHead | ResponseHead, dropped: AbstractSet[bytes] = HOP_BY_HOP, *, prefix: bytes = b"\0"
+    head: RequestHead | ResponseHead,
+    dropped: AbstractSet[bytes] = HOP_BY_HOP,
+    *,
+    prefix: bytes | tuple[bytes, ...] = b"\0",
 ) -> Fields:
     """The fields that an intermediary passes on: without `dropped`, those that Connection names, and a prefix.
 
     Args:
         head: that was read.
         dropped: names to leave out; it includes `HOP_BY_HOP`.
-        prefix: of names that are left out.
+        prefix: of names that are left out; or several.
     """
     if b"connection" in head.named:
         named = {token.strip() for value in values(head.fields, b"connection") for token in value.lower().split(b",")}
@@ -178,17 +181,21 @@ class PassedOn:
 
     Attributes:
         dropped: names; they include `HOP_BY_HOP`.
-        prefix: of names that are dropped.
+        prefix: of names that are dropped; or several.
+        passes: whether one of the other names passes; None: all of them do.
     """
 
     dropped: AbstractSet[bytes]
-    prefix: bytes = b"\0"
+    prefix: bytes | tuple[bytes, ...] = b"\0"
+    passes: Callable[[bytes], bool] | None = None
 
     def lines(self, head: RequestHead | ResponseHead) -> bytes:
         """Their lines, which are the same for all heads that are alike."""
         found: bytes | None = head.alike.get(self)
         if found is None:
-            found = lines_of(end_to_end(head, self.dropped | VARYING, prefix=self.prefix))
+            fields = end_to_end(head, self.dropped | VARYING, prefix=self.prefix)
+            passes = self.passes
+            found = lines_of(fields if passes is None else [field for field in fields if passes(field[0])])
             head.alike[self] = found
         return found
 

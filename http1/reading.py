@@ -90,13 +90,8 @@ class MessageReader(ABC):
         self._bare_bytes += len(data)
         rest = b""
         problem: Exception | None = None
-        parser = self._parser
-        if parser is None:
-            parser = self._parser = self._new_parser()
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
+            rest = self._parse(data)
         except httptools.HttpParserError as error:
             problem = self._cause_of(error)
         self._unknown = b""
@@ -105,6 +100,20 @@ class MessageReader(ABC):
         elif self._bare_bytes > MAX_HEAD_BYTES and problem is None:
             problem = _head_too_large() if self._in_head else _mostly_frames()
         self._hand_on(problem)
+        return rest
+
+    def _parse(self, data: bytes) -> bytes:
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = self._new_parser()
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._after_switch(data[upgrade.args[0] :])
+        return b""
+
+    def _after_switch(self, rest: bytes) -> bytes:
+        """The parser ended with a head that asks to switch protocols; returns the bytes of the other protocol."""
         return rest
 
     def close(self) -> None:

@@ -4,11 +4,13 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from http1.head import RequestHead, values
+from http1.head import Fields, RequestHead, request_bytes, values
 from http1.known_heads import KnownHeads
 from http1.reading import MAX_HEAD_BYTES, MessageError, MessageReader
 
 _VERSIONS: Final = ("1.1", "1.0")  # a request line without a version is HTTP/0.9 to the parser
+
+_WEBSOCKET: Final = b"websocket"  # the only protocol that anything here switches to
 
 _KNOWN: Final = KnownHeads[RequestHead]()
 
@@ -43,13 +45,16 @@ class RequestReader(MessageReader):
         on_url: the parser calls it with each part of a target.
     """
 
-    __slots__ = ("_ended", "_head", "_ignored", "_target", "begun", "busy", "on_url", "pipelined", "rest")
+    __slots__ = ("_declined", "_ended", "_head", "_ignored", "_target", "begun", "busy", "on_url", "pipelined", "rest")
 
     def __init__(self, sink: RequestSink) -> None:
         super().__init__(sink)
         self._target: list[bytes] = []  # its parts
         self.on_url = self._target.append
         self._ignored = False
+        # While the parser ends with an offer to switch protocols that is ignored: a head that frames the same body,
+        # and nothing where there is no body.
+        self._declined: bytes | None = None
         self._head: RequestHead | None = None  # until it is handed on
         self._ended = False  # whether an end is to be handed on
         self._fresh = True
@@ -60,6 +65,18 @@ class RequestReader(MessageReader):
 
     def _new_parser(self) -> Any:
         return httptools.HttpRequestParser(self)
+
+    def _after_switch(self, rest: bytes) -> bytes:
+        """Continues behind an ignored offer, as RFC 9110 (7.8) allows: the parser would drop the body."""
+        if self._declined is None:
+            return rest
+        framing, self._parser = self._declined, self._new_parser()
+        if framing:
+            self._parser.feed_data(framing)  # its callbacks change nothing
+        self._declined = None
+        if not framing:
+            self.on_message_complete()
+        return self._parse(rest) if rest else b""
 
     def _feed_known(self, data: bytes) -> bytes | None:
         if self._left:
@@ -101,6 +118,8 @@ class RequestReader(MessageReader):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._declined is not None:
+            return
         if self._ended:
             self.pipelined = True  # before the answer, which may come within the call
             self._hand_on(None)
@@ -115,13 +134,15 @@ class RequestReader(MessageReader):
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
+        if self._declined is not None:
+            return
         unknown, named = self._first_bytes(), self._end_head()
+        parser, fields = self._parser, self._fields
+        offers = parser.should_upgrade()
+        switches = offers and not self._ignored and _opens_websocket(parser.get_method(), fields)
+        self._declined = _framing_of(named) if offers and not switches else None
         if self._ignored:
             return
-        target = b"".join(self._target)
-        if len(target) > MAX_HEAD_BYTES:
-            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
-        parser, fields = self._parser, self._fields
         version, method = parser.get_http_version(), parser.get_method()
         if version not in _VERSIONS:
             message = "the only versions that are accepted are HTTP/1.0 and HTTP/1.1"
@@ -137,18 +158,38 @@ class RequestReader(MessageReader):
             self._refuse(MessageError(400, "host", "exactly one Host field is required"))
         if method == b"CONNECT":
             self._refuse(MessageError(501, "malformed", "the method CONNECT is not possible here"))
-        upgrade = named.get(b"upgrade", b"").lower() if parser.should_upgrade() else b""
+        upgrade = _WEBSOCKET if switches else b""
         # The parser ends with a request to switch protocols.
         keep_alive = new and not upgrade and parser.should_keep_alive()
         length = None if chunked else int(named.get(b"content-length", 0))  # the parser lets no two lengths pass
+        target = self._read_target(fields, named)
         self.busy = True
         self._head = head = RequestHead(method, target, fields, named, keep_alive, length, upgrade, new)
         self._fields = []  # they are the head's
         if unknown:
             _KNOWN.learn(unknown, head)
 
+    def _read_target(self, fields: Fields, named: dict[bytes, bytes]) -> bytes:
+        """The target as paths are compared. The authority of an absolute one replaces Host (RFC 9112, 3.2.2)."""
+        target = b"".join(self._target)
+        if len(target) > MAX_HEAD_BYTES:
+            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
+        if target[:1] == b"/":
+            return target
+        scheme, mark, rest = target.partition(b"://")
+        if not mark or scheme.lower() not in (b"http", b"https"):
+            return target  # such as `*`
+        end = min((at for at in map(rest.find, (b"/", b"?", b"#")) if at >= 0), default=len(rest))
+        authority, path = rest[:end], rest[end:].partition(b"#")[0]
+        if authority:
+            fields[:] = [(b"host", authority), *(field for field in fields if field[0] != b"host")]
+            named[b"host"] = authority
+        return path if path[:1] == b"/" else b"/" + path
+
     def on_message_complete(self) -> None:
         """The request is complete; the next one's head may begin."""
+        if self._declined is not None:
+            return  # the parser takes a body for the other protocol
         self._in_head = True
         self._bare_bytes = 0
         self.begun, self._fresh = False, True
@@ -172,3 +213,20 @@ class RequestReader(MessageReader):
                 self._sink.request_end()
         if problem is not None:
             raise problem from None
+
+
+def _opens_websocket(method: bytes, fields: Fields) -> bool:
+    """Whether a request that offers other protocols is one that a handler here switches for (RFC 6455, 4.1)."""
+    offered = {token.strip() for value in values(fields, b"upgrade") for token in value.lower().split(b",")}
+    return method == b"GET" and _WEBSOCKET in offered
+
+
+def _framing_of(named: dict[bytes, bytes]) -> bytes:
+    """A head after which the parser reads the same body, and which offers no other protocol; b"" without a body."""
+    length = named.get(b"content-length", b"0")
+    framing = (b"content-length", length)
+    if b"transfer-encoding" in named:
+        framing = (b"transfer-encoding", b"chunked")
+    elif not int(length):
+        return b""
+    return request_bytes(b"POST", b"/", [(b"host", b""), framing])

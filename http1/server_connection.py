@@ -120,6 +120,7 @@ class ServerConnection(AnsweringConnection):
         self._method = head.method
         self._keep_alive = head.keep_alive
         self._chunks = head.chunks
+        self._added = b""
         self._started = self._chunked = False
         self._has_body = head.length != 0
         handler = self._service.handle(head, self)

@@ -1,8 +1,10 @@
-"""Addresses of several controllers, as users write them: URLs, separated by commas."""
+"""Addresses as users write them: URLs of several controllers, separated by commas, and origins of pages."""
 
 import re
 from typing import Final
 
+ANY_ORIGIN: Final = "*"
+_ORIGIN: Final = re.compile(r"https?://[^\s/,?#*@]+")
 MOST: Final = 16
 _URL: Final = re.compile(r"https?://[^\s/,]+(/[^\s,]*)?")
 
@@ -22,3 +24,14 @@ def addresses_in(text: str) -> list[str]:
     if not 0 < len(found) <= MOST:
         raise ValueError(f"must have 1 to {MOST} URLs, got {len(found)}")
     return list(dict.fromkeys(found))
+
+
+def page_origin(text: str) -> str:
+    """The origin of a page, such as `https://chat.example.org`, as browsers write it; or `*`.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    if text != ANY_ORIGIN and not _ORIGIN.fullmatch(text):
+        raise ValueError(f"must be an origin such as https://chat.example.org, without a path, or *; got {text!r}")
+    return text.lower()

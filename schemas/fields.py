@@ -13,6 +13,14 @@ def _no_nul(text: str) -> str:
     return text
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(
+            "must have printable characters alone: no line breaks, tabs or control characters; remove them"
+        )
+    return text
+
+
 def _scalar_text(value: object) -> object:
     """Turns numbers and booleans of YAML into the text that was written."""
     if isinstance(value, bool):
@@ -28,6 +36,7 @@ def no_flag(value: object) -> object:
 
 
 Text = Annotated[str, AfterValidator(_no_nul), Field(max_length=4096)]
+Line = Annotated[Text, AfterValidator(_printable)]
 ScalarText = Annotated[Text, BeforeValidator(_scalar_text)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description="a DNS label: lower case letters, digits, '-'")]
 Whole = Annotated[int, BeforeValidator(no_flag)]

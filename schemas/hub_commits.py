@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 DEFAULT_REVISION: Final = "main"
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # SHA-1, or SHA-256
 
 
 def is_commit(revision: str) -> bool:

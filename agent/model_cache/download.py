@@ -96,6 +96,9 @@ class Download:
                 api.auth_check(self._repo)
         except HfHubHTTPError as error:
             raise self._refusal(error) from error
+        if not is_commit(info.sha or ""):  # it becomes the name of a folder
+            text = f"the hub answered with an invalid commit: {info.sha!r}; it must be 40 or 64 hexadecimal digits"
+            raise DownloadError(f"hf:{self._repo}: {text}")
         siblings = info.siblings or []
         if len(siblings) > _MOST_FILES:
             raise DownloadError(f"hf:{self._repo} holds more than {_MOST_FILES} files; is it a model?")
@@ -105,10 +108,10 @@ class Download:
             if one.size is None or not (sha or one.blob_id):
                 raise DownloadError(f"hf:{self._repo}: the hub does not tell size and hash of {one.rfilename}")
             file = HubFile(one.rfilename, one.size, sha or one.blob_id or "", is_large=sha is not None)
-            if not (file.etag.isalnum() and is_inside(file.name)):
+            if not (is_commit(file.etag) and is_inside(file.name)):
                 raise DownloadError(f"hf:{self._repo}: the hub names a file outside the model: {file.name!r}")
             files.append(file)
-        return Repository(self._repo, self._revision, info.sha or "", is_public, tuple(chosen_files(files)))
+        return Repository(self._repo, self._revision, str(info.sha), is_public, tuple(chosen_files(files)))
 
     def _refusal(self, error: HfHubHTTPError) -> Exception:
         name = f"hf:{self._repo}"

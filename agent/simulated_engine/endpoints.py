@@ -54,4 +54,6 @@ _BOTH: Final = {
 ENDPOINTS: Final[Mapping[str, Endpoint]] = {
     **{f"/v1/{path}": endpoint for path, endpoint in (_V1 | _BOTH).items()},
     **{f"/{path}": endpoint for path, endpoint in _BOTH.items()},
+    "/v2/rerank": _BOTH["rerank"],
+    "/v2/embed": Endpoint(vectors.parse_cohere_embed, vectors.CohereEmbedForm),
 }

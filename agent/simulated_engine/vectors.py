@@ -10,6 +10,7 @@ from agent.simulated_engine.fields import messages_text, model_name, text, texts
 from agent.simulated_engine.generation import Ask, JsonForm, whole
 
 _DIMENSIONS: Final = 8
+_COHERE_DIMENSIONS: Final = 16
 _MAX_DIMENSIONS: Final = 4096
 _CONTEXT: Final = 32_768
 _LABELS: Final = ("negative", "positive")
@@ -71,6 +72,22 @@ class EmbeddingsForm(VectorForm):
             packed = [b64encode(struct.pack(f"<{dimensions}f", *vector)).decode() for vector in vectors]
             return self.listed("embd", "embedding", [{"embedding": vector} for vector in packed])
         return self.listed("embd", "embedding", [{"embedding": vector} for vector in vectors])
+
+
+def parse_cohere_embed(body: Content) -> Ask:
+    """Validates a request for embeddings in Cohere's form; see `BadRequestError`."""
+    given = texts(body, "texts")
+    return Ask(model_name(body), " ".join(given), fields=given)
+
+
+class CohereEmbedForm(VectorForm):
+    """Embeddings as Cohere's clients read them."""
+
+    def whole(self) -> bytes:
+        """One vector for each text."""
+        vectors = [_vector(of, _COHERE_DIMENSIONS) for of in self._ask.fields]
+        base = self.base("list", "embd")
+        return self.answer({"id": base["id"], "embeddings": {"float": vectors}, "texts": self._ask.fields})
 
 
 class PoolingForm(VectorForm):

@@ -1,18 +1,21 @@
 """The verb `apply`."""
 
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cli.api import parse, path_of
 from cli.confirm import YesOption
+from cli.errors import UsageError
 from cli.manifests import manifest_as_json, read_manifests
 from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.runner import TimeoutOption, WaitOption, run
 from cli.selection import SelectorOption
 from cli.several import Refusals
 from cli.wait import ProgressLog, Target, until_running
+from cli.wait_state import Goal
 from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
@@ -34,6 +37,13 @@ FilesOption = Annotated[
 ]
 
 
+class WaitGoal(StrEnum):
+    """The goals that applied deployments can have."""
+
+    RUNNING = Goal.RUNNING.value
+    SUCCEEDED = Goal.SUCCEEDED.value
+
+
 @app.command()
 def apply(
     ctx: typer.Context,
@@ -42,6 +52,13 @@ def apply(
     selector: SelectorOption = None,
     yes: YesOption = False,
     wait: WaitOption = False,
+    goal: Annotated[
+        WaitGoal,
+        typer.Option(
+            "--for",
+            help="What `--wait` waits for. running: all replicas run, or a task succeeded. succeeded: tasks succeeded.",
+        ),
+    ] = WaitGoal.RUNNING,
     timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Create or update deployments and policies from manifests: all of them, or none. Unchanged ones change nothing.
@@ -52,6 +69,8 @@ def apply(
 
     async def work(api: "Api") -> None:
         check_prune(selector, prune=prune)
+        if goal is not WaitGoal.RUNNING and not wait:
+            raise UsageError(f"--for {goal.value}: says what to wait for; add --wait")
         manifests = read_manifests(files)
         pruned = [] if selector is None else await to_prune(api, manifests, selector)
         confirm_prune(pruned, yes=yes)
@@ -60,7 +79,7 @@ def apply(
         await prune_each(api, pruned, selector, refusals)
 
         async def until_all_run(targets: list[Target]) -> None:
-            await until_running(api, targets, timeout_s, ProgressLog())
+            await until_running(api, targets, timeout_s, ProgressLog(), Goal(goal))
 
         if wait:
             await refusals.each([targets], until_all_run)

@@ -1,6 +1,5 @@
 """The verb `wait`."""
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from cli.kinds import DEPLOYMENTS
 from cli.runner import TimeoutOption, run
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
+from cli.wait_state import Goal
 from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
@@ -19,41 +19,38 @@ if TYPE_CHECKING:  # slow to import
 app = typer.Typer()
 
 
-class State(StrEnum):
-    """What a wait waits for."""
-
-    RUNNING = "running"
-    STOPPED = "stopped"
-    GONE = "gone"
-
-
 @app.command()
 def wait(
     ctx: typer.Context,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of deployments.")],
-    state: Annotated[
-        State,
-        typer.Option("--for", help="running: all replicas run, or a task succeeded. stopped: no instance is left."),
-    ] = State.RUNNING,
+    goal: Annotated[
+        Goal,
+        typer.Option(
+            "--for",
+            help="running: all replicas run, or a task succeeded. succeeded: a task succeeded. "
+            "stopped: no instance is left.",
+        ),
+    ] = Goal.RUNNING,
     timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Wait until deployments run, are stopped or are gone. Changes meanwhile are printed.
+    """Wait until deployments run, succeed, are stopped or are gone. Changes are printed until then.
 
-    It exits with 1 where that can no longer come: one failed, is stopped until it is started, or was deleted.
+    It exits with 1 where that can no longer come: a deployment failed, is stopped until it is started, or was deleted.
+    It exits with 4 where the time is over.
     """
 
     async def work(api: "Api") -> None:
         progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
-        if state is State.GONE:
+        if goal is Goal.GONE:
             found = [(name, await api.find(path_of("deployments", name))) for name in wanted]
             uids = {name: raw["uid"] for name, raw in found if raw is not None}
             await until_all_gone(api, uids, timeout_s, progress)
             return
         views = [parse(DeploymentView, await api.get(path_of("deployments", name))) for name in wanted]
-        if state is State.STOPPED:
+        if goal is Goal.STOPPED:
             await until_stopped(api, {view.name: view.uid for view in views}, timeout_s, progress)
         else:
             targets = [Target(view.name, view.uid, view.generation) for view in views]
-            await until_running(api, targets, timeout_s, progress)
+            await until_running(api, targets, timeout_s, progress, goal)
 
     run(ctx, work, waits=True)

@@ -42,8 +42,9 @@ _SERVER_ERROR: Final = 500
 
 
 async def note_start(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal before headers are sent, also of streams: adds the request id."""
+    """Signal before headers are sent, also of streams: adds the request id, and keeps versions to itself."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
+    response.headers["Server"] = "gpuward"  # not that of Python and its library
     request[_STARTED] = response
 
 

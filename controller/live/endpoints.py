@@ -45,6 +45,7 @@ class Endpoint:
     revision: str = ""  # its generation
     adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` that asks for it
     certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
+    epoch: int = 0  # of the instance's start
 
 
 class EndpointReader:
@@ -96,6 +97,7 @@ def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None)
     return Endpoint(
         model=one.deployment,
         instance=one.instance,
+        epoch=one.epoch,
         address=one.address,
         secret=one.secret,
         certificate=one.certificate,

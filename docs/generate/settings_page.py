@@ -61,6 +61,10 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "all decrypt; see [Access](access.md)",
         "secrets_key": "The same keys, separated by commas, in place of the file",
         "webhooks_may_reach": "Networks that webhooks may reach though they are not public, separated by commas",
+        "cors_origins": "Origins whose pages may read the answers of models, such as `https://chat.example.org`, "
+        "separated by commas; `*`: any",
+        "hsts": "For how long browsers shall use this host by TLS alone, such as `365d` "
+        "(`Strict-Transport-Security`); 0: no answer has that header",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
         "gpu_hour_prices": "What an hour of a GPU costs, by words of its model: `MODEL=PRICE`, separated by commas, "

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, PlainSerializer
 from pydantic_core import to_jsonable_python
 
-from schemas.api.access import KeyView, TokenView
+from schemas.api.access import KeyView, SecretView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
 from schemas.api.gateways import GatewayView
@@ -27,7 +27,7 @@ from schemas.api.workers import WorkerView
 
 VIEWS: Final[tuple[type[BaseModel], ...]] = (
     CachedModelView, DeploymentView, EventView, GatewayView, GpuView, InstanceView, KeyView, PendingView, PolicyView,
-    TokenView, UtilizationView, WorkerView,
+    SecretView, TokenView, UtilizationView, WorkerView,
 )  # fmt: skip
 _SCALARS: Final[dict[Any, str]] = {str: "str", int: "int", float: "float", bool: "bool", datetime: "moment"}
 _CONTAINERS: Final[dict[Any, tuple[str, int]]] = {list: ("[", 0), tuple: ("(", 0), dict: ("{", 1)}  # of which argument

@@ -18,7 +18,7 @@ from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S
 from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import settled_error
-from gateway.usage.include_usage import without_usage_chunk
+from gateway.usage.include_usage import REFUSALS, refuses_usage, without_usage_chunk
 from http1.head import RequestHead, ResponseHead, lines_of
 from http1.pieces import keep
 from http1.server_connection import ServerConnection
@@ -26,6 +26,7 @@ from http1.server_connection import ServerConnection
 log = structlog.get_logger(__name__)
 
 _MOST_HELD_BYTES: Final = 2**20  # of a 503 that is kept while other replicas are tried
+_MOST_REFUSAL_BYTES: Final = 2**16  # of an engine's refusal that is read before it is passed on
 _LINES: Final = b"%bx-request-id: %b\r\nserver-timing: queue;dur=%.1f, connect;dur=%.1f, engine;dur=%.1f\r\n"
 _OK: Final = 200
 _BUSY: Final = 503
@@ -33,8 +34,8 @@ _SERVER_ERROR: Final = 500
 
 
 @dataclass(slots=True)
-class _Busy:
-    """An engine's 503, kept for the case that no other replica answers. `size` beyond the bound: it is not kept."""
+class _Kept:
+    """An engine's answer that is not passed on yet. `size` beyond its bound: not all of it is kept."""
 
     head: ResponseHead
     pieces: list[bytes] = field(default_factory=list)
@@ -44,7 +45,7 @@ class _Busy:
 class Answering(Receiving):
     """The part of an exchange that a replica's agent calls, and what it makes of the answer."""
 
-    __slots__ = ("_answer", "_asked", "_busy", "_held", "_hides_usage", "_writable")
+    __slots__ = ("_answer", "_asked", "_busy", "_held", "_hides_usage", "_refusal", "_writable")
 
     def __init__(
         self,
@@ -57,16 +58,17 @@ class Answering(Receiving):
         super().__init__(models, head, connection, request_id, admit)
         self._asked: Asked | None = None  # while it may go to a replica
         self._answer: ResponseHead | None = None  # of the engine, until its first piece comes
-        self._busy: _Busy | None = None  # a 503 that is being read
-        self._held: _Busy | None = None  # one that was read
+        self._busy: _Kept | None = None  # a 503 that is being read
+        self._held: _Kept | None = None  # one that was read
         self._hides_usage = False  # its client did not ask for the chunk with token counts
+        self._refusal: _Kept | None = None  # which may be of the field that asks for them
         self._writable = True
 
     def response_head(self, head: ResponseHead) -> None:
         """An answer begins: the engine's own, or the agent's word on what happened."""
         happening, detail, told, _ = said_by(head)
         if happening is Happening.ENGINE_BUSY:
-            self._busy = _Busy(head)
+            self._busy = _Kept(head)
             self.deadline = self._loop.time() + HELD_LIMIT_S
         elif happening is not None:
             self._drop_upstream()
@@ -77,13 +79,13 @@ class Answering(Receiving):
             table.answered(self._endpoint)
             if told is not None:
                 table.told(self._endpoint, told)
+            if self._hides_usage and head.status in REFUSALS and self._endpoint.limits.stream_usage == "auto":
+                self._refusal = _Kept(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
         """A part of the answer."""
-        if self._busy is not None:
-            self._busy.size += len(data)
-            if self._busy.size <= _MOST_HELD_BYTES:
-                keep(self._busy.pieces, data)
+        if self._busy is not None or self._refusal is not None:
+            self._keep_back(data)
             return
         answer, self._answer = self._answer, None
         if self._endpoint is None:
@@ -103,11 +105,25 @@ class Answering(Receiving):
         else:
             self._connection.send(shown, chunks if shown is data else b"")
 
+    def _keep_back(self, data: bytes) -> None:
+        """A part of an answer that may not be its client's."""
+        if self._busy is not None:
+            self._busy.size += len(data)
+            if self._busy.size <= _MOST_HELD_BYTES:
+                keep(self._busy.pieces, data)
+        elif self._refusal is not None:
+            self._refusal.size += len(data)
+            self._refusal.pieces.append(data)
+            if self._refusal.size > _MOST_REFUSAL_BYTES:
+                self._pass_on_refusal(self._refusal)
+
     def response_end(self) -> None:
         """The answer is complete."""
         self._upstream = None
         if self._busy is not None:
             self._ended_busy(kept=self._busy.size <= _MOST_HELD_BYTES)
+            return
+        if self._refusal is not None and self._goes_on_without_usage(self._refusal):
             return
         answer, self._answer = self._answer, None
         if answer is not None:
@@ -122,7 +138,7 @@ class Answering(Receiving):
 
     def response_failed(self, why: str) -> None:
         """The connection to the agent ended before the answer did."""
-        self._upstream = None
+        self._upstream = self._refusal = None
         if self._busy is not None:
             self._ended_busy(kept=False)
         else:
@@ -172,6 +188,27 @@ class Answering(Receiving):
         hides = self._hides_usage and self._events is not None
         self._connection.start(head.status, self._returned(head), length=None if hides else length, body=body)
 
+    def _goes_on_without_usage(self, refusal: _Kept) -> bool:
+        """Sends the request once more to the same replica, without the field that the engine refused.
+
+        Else the refusal is passed on. The engine has done nothing, and the field was not its client's.
+        """
+        endpoint = self._endpoint
+        if endpoint is None or not refuses_usage(refusal.head.status, b"".join(refusal.pieces)):
+            self._pass_on_refusal(refusal)
+            return False
+        self._refusal = self._answer = None
+        self._models.routes.table.refuses_usage(endpoint)
+        log.info("engine refuses stream_options, tokens are estimated", instance=endpoint.instance)
+        self._leave()
+        self._ask(endpoint)
+        return True
+
+    def _pass_on_refusal(self, refusal: _Kept) -> None:
+        self._refusal = None
+        for piece in refusal.pieces:
+            self.response_body(piece)
+
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events
 
@@ -219,7 +256,7 @@ class Answering(Receiving):
             self._held = busy
         self._ended(Happening.ENGINE_BUSY, "the engine answered 503")
 
-    def _answer_held(self, held: _Busy) -> None:
+    def _answer_held(self, held: _Kept) -> None:
         if self._comments:
             self._break_off("engine_busy", "each replica that was asked answered 503")
             return
@@ -229,6 +266,10 @@ class Answering(Receiving):
             lines += b"retry-after: 1\r\n"
         self._over(DONE)
         self._connection.answer(_BUSY, lines, b"".join(held.pieces))
+
+    @abstractmethod
+    def _ask(self, endpoint: Endpoint) -> None:
+        """Sends it to this replica."""
 
     @abstractmethod
     def _next_replica(self) -> None:

@@ -17,6 +17,7 @@ from gateway.exchange.waiting import Waiting
 from gateway.long_request import is_long
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError, read_asked
+from gateway.session_home import session_of
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
 from http1.client_connection import ClientConnection
@@ -24,7 +25,6 @@ from http1.head import RequestHead
 from http1.pool import ConnectError
 from http1.server_connection import ServerConnection
 
-_SESSION: Final = b"x-session-id"
 _MOST_TRIES: Final = 16  # of one request, before it waits or is refused
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -32,7 +32,7 @@ _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_adapter", "_place", "_rechecked", "_session")
+    __slots__ = ("_adapter", "_has_home", "_place", "_rechecked", "_session")
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Exchange(Waiting):
         self._tried = {}
         self._rechecked = False
         self._adapter = ""  # for which it asks
-        self._session = b""  # which has a home among the replicas
+        self._session = b""
+        self._has_home = False  # its session goes to one of the replicas
         self._place: float | None = None  # among the requests of which a new revision gets a share
 
     def _route(self) -> None:
@@ -87,8 +88,8 @@ class Exchange(Waiting):
         if known is not None:
             if self._passage is not None:
                 self._passage.asks(self._model, size, asked)
-            if known.limits.routing == "session":
-                self._session = self._head.named.get(_SESSION, b"")
+            self._session = session_of(self._head.named)
+            self._has_home = known.limits.routing == "session"
         if asked.model != self._model and table.is_adapter(asked.model):
             self._adapter = asked.model
         self._models.queues.arrived(self._model)
@@ -99,15 +100,15 @@ class Exchange(Waiting):
         table, queues = self._models.routes.current(), self._models.queues
         endpoint, lane = None, ""
         if self._place is None:
-            self._place = table.place(self._model, self._head.named.get(_SESSION, b""))
+            self._place = table.place(self._model, self._session)
         if self._place is not None:
-            lane = table.lane(self._model, self._head.named.get(_SESSION, b""), self._place, self._adapter)
+            lane = table.lane(self._model, self._session, self._place, self._adapter)
         if len(self._tried) < _MOST_TRIES and not queues.must_wait(self._model, lane):
             endpoint = table.pick(
                 self._model,
                 self._tried,
                 adapter=self._adapter,
-                session=self._session,
+                session=self._session if self._has_home else b"",
                 place=self._place,
                 bound=bool(lane),
             )
@@ -169,7 +170,9 @@ class Exchange(Waiting):
         self._upstream = upstream
         asked = self._of_asked()
         body = asked.with_model(self._engines_name(endpoint, asked.model))
-        if asked.options and asks_for_usage(self._path, asked.options):
+        self._hides_usage = False
+        may_ask = bool(asked.options) and self._models.routes.table.asks_for_usage(endpoint)
+        if may_ask and asks_for_usage(self._path, asked.options):
             with_usage = with_usage_asked(body, asked)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True

@@ -19,13 +19,27 @@ from schemas.wire import (
 )
 
 _OURS: Final = OUR_HEADERS.encode()
-# A client's keys and cookies are between it and the gateway, and which part of an engine answers is not its choice.
+# A client's keys and cookies are between it and the gateway, which part of an engine answers is not its choice, and an
+# engine must not take its word for the address that it comes from.
 _KEPT_HERE: Final = HOP_BY_HOP | {
     *(b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect", b"x-data-parallel-rank"),
+    *(b"forwarded", b"x-real-ip"),
 }
-_FORWARDED: Final = PassedOn(_KEPT_HERE, _OURS)
-_READABLE: Final = PassedOn(_KEPT_HERE | {b"accept-encoding"}, _OURS)
-_RETURNED: Final = PassedOn(HOP_BY_HOP | {b"date", b"server", b"set-cookie"}, _OURS)
+_KEPT_PREFIXES: Final = (_OURS, b"x-forwarded-")
+# Engines answer on the origin of the dashboard, and maybe behind a proxy that obeys fields of its own. A field passes
+# that is known to be harmless: these, and those that begin so.
+_RETURNED_NAMES: Final = frozenset(
+    (b"cache-control", b"retry-after", b"vary", b"etag", b"last-modified", b"x-request-id", b"x-should-retry")
+)
+_RETURNED_PREFIXES: Final = (b"content-", b"openai-", b"anthropic-", b"x-")
+# Of those the fields that mean something to browsers and crawlers, and to nginx, Apache, LiteSpeed and lighttpd.
+_NOT_RETURNED_PREFIXES: Final = (
+    *(b"content-security-policy", b"x-content-security-policy", b"x-webkit-csp", b"x-content-type-options"),
+    *(b"x-frame-options", b"x-xss-protection", b"x-dns-prefetch-control", b"x-permitted-cross-domain-policies"),
+    *(b"x-download-options", b"x-ua-compatible", b"x-robots-tag", b"x-sourcemap", b"x-pingback"),
+    *(b"x-accel-", b"x-sendfile", b"x-lighttpd-", b"x-litespeed-", b"x-lsapi", b"x-reproxy-", b"x-forwarded-"),
+    *(b"x-real-ip", b"x-http-method", b"x-original-", b"x-rewrite-"),
+)
 # The id and the length stand together: see `http1.known_heads`.
 _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
@@ -35,6 +49,17 @@ _PATH: Final = object()
 _ID: Final = b"x-request-id"
 _SAID: Final = object()  # key of what is worked out once for heads that are alike
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
+
+
+def _may_return(name: bytes) -> bool:
+    if name in _RETURNED_NAMES:
+        return True
+    return name.startswith(_RETURNED_PREFIXES) and not name.startswith(_NOT_RETURNED_PREFIXES)
+
+
+_FORWARDED: Final = PassedOn(_KEPT_HERE, _KEPT_PREFIXES)
+_READABLE: Final = PassedOn(_KEPT_HERE | {b"accept-encoding"}, _KEPT_PREFIXES)
+_RETURNED: Final = PassedOn(HOP_BY_HOP, _OURS, _may_return)
 
 
 def forwarded(

@@ -19,7 +19,7 @@ _CHOICES: Final = b'"choices"'
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b"error"
 _MOST_HELD: Final = 2**20  # of an event, or of the end of an answer where counts are looked for
-_MOST_USAGE: Final = 4096  # of an answer whose beginning was not kept
+_MOST_USAGE: Final = 4096  # of counts that are looked for in a part of an answer, and of its beginning that is kept
 _MOST_UNPACKED: Final = 64 * 2**20
 _MOST_OF_PIECE: Final = 2 * 2**20  # unpacked of one piece, which no other request is served beside
 _MOST_MARKED: Final = 8  # events of a piece that are parsed: later counts replace earlier ones
@@ -30,6 +30,7 @@ _BYTES_PER_TOKEN: Final = 4
 _TOKENS_PER_S: Final = 30  # of each choice of an answer that is not seen while it is made
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
+_TOTAL: Final = ("total_tokens",)
 _MESSAGES_CACHED: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _MOST_TOKENS: Final = 2**53
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
@@ -68,7 +69,7 @@ class AnswerUsage:
 
     __slots__ = (
         *("_begun", "_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_parsable"),
-        *("_plain", "_request_bytes", "_size", "_told", "_unpack", "_unpacked", "failed"),
+        *("_plain", "_request_bytes", "_size", "_start", "_told", "_unpack", "_unpacked", "failed"),
     )
 
     def __init__(
@@ -85,6 +86,7 @@ class AnswerUsage:
         self._has_completion = has_completion
         self._begun = BegunEvent()
         self._end = bytearray()  # of an answer that comes as a whole
+        self._start = b""  # of the same, where some servers write the counts
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0
@@ -134,6 +136,10 @@ class AnswerUsage:
         counted = self._events and not self._blind
         made = self._pieces_of_an_answer() if counted else max(self._size, self._length) // _BYTES_PER_TOKEN
         made = made if self._has_completion else 0
+        total = self._told.get("total")
+        if total is not None and completion is None:  # servers of embeddings and ranks report it alone
+            made = min(made, total) if prompt is None else max(total - prompt, 0)
+            return Tokens(total - made if prompt is None else prompt, self._told.get("cached", 0), made)
         return Tokens(
             estimated_prompt(self._request_bytes).prompt if prompt is None else prompt,
             self._told.get("cached", 0),
@@ -144,6 +150,8 @@ class AnswerUsage:
     def _feed_plain(self, data: bytes) -> None:
         self._size += len(data)
         if not self._events:
+            if len(self._start) < _MOST_USAGE:
+                self._start += data[: _MOST_USAGE - len(self._start)]
             self._end += data[-_MOST_HELD:]
             if len(self._end) > 2 * _MOST_HELD:  # not with each piece: what stays is copied
                 del self._end[:-_MOST_HELD]
@@ -187,15 +195,14 @@ class AnswerUsage:
 
     def _read_whole(self) -> None:
         end = bytes(self._end[-_MOST_HELD:])
-        at = end.rfind(_MARK)
-        if at < 0:
-            return
-        self._read(end)
-        if not self._told:
-            self._read_end(end[end.find(b"{", at) :][:_MOST_USAGE])
+        for text, at in ((end, end.rfind(_MARK)), (self._start, self._start.find(_MARK))):
+            if at >= 0 and not self._told:
+                self._read(text)
+                if not self._told:
+                    self._read_part(text[text.find(b"{", at) :][:_MOST_USAGE])
 
-    def _read_end(self, text: bytes) -> None:
-        """The last `usage` of an answer whose beginning was not kept. `text` begins with it and may go on."""
+    def _read_part(self, text: bytes) -> None:
+        """The `usage` of an answer of which a part was kept. `text` begins with it and may continue."""
         try:
             usage, _ = json.JSONDecoder().raw_decode(text.decode(errors="replace"))
         except (ValueError, RecursionError):
@@ -229,13 +236,15 @@ class AnswerUsage:
             inner = usage.get(details)
             if isinstance(inner, dict) and cached is None:
                 cached = _first(inner, ("cached_tokens",))
-        completion = None if begun else _first(usage, _COMPLETION)
+        completion, total = (None, None) if begun else (_first(usage, _COMPLETION), _first(usage, _TOTAL))
         if prompt is not None:
             self._told["prompt"] = prompt
         if cached is not None:
             self._told["cached"] = cached
         if completion is not None:
             self._told["completion"] = completion
+        if total is not None:
+            self._told["total"] = total
 
 
 def _marked_lines(whole: bytes, first: int) -> list[bytes]:

@@ -10,6 +10,7 @@ import orjson
 
 from gateway.request_body import Asked, at_top
 
+REFUSALS: Final = frozenset({400, 422})  # statuses by which engines refuse a field that they do not know
 _PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _ADDED: Final = b'"stream_options":{"include_usage":true}'
 _KEY: Final = re.compile(rb'("stream_options")[ \t\r\n]*:[ \t\r\n]*')
@@ -33,6 +34,11 @@ def lacks_usage(content: Mapping[str, Any]) -> bool:
         return False
     options = content.get("stream_options")
     return options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
+
+
+def refuses_usage(status: int, body: bytes) -> bool:
+    """Whether an engine's answer refuses the field that asks for token counts: it names the field."""
+    return status in REFUSALS and any(word in body for word in (b"stream_options", b"include_usage"))
 
 
 def is_streamed(content: Mapping[str, Any]) -> bool:

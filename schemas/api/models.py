@@ -58,6 +58,9 @@ MODEL_PATHS: Final = {
     "/pooling": "Pool the hidden states of texts",
     "/tokenize": "Tokenize a text",
     "/detokenize": "Turn tokens into a text",
+    # As Cohere has them.
+    "/v2/rerank": "Rank documents by their relevance",
+    "/v2/embed": "Create embeddings",
 }
 # Likewise, with the model as a field of a form (multipart/form-data).
 FORM_PATHS: Final = {

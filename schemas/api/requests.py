@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.base import Strict
-from schemas.fields import Text, Whole
+from schemas.fields import Line, Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
 
@@ -166,7 +166,7 @@ class KeyBody(KeyLimitsBody):
     """`POST /keys`. The default name is the role."""
 
     role: Role
-    name: Annotated[Text, Field(max_length=200)] = ""
+    name: Annotated[Line, Field(max_length=200)] = ""
 
     @model_validator(mode="after")
     def _limits_of_models(self) -> Self:
@@ -177,7 +177,7 @@ class KeyBody(KeyLimitsBody):
 class KeyUpdateBody(KeyLimitsBody):
     """`PATCH /keys/{id}`. Fields that are not given stay; null removes a limit."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+    name: Annotated[Line, Field(min_length=1, max_length=200)] | None = None
 
 
 class KeyRotationBody(Strict):

@@ -36,6 +36,11 @@ class Queue(Strict):
     wait: _Wait = Field(600.0, description="Longest time that a request waits for a replica. At most 24h.")
 
 
+def _on_or_off(value: object) -> object:
+    """YAML reads these words as booleans."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
 class ServingLimits(Strict):
     """How requests to the model are served. All but the adapters changes in place, for requests that come later."""
 
@@ -51,7 +56,8 @@ class ServingLimits(Strict):
     routing: Literal["least_load", "session"] = Field(
         "least_load",
         description="Which replica gets a request. `least_load`: the one with the fewest requests in flight. "
-        "`session`: requests with the same header `x-session-id` go to the same one, while it is below its limit.",
+        "`session`: requests of the same session go to the same one, while it is below its limit. The header "
+        "`x-session-id` names the session, or that of a coding agent.",
     )
     max_in_flight: Annotated[
         Annotated[Whole, Field(ge=1, le=100_000)] | Literal["auto"], BeforeValidator(_number_or_auto)
@@ -67,6 +73,12 @@ class ServingLimits(Strict):
     )
     silence_timeout: _Wait = Field(
         300.0, description="Longest silence between two pieces of an answer; then the answer is cut. At most 24h."
+    )
+
+    stream_usage: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_or_off)] = Field(
+        "auto",
+        description="Whether the gateway asks the engine for the token counts of streams (`include_usage`). `auto`: "
+        "until a replica refuses that field. Without counts of the engine, tokens are estimated.",
     )
 
     @field_validator("aliases")

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controller.domain.quoted_lines import quote
 from controller.store.core.database import Database
 from controller.store.deployments.serving import read_serving
 from support.database.ledger import add_deployment, add_instance
@@ -58,3 +59,13 @@ async def test_g31_what_keeps_a_model_from_running(
     if trouble is not None:
         assert trouble.why == "why"
         assert (15 < trouble.again_in_s <= 20) is (code == "start_failed" and instances[0].get("again_in_s") == 20)
+
+
+async def test_what_operators_are_answered_has_no_marks_of_quoted_lines(migrated: Database) -> None:
+    await set_up(
+        migrated, {"phase": "failed", "failures": 1, "message": quote("it ended: no such file", "no such file")}
+    )
+    async with migrated.snapshot() as c:
+        trouble = (await read_serving(c, {})).models["m"].trouble
+    assert trouble is not None
+    assert trouble.why == "it ended: no such file"

@@ -61,7 +61,7 @@ async def shown_by(port: int, context: ssl.SSLContext) -> int:
 async def test_all_ways_speak_tls(cluster: TlsCluster) -> None:
     await cluster.cli("ca", "init", "--data-dir", str(cluster.data_dir))
     assert cluster.authority.key.stat().st_mode & 0o077 == 0
-    await cluster.start_controller(GPUWARD_ROTATE_CREDENTIALS_DAYS="0.00002")  # under 2 s
+    await cluster.start_controller(GPUWARD_ROTATE_CREDENTIALS_DAYS="0.00002", GPUWARD_HSTS="30d")  # under 2 s
     env = cluster.client_env()
     assert env["GPUWARD_URL"].startswith("https://")
 
@@ -93,6 +93,10 @@ async def test_all_ways_speak_tls(cluster: TlsCluster) -> None:
     await _renewed_certificate_is_shown(cluster)
     async with cluster.session.get("/readyz") as answer:
         assert (await answer.json())["checks"]["certificate"]["ok"]
+    for path in ("/readyz", "/api/v1/deployments", "/v1/models", "/ui/"):
+        async with cluster.session.get(path) as answer:
+            assert answer.headers["Strict-Transport-Security"] == f"max-age={30 * 86400}", path
+            assert answer.headers.get("Server", "gpuward") == "gpuward", "no versions for strangers"
     async with cluster.session.get("/metrics") as answer:
         text = await answer.text()
     assert re.search(r"^gpuward_certificate_expiry_timestamp_seconds 1\.\d+e\+09$", text, re.MULTILINE), text

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from controller.domain.instances import IntentFacts
+from controller.domain.quoted_lines import plain
 from controller.domain.wanted import ReplicaRule
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
@@ -37,6 +38,7 @@ class RunningInstance:
 
     deployment: str  # its name
     instance: str
+    epoch: int
     address: str  # HOST:PORT of the worker's proxy
     secret: str
     revision: RevisionKey
@@ -184,7 +186,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
     for row in await connection.fetch(_UNREADY):
         unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
-        """select d.name, i.id, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
+        """select d.name, i.id, i.epoch, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
                   w.proxy_address, w.proxy_secret, w.proxy_certificate
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
@@ -198,6 +200,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
         RunningInstance(
             deployment=row["name"],
             instance=row["id"],
+            epoch=row["epoch"],
             address=row["proxy_address"],
             secret=row["proxy_secret"],
             certificate=row["proxy_certificate"],
@@ -249,7 +252,7 @@ def _trouble(unready: Sequence[Any]) -> Trouble | None:
 
 
 def _trouble_of(row: Any) -> Trouble | None:
-    why, again_in_s = row["message"] or row["reason"], row["again_in_s"] or 0.0
+    why, again_in_s = plain(row["message"] or row["reason"]), row["again_in_s"] or 0.0  # operators alone get it
     if row["phase"] == "failed" or (row["failures"] >= _FAILED_STARTS and again_in_s > 0):
         return Trouble("start_failed", why, max(again_in_s, 0.0))
     if row["phase"] == "pending" and row["unplaced"]:

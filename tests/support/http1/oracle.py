@@ -20,7 +20,15 @@ FIELDS = (
 )
 LENGTHS = (b"+3", b"3,3", b"0x3", b" 3", b"-1", b"", b"3 3", b"99999999999999999999999")
 CODINGS = (*[b"chunked"] * 8, b"Chunked", b"gzip, chunked", b"identity", b"chunked, chunked")
+# Offers of other protocols, which are ignored; a WebSocket's GET alone is none of them.
+OFFERS = (
+    [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__"],
+    [b"Connection: upgrade", b"Upgrade: TLS/1.0, h2c"],
+    [b"Connection: keep-alive, Upgrade", b"Upgrade: x"],
+    [b"Upgrade: h2c"],
+)
 USUAL_FIELDS = 9
+_ABSOLUTE = re.compile(rb"(?i)https?://([^/?#]*)([^#]*)")
 _WIDE_LINE = re.compile(rb"[A-Z]+ +\S+  +HTTP/1|[A-Z]+  +\S+ +HTTP/1")
 
 
@@ -103,7 +111,12 @@ def _read_on(connection: h11.Connection, seen: Seen) -> h11.Connection | None:
                 return connection
             case h11.Request():
                 fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
-                seen.append(("head", bytes(event.method), bytes(event.target), fields))
+                target = bytes(event.target)
+                if (absolute := _ABSOLUTE.match(target)) is not None:  # its authority comes first, as Host
+                    target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
+                    if absolute[1]:
+                        fields = ((b"host", absolute[1]), *(field for field in fields if field[0] != b"host"))
+                seen.append(("head", bytes(event.method), target, fields))
             case h11.Data():
                 add_body(seen, bytes(event.data))
             case h11.EndOfMessage():
@@ -136,6 +149,7 @@ def _request(dice: random.Random) -> bytes:
     version = dice.choice([b"HTTP/1.1"] * 12 + [b"HTTP/1.0", b"HTTP/1.2", b"http/1.1", b"HTTP/0.9"])
     lines = [] if dice.random() < 0.1 else [b"Host: a"]
     lines += dice.choices(FIELDS if dice.random() < 0.2 else FIELDS[:USUAL_FIELDS], k=dice.randrange(4))
+    lines += dice.choice(OFFERS) if dice.random() < 0.2 else []
     framing, body = _body(dice)
     lines += framing
     dice.shuffle(lines)

@@ -28,6 +28,7 @@ JSON_BODIES |= {
     path.removeprefix("/v1"): JSON_BODIES[path]
     for path in ("/v1/rerank", "/v1/score", "/v1/classify", "/v1/pooling", "/v1/tokenize", "/v1/detokenize")
 }
+JSON_BODIES |= {"/v2/rerank": JSON_BODIES["/v1/rerank"], "/v2/embed": {"texts": ["a", "b"], "input_type": "query"}}
 
 
 async def serve(cluster: Cluster, **deployments: dict[str, Any]) -> None:

@@ -10,13 +10,14 @@ from cli.connection import Connection
 from cli.errors import TimedOutError
 from cli.loop_transport import connect
 from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
+from cli.wait_state import Goal
 from schemas.api.deployments import DeploymentView
 from support.builders.api_objects import deployment, instance
 from support.standins.api import KEY, ApiDouble, serving
 
 
-def view(phase: str, **changes):
-    raw = deployment("d", phase, spec={"replicas": changes.pop("replicas", 2)}, **changes)
+def view(phase: str, *, restart="always", **changes):
+    raw = deployment("d", phase, spec={"replicas": changes.pop("replicas", 2), "restart": restart}, **changes)
     raw["uid"] = "u"
     return parse(DeploymentView, raw)
 
@@ -38,6 +39,30 @@ def view(phase: str, **changes):
 )
 def test_each_phase_has_its_verdict(phase, replicas, state):
     assert wait_state(Target("d", "u", 1), view(phase, replicas=replicas))[0] is state
+
+
+@pytest.mark.parametrize("restart", ["never", "on_failure"])
+@pytest.mark.parametrize(
+    ("phase", "state"),
+    [
+        ("pending", WaitState.WAITING),
+        ("progressing", WaitState.WAITING),
+        ("running", WaitState.WAITING),
+        ("degraded", WaitState.WAITING),
+        ("asleep", WaitState.WAITING),
+        ("succeeded", WaitState.DONE),
+        ("failed", WaitState.FAILED),
+        ("stopped", WaitState.FAILED),
+    ],
+)
+def test_each_phase_of_a_task_has_its_verdict(phase, state, restart):
+    assert wait_state(Target("d", "u", 1), view(phase, restart=restart), Goal.SUCCEEDED)[0] is state
+
+
+def test_a_server_never_succeeds():
+    state, line = wait_state(Target("d", "u", 1), view("running"), Goal.SUCCEEDED)
+    assert state is WaitState.FAILED
+    assert "restart" in line
 
 
 def test_a_phase_of_an_earlier_generation_does_not_count():

@@ -147,6 +147,32 @@ def test_embeddings_have_a_prompt_alone() -> None:
     assert usage.tokens() == Tokens(9, 0, 0)
 
 
+@pytest.mark.parametrize("has_completion", [True, False])
+@pytest.mark.parametrize("events", [True, False])
+def test_a_total_alone_is_read(events: bool, has_completion: bool) -> None:
+    answer = orjson.dumps({"choices": [{"text": "a"}], "usage": {"total_tokens": 70}})
+    usage = AnswerUsage(400, events=events, has_completion=has_completion)
+    usage.feed(b"data: " + answer + b"\n\n" if events else answer)
+    tokens = usage.tokens()
+    assert (tokens.prompt + tokens.completion, tokens.estimated) == (70, False)
+    assert (tokens.completion > 0) == has_completion
+
+
+@pytest.mark.parametrize("counts", [{"prompt_tokens": 9, "total_tokens": 12}, {"input_tokens": 9, "total_tokens": 12}])
+def test_an_answers_tokens_are_the_total_without_those_of_the_prompt(counts: dict[str, int]) -> None:
+    assert read(orjson.dumps({"usage": counts}), events=False).tokens() == Tokens(9, 0, 3)
+
+
+@pytest.mark.parametrize("piece", [700, 65_536, 5_000_000])
+@pytest.mark.parametrize("before", [{}, {"object": "list", "model": "m", "why": '"usage": {"total_tokens": 1}'}])
+def test_counts_at_the_beginning_of_a_long_answer_are_read(piece: int, before: dict[str, str]) -> None:
+    answer = orjson.dumps({**before, "usage": {"total_tokens": 9}, "data": ["x" * 4_000_000]})
+    usage = AnswerUsage(400, events=False, has_completion=False)
+    for at in range(0, len(answer), piece):
+        usage.feed(answer[at : at + piece])
+    assert usage.tokens() == Tokens(9, 0, 0)
+
+
 def test_large_answers_keep_their_end_alone() -> None:
     answer = orjson.dumps({"data": ["x" * 3_000_000], "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
     usage = AnswerUsage(400, events=False)

@@ -28,8 +28,8 @@ ROOT = Path(gateway.__file__).parents[1]
         (Holding, {"overdue"}),
         (Admitting, {"overdue", "_admission"}),
         (Receiving, {"overdue", "_route"}),
-        (Answering, {"overdue", "_route", "_next_replica"}),
-        (Waiting, {"overdue", "_route", "_next_replica"}),
+        (Answering, {"overdue", "_route", "_next_replica", "_ask"}),
+        (Waiting, {"overdue", "_route", "_next_replica", "_ask"}),
         (MessageReader, {"_feed_known", "_hand_on", "_new_parser"}),
     ],
 )

@@ -165,7 +165,7 @@ def test_only_what_the_bytes_say_is_learned(line: bytes, fields: bytes) -> None:
     [
         START + b"Content-Length: 3\r\nConnection: close\r\n\r\nabc",
         START + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
-        START + b"Content-Length: 3\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
         START.replace(b"1.1", b"1.0") + b"Content-Length: 3\r\nConnection: keep-alive\r\n\r\nabc",
         START + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         START + b"x-request-id: a\r\nX-B: c\r\nx-request-id: d\r\nContent-Length: 3\r\n\r\nabc",

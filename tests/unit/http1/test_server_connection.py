@@ -189,12 +189,33 @@ async def test_a_switch_of_protocols(world: World) -> None:
     assert world.request.lost == 1
 
 
-async def test_an_offered_upgrade_that_is_not_taken_is_answered(world: World) -> None:
-    world.transport.receive(
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\r\n"
-    )
-    world.connection.answer(200, [], b"ok")
-    assert world.answers() == ([(200, b"ok")], True)
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("cut", [0, 60, 150, 170])
+@pytest.mark.parametrize("framed", [b"Content-Length: 4\r\n\r\nabcd", CHUNKED, b"Expect: 100-continue\r\n" + CHUNKED])
+async def test_an_offer_of_another_protocol_takes_no_body_away(world: World, framed: bytes, cut: int) -> None:
+    sent = b"POST / HTTP/1.1\r\nHost: a\r\n" + OFFER + framed
+    for _ in range(2):
+        for piece in filter(None, (sent[:cut], sent[cut:])):
+            world.transport.receive(piece)
+        assert (world.request.received, world.request.ended) == (b"abcd", 1)
+        assert not world.request.head.upgrade
+        world.connection.answer(200, [], b"ok")
+    assert world.answers() == ([(200, b"ok"), (200, b"ok")], False)
+
+
+async def test_an_offer_without_a_body_is_answered_and_the_connection_kept(world: World) -> None:
+    for _ in range(2):
+        world.transport.receive(b"GET / HTTP/1.1\r\nHost: a\r\n" + OFFER + b"\r\n")
+        world.connection.answer(200, [], b"ok")
+    assert world.answers() == ([(200, b"ok"), (200, b"ok")], False)
+
+
+async def test_a_websocket_is_found_among_several_offers(world: World) -> None:
+    world.transport.receive(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c, WebSocket\r\n\r\n")
+    assert world.request.head.upgrade == b"websocket"
 
 
 async def test_a_defect_ends_one_request_with_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

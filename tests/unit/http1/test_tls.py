@@ -212,6 +212,17 @@ async def test_old_versions_of_tls_are_refused(certificate: ServedCertificate, a
 # Certificates that change
 
 
+@pytest.mark.parametrize("cipher", ["ECDHE-ECDSA-AES128-SHA256", "ECDHE-ECDSA-AES256-SHA384", "ECDHE-RSA-AES128-SHA"])
+async def test_suites_with_cbc_are_refused(
+    cipher: str, certificate: ServedCertificate, authority: ssl.SSLContext
+) -> None:
+    authority.maximum_version = ssl.TLSVersion.TLSv1_2
+    authority.set_ciphers(cipher)
+    async with Served(certificate).run() as served:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await get(served.server.port, authority)
+
+
 async def test_a_few_requests_for_new_keys_are_obeyed_and_many_end_the_connection(
     certificate: ServedCertificate,
 ) -> None:

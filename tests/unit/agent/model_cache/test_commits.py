@@ -56,6 +56,26 @@ async def test_a_lost_commit_is_for_tokens_that_could_read_it(host: Host, hub: D
         await host.provide(KEPT, token="late")
 
 
+@pytest.mark.parametrize(
+    "commit",
+    ["", "main", "/nowhere/x", "../../../x", "a" * 39, "A" * 40, "a" * 40 + "/..", "a" * 40 + "\n", "\u0663" * 40],
+)
+async def test_a_hub_names_no_place_on_the_host(host: Host, hub: DownloadHub, commit: str) -> None:
+    """A mirror answers what it likes, and the fetch may run as root."""
+    hub.commits[REPO] = commit
+    before = sorted(host.folder.path.parent.rglob("*"))
+    with pytest.raises(FetchError, match="commit"):
+        await host.provide()
+    outside = [path for path in host.folder.path.parent.rglob("*") if host.folder.path not in (path, *path.parents)]
+    assert [path for path in outside if path not in before] == []
+    assert not list(host.folder.path.glob("models--*/snapshots/*"))
+
+
+async def test_a_commit_may_be_a_sha_256(host: Host, hub: DownloadHub) -> None:
+    hub.commits[REPO] = "e" * 64
+    assert await host.provide()
+
+
 def test_an_adapter_is_named_by_the_folder_of_its_commit(host: Host) -> None:
     order = start_order("vllm", "serve", "org/model", "--lora-modules", "a=org/lora", "b=/local", "c=org/lora")
     lora = ModelFetch(repo="org/lora", revision=COMMIT, by_folder=True)

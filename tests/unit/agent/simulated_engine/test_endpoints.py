@@ -55,7 +55,10 @@ def test_all_paths_are_there() -> None:
         "images/edits",
     ]
     both = ["rerank", "score", "classify", "pooling", "tokenize", "detokenize"]
-    assert set(ENDPOINTS) == {f"/v1/{path}" for path in v1} | {f"/{path}" for path in both}
+    assert set(ENDPOINTS) == {f"/v1/{path}" for path in v1} | {f"/{path}" for path in both} | {
+        "/v2/rerank",
+        "/v2/embed",
+    }
 
 
 @pytest.mark.parametrize(
