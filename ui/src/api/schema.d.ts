@@ -2256,7 +2256,8 @@ export interface components {
              *         "wait": 600
              *       },
              *       "first_token_timeout": 1800,
-             *       "silence_timeout": 300
+             *       "silence_timeout": 300,
+             *       "stream_usage": "auto"
              *     }
              */
             serving: components["schemas"]["ServingLimits"];
@@ -5720,7 +5721,7 @@ export interface components {
             };
             /**
              * Routing
-             * @description Which replica gets a request. `least_load`: the one with the fewest requests in flight. `session`: requests with the same header `x-session-id` go to the same one, while it is below its limit.
+             * @description Which replica gets a request. `least_load`: the one with the fewest requests in flight. `session`: requests of the same session go to the same one, while it is below its limit. The header `x-session-id` names the session, or that of a coding agent.
              * @default least_load
              * @enum {string}
              */
@@ -5751,6 +5752,13 @@ export interface components {
              * @default 300
              */
             silence_timeout: number | string;
+            /**
+             * Stream Usage
+             * @description Whether the gateway asks the engine for the token counts of streams (`include_usage`). `auto`: until a replica refuses that field. Without counts of the engine, tokens are estimated.
+             * @default auto
+             * @enum {string}
+             */
+            stream_usage: "auto" | "on" | "off";
         };
         /**
          * SessionBody
