@@ -18,8 +18,8 @@ from http1.log_limit import LogLimit
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 64  # accepted in one turn of the loop
-_PAUSE_S: Final = 0.5  # where the system has no files left
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S: Final = 0.5
+_ENDED: Final = frozenset({errno.EINVAL, errno.EBADF})
 
 
 class Acceptor(ABC):
@@ -66,11 +66,11 @@ class Acceptor(ABC):
             self._take(accepted, address)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Without files for connections it looks again in a moment. A socket that was shut down has no more."""
+        """Looks again in a moment, as where the system has no files left. A socket that was shut down has no more."""
         self._loop.remove_reader(listening.fileno())
-        if error.errno not in _EXHAUSTED:
+        if error.errno in _ENDED:
             return
-        if (more := self._failures.admit("no files")) is not None:
+        if (more := self._failures.admit("not accepted")) is not None:
             log.warning("connections not accepted", error=str(error), more_before=more)
         self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
 

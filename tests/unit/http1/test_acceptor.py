@@ -1,6 +1,7 @@
 """Connections that arrive together are taken in few turns of the loop, however it is busy."""
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 
@@ -92,3 +93,39 @@ def test_a_protocol_that_fails_ends_its_connection_alone(loop, tmp_path: Path) -
 
     with asyncio.Runner(loop_factory=loop) as runner:
         assert runner.run(accept()) == (b"", b"hi")
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EMFILE])
+async def test_a_port_goes_on_after_any_error_of_one_connection(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall refuses one connection, or the network was down as it came: the next one is served."""
+    monkeypatch.setattr("http1.acceptor._PAUSE_S", 0.01)
+
+    class Faulty(socket.socket):
+        failed = False
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if not self.failed:
+                self.failed = True
+                raise OSError(code, "once")
+            return super().accept()
+
+    taken = asyncio.Event()
+
+    class Taken(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            taken.set()
+            transport.close()
+
+    path = str(tmp_path / "d")
+    bound = Faulty(socket.AF_UNIX)
+    bound.bind(path)
+    bound.listen()
+    acceptor = PlainAcceptor(Taken)
+    acceptor.listen(bound)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        async with asyncio.timeout(5):
+            await taken.wait()
+    acceptor.close()
