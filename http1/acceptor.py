@@ -48,6 +48,10 @@ class Acceptor(ABC):
             listening.close()
 
     @abstractmethod
+    def abort(self) -> None:
+        """Ends what has arrived and is not served yet."""
+
+    @abstractmethod
     def _take(self, accepted: socket.socket, address: Any) -> None:
         """A connection has arrived."""
 
@@ -95,6 +99,12 @@ class PlainAcceptor(Acceptor):
         task = self._loop.create_task(self._connect(accepted), name="connection-accepted")
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
+        task.add_done_callback(lambda done: accepted.close() if done.cancelled() else None)
+
+    def abort(self) -> None:
+        """Ends the connections that have arrived and are not served yet."""
+        for task in self._arriving:
+            task.cancel()
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
