@@ -18,8 +18,8 @@ from http1.log_limit import LogLimit
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 64  # accepted in one turn of the loop
-_PAUSE_S: Final = 0.5  # where the system has no files left
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S: Final = 0.5
+_ENDED: Final = frozenset({errno.EINVAL, errno.EBADF})
 
 
 class Acceptor(ABC):
@@ -48,6 +48,10 @@ class Acceptor(ABC):
             listening.close()
 
     @abstractmethod
+    def abort(self) -> None:
+        """Ends what has arrived and is not served yet."""
+
+    @abstractmethod
     def _take(self, accepted: socket.socket, address: Any) -> None:
         """A connection has arrived."""
 
@@ -66,11 +70,11 @@ class Acceptor(ABC):
             self._take(accepted, address)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Without files for connections it looks again in a moment. A socket that was shut down has no more."""
+        """Looks again in a moment, as where the system has no files left. A socket that was shut down has no more."""
         self._loop.remove_reader(listening.fileno())
-        if error.errno not in _EXHAUSTED:
+        if error.errno in _ENDED:
             return
-        if (more := self._failures.admit("no files")) is not None:
+        if (more := self._failures.admit("not accepted")) is not None:
             log.warning("connections not accepted", error=str(error), more_before=more)
         self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
 
@@ -95,6 +99,12 @@ class PlainAcceptor(Acceptor):
         task = self._loop.create_task(self._connect(accepted), name="connection-accepted")
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
+        task.add_done_callback(lambda done: accepted.close() if done.cancelled() else None)
+
+    def abort(self) -> None:
+        """Ends the connections that have arrived and are not served yet."""
+        for task in self._arriving:
+            task.cancel()
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:

@@ -102,8 +102,8 @@ class Server:
         for connection in list(self._connections):
             if connection.state is not State.CLOSED:
                 connection.abort()
-        if self._acceptor is not None:
-            self._acceptor.abort()
+        if self._server is not None:
+            self._server.abort()
         await asyncio.sleep(0)
         self._sweeper.stop()
         for connection in list(self._connections):

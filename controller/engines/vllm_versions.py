@@ -13,7 +13,10 @@ from controller.engines.flags import stated, text
 from schemas.manifest.deployment import DeploymentSpec
 
 _FILE: Final = Path(__file__).with_name("vllm_architectures.json")
-_TAG: Final = re.compile(r"[^/]*vllm[^/]*:[^/]*?(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)", re.ASCII)
+_TAG: Final = re.compile(r"[^/]*vllm[^/:]*:([^/:]+)", re.ASCII)
+# In a tag: of its own, after a `v` or `vllm`. Others are of CUDA, ROCm or Python. A date (25.09) is no version of it.
+_VERSION: Final = re.compile(r"(?:(?<![a-z0-9.])|(?<![a-z])v|vllm[-_]?v?)(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)", re.ASCII)
+_LATEST_MAJOR: Final = 1
 # A type of model that no version has had, with the reason.
 _NEVER: Final[Mapping[str, str]] = {
     "T5ForConditionalGeneration": "it has no encoder-decoder models of text",
@@ -89,8 +92,13 @@ def image_version(spec: DeploymentSpec) -> str | None:
     """The version of vLLM in the tag of the spec's image, or of the default one; None: unknown."""
     if spec.runtime != "docker":
         return None
-    match = _TAG.search(spec.image or DEFAULT_IMAGES["vllm"])
-    return None if match is None else match[1]
+    return _version_in(spec.image or DEFAULT_IMAGES["vllm"])
+
+
+def _version_in(image: str) -> str | None:
+    tag = _TAG.search(image)
+    found = _VERSION.findall(tag[1]) if tag is not None else []
+    return next((one for one in found if _number(one)[0] <= _LATEST_MAJOR), None)
 
 
 @cache
@@ -109,8 +117,8 @@ def _nearest(known: Sequence[str], version: str) -> str:
 
 
 def _from_default(known: Sequence[str]) -> list[str]:
-    match = _TAG.search(DEFAULT_IMAGES["vllm"])
-    least = known[-1] if match is None else _nearest(known, match[1])
+    default = _version_in(DEFAULT_IMAGES["vllm"])
+    least = known[-1] if default is None else _nearest(known, default)
     return [one for one in known if _number(one) >= _number(least)]
 
 

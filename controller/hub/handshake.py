@@ -130,6 +130,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         if new.held:
             await write_events(connection, events)
             await notify(connection, "worker", [worker])
+            await sessions.write_connected(connection, worker, new.session)
             return HandshakeResult(
                 new.session, new.term, new.at, (), frozenset(), {}, new.proxy_secret, held_for_s=held_for_s(new)
             )
@@ -167,6 +168,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
         await notify(connection, "worker", [worker])
         await notify(connection, "found", [worker] if written.found else [])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
+        await sessions.write_connected(connection, worker, new.session)
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
     found = tuple(one.report for one in written.found)
     return HandshakeResult(

@@ -217,7 +217,6 @@ class Liveness:
                 else:
                     newer.notify = newer.notify or older.notify
             raise
-        self._wrote()
         for session in batch:
             if session not in current:
                 self._superseded(session)
@@ -250,6 +249,7 @@ class Liveness:
         # A single statement is its own transaction. A hint that is lost comes again with the repeated write.
         async with database.connection() as connection:
             written = await write_liveness(connection, seen)
+            self._wrote()  # not later: a fence counts from what was written
             current = {session for session in newest if session.worker_id in written}
             await notify(connection, "worker", {session.worker_id for session in current if newest[session].notify})
         return current

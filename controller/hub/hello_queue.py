@@ -60,8 +60,10 @@ class HelloQueue:
     async def turn(self) -> AsyncIterator[None]:
         """Waits for the turn of a hello, which the caller bounds. First come, first served."""
         async with self._slots:
-            yield
-            self._note_end()
+            try:
+                yield
+            finally:  # one that fails has taken its time too: a database that hangs has a slow pace
+                self._note_end()
 
     def _note_end(self) -> None:
         now = self._now()

@@ -161,7 +161,7 @@ def _kv_lists(config: ConfigScopes, layers: int) -> list[int] | None:
         if heads is None:
             raise UnknownLayersError("block_configs without num_attention_heads")
         groups = [heads_in_group(block) for block in blocks[:layers]]
-        return [heads // group if group else 0 for group in groups]
+        return [-(-heads // group) if group else 0 for group in groups]
     lists = (config.value(name) for name in _KV_LISTS)
     each = next((one for one in lists if isinstance(one, list)), None)
     if each is None:
@@ -185,7 +185,9 @@ def most_kv_heads(config: ConfigScopes, heads: int | None) -> int | None:
     blocks = config.value("block_configs")
     try:
         if isinstance(blocks, list) and blocks and heads is not None:
-            return max((heads // group for group in map(heads_in_group, blocks[:MAX_LAYERS]) if group), default=None)
+            return max(
+                (-(-heads // group) for group in map(heads_in_group, blocks[:MAX_LAYERS]) if group), default=None
+            )
         each = next((one for name in _KV_LISTS if isinstance(one := config.value(name), list)), None)
     except UnknownLayersError:
         return None

@@ -17,6 +17,7 @@ from controller.model_files.defaults import (
 )
 from controller.model_files.files import ModelFiles
 from controller.model_files.json_object import read_object
+from controller.model_files.layer_kinds import state_sign
 from controller.model_files.quantization import QUANTIZATION_FILES, quantization_of
 
 CONFIG_FILE: Final = "config.json"
@@ -64,7 +65,11 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
     translates = language.flag("is_encoder_decoder") is True
     layers = language.count(*_DECODER_LAYERS, *_LAYERS) if translates else language.count(*_LAYERS)
     facts = _with_heads(facts, language, inner or model_type, _DECODER_HEADS if translates else ())
-    kinds = Layers() if layers is None else layers_of(language, layers, inner or model_type, _heads_of(facts))
+    kinds = (
+        _uncounted(language, inner or model_type)
+        if layers is None
+        else layers_of(language, layers, inner or model_type, _heads_of(facts))
+    )
     if translates and layers is not None:
         kinds = _with_encoder(kinds, facts, language, layers)
     bidirectional = _bidirectional(config, language)
@@ -96,6 +101,12 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         encoder=bool({inner, model_type} & ENCODERS) or language.flag("use_bidirectional_attention") is True,
         bidirectional=bidirectional,
     )
+
+
+def _uncounted(language: ConfigScopes, model_type: str) -> Layers:
+    """What layers of an unknown number keep: where there are states, a share of the weights is no guess at them."""
+    stateful = state_sign(language) is not None or model_type in ATTENTION_FREE
+    return Layers(unknown="how many layers keep a state") if stateful else Layers()
 
 
 def _bidirectional(config: Mapping[str, Any], language: ConfigScopes) -> bool:

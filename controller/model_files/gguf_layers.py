@@ -35,9 +35,8 @@ def with_layers(facts: ModelFacts, layers: int, arch: str, values: Mapping[str, 
     # Where it is not sure that a layer with a state has no cache, it counts with both.
     alone = arch in _STATES_ALONE or _interval(fields, arch) is not None
     shared = fields.count(Keys.Attention.SHARED_KV_LAYERS) or 0  # the last layers use the cache of earlier ones
-    caching = [
-        n for n in range(layers) if kv_heads[n] != 0 and not (stateful[n] and alone) and n < max(0, layers - shared)
-    ]
+    shared = shared if shared < layers else 0
+    caching = [n for n in range(layers) if kv_heads[n] != 0 and not (stateful[n] and alone) and n < layers - shared]
     windowed = _windowed(fields, layers, arch)
     sizes = {n: _size(facts, fields, kv_heads[n], windowed=windowed[n]) for n in caching}
     window = fields.count(Keys.Attention.SLIDING_WINDOW)
@@ -80,7 +79,7 @@ class _Fields:
 
 def _each(value: Value, layers: int, usual: int | None) -> list[int | None]:
     if isinstance(value, tuple) and len(value) == layers:
-        return [int(one) if isinstance(one, int) else None for one in value]
+        return [int(one) if isinstance(one, int) and (is_count(one) or one == 0) else usual for one in value]
     return [usual] * layers
 
 

@@ -65,12 +65,20 @@ def kinds_of(config: ConfigScopes, layers: int, model_type: str) -> list[Kind]:
         raise UnknownLayersError(f"the layers of model_type {model_type}")
     found = [_BY_TYPE[model_type]] * layers if model_type in _BY_TYPE else _stated(config, layers, model_type)
     if found is None:
-        sign = next((name for name in _OF_STATES if config.value(name) is not None), None)
-        if sign is not None:
+        if (sign := state_sign(config)) is not None:
             raise UnknownLayersError(f"which layers keep the state that {sign} is of")
         found = _by_window(config, layers, model_type)
     shared = config.count("num_kv_shared_layers")  # Gemma 3n and 4: the last layers use the cache of earlier ones
-    return found if shared is None else found[: max(0, layers - shared)] + [Kind.NONE] * min(shared, layers)
+    if shared is None:
+        return found
+    if shared >= layers:
+        raise UnknownLayersError(f"{shared} layers that use the cache of earlier ones, of {layers}")
+    return found[: layers - shared] + [Kind.NONE] * shared
+
+
+def state_sign(config: ConfigScopes) -> str | None:
+    """The name of a field of a state; None: the config has none."""
+    return next((name for name in _OF_STATES if config.value(name) is not None), None)
 
 
 def _stated(config: ConfigScopes, layers: int, model_type: str) -> list[Kind] | None:
@@ -151,7 +159,9 @@ def _by_indices(config: ConfigScopes, layers: int) -> list[Kind] | None:
     indices = config.value("attn_layer_indices")
     if not isinstance(indices, list):
         return None
-    full = {one for one in indices if isinstance(one, int)}
+    full = {one for one in indices if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < layers}
+    if len(full) != len(indices):
+        raise UnknownLayersError("attn_layer_indices: an entry is not a layer's number, or is there twice")
     return [Kind.FULL if n in full else Kind.STATE for n in range(layers)]
 
 

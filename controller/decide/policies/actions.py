@@ -180,12 +180,17 @@ def _holding(facts: PolicyFacts) -> int:
 
 
 def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judged]) -> list[_Judged]:
-    """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended."""
+    """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended.
+
+    One with a substitute is none of them: it leaves anyway, and the limit does not count it.
+    """
     if _holding(facts) > facts.wanted:
         return []
-    running = sum(j.instance.phase == InstancePhase.RUNNING for j in judged)
+    running = sum(j.instance.phase == InstancePhase.RUNNING and not j.instance.substituted for j in judged)
     most = min(running, facts.wanted) - 1
-    order = sorted(idle, key=lambda j: (j.verdict.low_since or facts.now, j.instance.id))
+    order = sorted(
+        (j for j in idle if not j.instance.substituted), key=lambda j: (j.verdict.low_since or facts.now, j.instance.id)
+    )
     return order[: max(most, 0)]
 
 

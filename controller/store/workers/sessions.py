@@ -144,6 +144,8 @@ async def begin_session(
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
 
+    `write_connected` comes last in the transaction.
+
     The number is above the one that the agent had last, which a ledger that lost commits may not know.
 
     Args:
@@ -177,7 +179,6 @@ async def begin_session(
     )  # fmt: skip
     if not held:
         await connection.execute(_TAKE_NEXT, worker_id, credential_hash)
-    await connection.execute(_CONNECTED, worker_id, row["session"])
     return NewSession(
         row["session"],
         row["term"],
@@ -194,6 +195,11 @@ async def begin_session(
         receipt_key=before["receipt_key"],
         before=before["session"],
     )
+
+
+async def write_connected(connection: Connection, worker_id: str, session: int) -> None:
+    """Notes that a session has begun. The last statement of a hello: liveness of all others waits for this row."""
+    await connection.execute(_CONNECTED, worker_id, session)
 
 
 def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:

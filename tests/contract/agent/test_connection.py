@@ -64,6 +64,21 @@ async def test_the_agent_dials_again_after_a_rejection_that_is_not_final(
     assert await agent.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "least_s", "most_s"),
+    [(["3"], 3.0, 4.8), (["1", "2"], 3.0, 5.8), (["0"], 0.0, 2.0), (["soon"], 0.0, 2.0), (["9" * 30], 0.0, 2.0)],
+)
+async def test_a_busy_controller_says_when_the_agents_turn_comes(
+    controller: ControllerDouble, tmp_path: Path, given: list[str], least_s: float, most_s: float
+) -> None:
+    controller.busy = list(given)
+    agent = AgentUnderTest(settings_for(controller, tmp_path))
+    await controller.connected()
+    assert least_s <= controller.tried_at[-1] - controller.tried_at[0] <= most_s
+    assert len(controller.tried_at) == len(given) + 1
+    assert await agent.stop() == 0
+
+
 @pytest.mark.usefixtures("agent")
 async def test_engines_keep_running_while_the_controller_is_away(controller: ControllerDouble) -> None:
     await controller.start_order("i-1", simulated_order(gpus=(GPU0,)))

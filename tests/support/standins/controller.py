@@ -50,8 +50,9 @@ class ControllerDouble:
 
     `protocols` is what it takes at the upgrade: none, like a controller from before protocols were negotiated, or some.
     `takes_credentials`: that agents choose, unlike controllers of earlier versions; `chosen` has that of each join.
-    `joined` sees each join and may answer it. `refusal` is sent before any hello. `headers` are those of its answers to
-    /healthz.
+    `joined` sees each join and may answer it. `busy` has the `Retry-After` of each next connection that is answered by
+    503, and `tried_at` when each connection came. `refusal` is sent before any hello. `headers` are those of its
+    answers to /healthz.
     """
 
     def __init__(self) -> None:
@@ -67,6 +68,8 @@ class ControllerDouble:
         self.tls: ssl.SSLContext | None = None
         self.authority = b""  # that it answers with, in PEM
         self.given: list[str] = []  # the credential of each connection
+        self.busy: list[str] = []
+        self.tried_at: list[float] = []
         self.raw: list[str] = []
         self.hellos: list[Hello] = []
         self.reports: list[ProcessReport] = []
@@ -184,6 +187,9 @@ class ControllerDouble:
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         credential = request.headers.get("Authorization", "").removeprefix("Bearer ")
         self.given.append(credential)
+        self.tried_at.append(asyncio.get_running_loop().time())
+        if self.busy:
+            return web.Response(status=503, headers={"Retry-After": self.busy.pop(0)})
         if credential not in self.credentials:
             return web.Response(status=401)
         ws = web.WebSocketResponse(protocols=self.protocols)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from controller.engines.registry import engine_for
+from controller.engines.vllm_versions import image_version
 from controller.scheduling.estimate import input_hash
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import LLAMA, asks, need, spec
@@ -67,6 +68,27 @@ def test_the_version_of_a_registry_with_a_port_and_of_the_default_image() -> Non
     assert refused("BambaForCausalLM", **in_docker("registry.local:5000/mirror/vllm-openai:v0.24.0@sha256:" + "0" * 64))
     assert not refused("BambaForCausalLM", **in_docker("registry.local:5000/mirror/vllm-openai:v0.23.0"))
     assert "0.28.0" in refused("BambaForCausalLM", **in_docker())
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("rocm/vllm:rocm6.3.1_vllm_0.23.0_20260521", "0.23.0"),
+        ("rocm/vllm:rocm6.3.1_vllm0.24.0", "0.24.0"),
+        ("own/vllm:py3.12-0.24.0", "0.24.0"),
+        ("own/vllm:cuda-12.8-v0.23.0", "0.23.0"),
+        ("own/vllm:12.8-0.24.0.post1", "0.24.0"),
+        ("nvcr.io/nvidia/vllm:25.09-py3", None),
+        ("own/vllm:2026.10.1", None),
+        ("own/vllm:cuda-12.8", None),
+        ("registry.local:5000/vllm-openai", None),
+    ],
+)
+def test_versions_of_other_things_in_a_tag_are_not_vllms(image: str, version: str | None) -> None:
+    """Bamba was dropped after 0.23."""
+    assert image_version(spec("vllm", **in_docker(image))) == version
+    if version is not None:
+        assert bool(refused("BambaForCausalLM", **in_docker(image))) is (version == "0.24.0")
 
 
 def test_without_a_version_only_what_all_present_ones_lack_is_refused() -> None:

@@ -69,6 +69,22 @@ async def test_as_many_come_in_as_the_database_can_write_in_time(each_s: float, 
     assert queue.room == pytest.approx(room, rel=0.05)
 
 
+async def test_hellos_that_fail_have_a_pace_too() -> None:
+    """A database that hangs writes none, so only those may come in that always may."""
+    clock = Clock()
+    queue = HelloQueue(clock)
+
+    async def one() -> None:
+        with queue.entered():
+            async with queue.turn():
+                await asyncio.sleep(0)
+                clock.now += 5.0
+                raise TimeoutError
+
+    await asyncio.gather(*(one() for _ in range(40)), return_exceptions=True)
+    assert queue.room == LEAST
+
+
 async def test_those_that_are_sent_away_come_back_one_after_the_other() -> None:
     clock = Clock()
     queue = HelloQueue(clock)

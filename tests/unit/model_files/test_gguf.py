@@ -322,3 +322,22 @@ def test_layers_are_measured_where_flags_keep_tensors_on_the_host(tmp_path: Path
     found = facts(file, to_host=[{"pattern": r"attn_(q|k)", "layers": 1}, {"pattern": "norm"}])
     assert (found["layer_bytes"], found["host_layer_bytes"], found["host_other_bytes"]) == ((288, 0), (288, 0), 32)
     assert facts(file, draft={"gguf": str(file)})["draft"]["weight_bytes"] == 320
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attention__head_count_kv": [8] * 31 + [-8]},
+        {"attention__head_count_kv": [-8] * 32},
+        {"attention__head_count_kv": [8.0] * 32},
+        {"attention__head_count_kv": [8] * 5},
+        {"attention__shared_kv_layers": 32},
+        {"attention__shared_kv_layers": 400},
+    ],
+)
+def test_layers_that_do_not_add_up_keep_no_less_than_others(tmp_path: Path, fields: dict[str, Any]) -> None:
+    usual = facts_from_json(facts(gguf(tmp_path / "m.gguf", **LLAMA)))
+    odd = facts_from_json(facts(gguf(tmp_path / "o.gguf", **LLAMA | fields)))
+    least, found = cache_bytes_per_token(usual, 2), cache_bytes_per_token(odd, 2)
+    assert least is not None
+    assert found is None or found >= least

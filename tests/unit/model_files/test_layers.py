@@ -287,3 +287,39 @@ def test_the_heads_of_a_degree_divide_those_of_every_layer() -> None:
     assert facts.heads == 16
     assert read(HYBRIDS["Mamba-Codestral-7B"]).heads == 128  # those of its states
     assert read(HYBRIDS["Mamba-Codestral-7B"]).kv_heads is None
+
+
+ATTENTION = {
+    "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 64,
+}  # fmt: skip
+MAMBA = {"mamba_d_state": 128, "mamba_d_conv": 4, "mamba_n_heads": 16, "mamba_d_head": 64}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_kv_shared_layers": 8},
+        {"num_kv_shared_layers": 2**30},
+        MAMBA | {"attn_layer_indices": ["3"]},
+        MAMBA | {"attn_layer_indices": [8]},
+        MAMBA | {"attn_layer_indices": [-1]},
+        MAMBA | {"attn_layer_indices": [3, None]},
+        MAMBA | {"attn_layer_indices": [True]},
+        MAMBA | {"attn_layer_indices": [3], "num_hidden_layers": None},
+        MAMBA | {"attn_layer_indices": [3], "num_hidden_layers": "8"},
+        {"model_type": "mamba2", "num_hidden_layers": None},
+    ],
+)
+def test_layers_that_do_not_add_up_are_unknown(fields: dict[str, Any]) -> None:
+    config = {name: value for name, value in (ATTENTION | fields).items() if value is not None}
+    if isinstance(config.get("num_hidden_layers"), str) or "mamba_d_state" in config:
+        config["model_type"] = "bamba"  # without defaults
+    assert with_config(BARE, config).unknown
+
+
+@pytest.mark.parametrize(("group", "kv_heads"), [(4, 2), (3, 3), (8, 1), (16, 1), (2**30, 1)])
+def test_a_group_of_heads_that_does_not_divide_them_keeps_no_less(group: int, kv_heads: int) -> None:
+    blocks = [{"attention": {"n_heads_in_group": group}}] * 8
+    facts = with_config(BARE, ATTENTION | {"block_configs": blocks})
+    assert cache_bytes_per_token(facts, 1) == 8 * kv_heads * 2 * 64

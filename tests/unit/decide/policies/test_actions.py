@@ -235,6 +235,17 @@ def test_what_scale_down_frees_goes_to_no_replica_of_its_own(others: list[Watche
     assert (action.limit.max_replicas, action.limit.victims) == (cap, ("b",))
 
 
+def test_one_that_moves_elsewhere_is_not_stopped_in_place_of_a_busy_one() -> None:
+    """A limit counts an instance and its copy as one, so what leaves anyway must not lower it."""
+    moving = [watched("old", substituted=True), watched("copy"), watched("busy"), watched("idle")]
+    found = facts(*moving, replicas=3, policy=effective(action="scale_down"))
+    (action,) = decided(found, {"busy": BUSY, "copy": BUSY}).actions
+    assert action.limit is not None
+    assert (action.limit.max_replicas, action.limit.victims) == (2, ("idle",))
+    alone = facts(*moving[:2], replicas=1, policy=effective(action="scale_down"))
+    assert decided(alone, {"copy": BUSY}).actions == ()
+
+
 @pytest.mark.parametrize("action", ["stop", "scale_down", "notify"])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_no_action_while_an_operator_keeps_it_awake(action: str, dry_run: bool) -> None:
