@@ -88,7 +88,7 @@ async def test_a_new_revision_begins_with_the_places_that_are_held(migrated: Dat
     await set_up(migrated, "i", "j")
     for held in (2, 1):
         await pull(migrated, "d")
-        assert (await rows(migrated, "select placed_before from deployments"))[0]["placed_before"] == held
+        assert (await rows(migrated, "select replicas from placed_before"))[0]["replicas"] == held
         async with migrated.transaction() as connection:
             await connection.execute("delete from claims where instance_id = 'j'")
             await connection.execute("update instances set phase = 'pending' where id = 'j'")

@@ -36,7 +36,8 @@ _DEPLOYMENTS: Final = """
               from intents where deployment_uid = d.uid) as intents,
            (select jsonb_agg(to_jsonb(r) order by r.id) from relocations r
              where r.deployment_uid = d.uid and r.state = 'moving') as relocations,
-           (select to_jsonb(o) from rollouts o where o.deployment_uid = d.uid) as rollout
+           (select to_jsonb(o) from rollouts o where o.deployment_uid = d.uid) as rollout,
+           (select replicas from placed_before p where p.deployment_uid = d.uid) as placed_before
       from deployments d where uid = any($1::uuid[])"""
 _REVISIONS: Final = """
     select r.* from revisions r join deployments d on d.uid = r.deployment_uid

@@ -39,14 +39,19 @@ _AGAIN: Final = f"""
      where deployment_uid = $1 and generation = $2"""  # noqa: S608 - our own SQL
 
 _CHANGE: Final = """
-    update deployments d
-       set generation = $2, spec = $4, revision = $3,
-           placed_before = case when revision = $3 then placed_before else
-               (select count(*) from instances i
-                 where i.deployment_uid = d.uid
-                   and (i.phase in ('scheduled', 'starting', 'running', 'unhealthy', 'backoff')
-                        or i.phase = 'stopping' and i.stop_reason = 'new_revision')) end
-     where uid = $1"""
+    with changed as (
+        update deployments d
+           set generation = $2, spec = $4, revision = $3
+          from (select revision from deployments where uid = $1) before
+         where uid = $1
+        returning d.uid, before.revision <> $3 as is_new)
+    insert into placed_before (deployment_uid, replicas)
+    select uid, (select count(*) from instances i
+                  where i.deployment_uid = changed.uid
+                    and (i.phase in ('scheduled', 'starting', 'running', 'unhealthy', 'backoff')
+                         or i.phase = 'stopping' and i.stop_reason = 'new_revision'))
+      from changed where is_new
+        on conflict (deployment_uid) do update set replicas = excluded.replicas"""
 
 
 async def write_change(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:

@@ -2,8 +2,11 @@
 alter table rollouts
     add column kept integer not null default 0 -- (leader) replicas that it keeps up on full hosts; 0: not known yet
 --;;
-alter table deployments
-    add column placed_before integer -- (api) replicas with a place when `revision` became the newest; null: unknown
+-- Not a column of `deployments`: versions before read whole rows of it by statements that a new column ends.
+create table placed_before (
+    deployment_uid uuid primary key references deployments (uid) on delete cascade,
+    replicas integer not null -- (api) with a place when the newest revision became that
+)
 --;;
 -- A strategy that was stored as `pack` need not have been written: what is missing is the default.
 update deployments set spec = spec #- '{placement,strategy}' where spec #>> '{placement,strategy}' = 'pack'
