@@ -32,6 +32,7 @@ from controller.store.deployments.revisions import (
     write_change,
     write_revision,
 )
+from controller.store.deployments.specs import spec_to_json
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
@@ -255,7 +256,7 @@ async def _check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> No
 
 async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
     uid, names = uuid.uuid4(), names_of(name, spec)
-    stored = spec.model_dump(mode="json")
+    stored = spec_to_json(spec)
     held = await connection.fetch(_CREATE, uid, name, stored, input_hash, sorted(names), *current_actor())
     await check_held(connection, names, (row["name"] for row in held))
     await record_change(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))

@@ -21,6 +21,7 @@ from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 from controller.store.deployments.apply import Applied, Judge, apply
 from controller.store.deployments.names import names_of
+from controller.store.deployments.specs import spec_to_json
 from controller.store.views.deployments import deployments_by_uid
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import ManifestError
@@ -151,7 +152,7 @@ async def _write(connection: Any, some: Sequence[_Creation]) -> Mapping[str, App
         {
             "uid": one.uid,
             "name": one.name,
-            "spec": one.spec.model_dump(mode="json"),
+            "spec": spec_to_json(one.spec),
             "input_hash": one.input_hash,
             "names": list(one.names),
             "actor": one.actor.name,

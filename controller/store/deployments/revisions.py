@@ -6,6 +6,7 @@ from controller.domain.rollouts import RolloutState
 from controller.domain.spec_changes import processes_of
 from controller.store.core.acting import current_actor
 from controller.store.core.refusals import NotFoundError, NothingToUndoError
+from controller.store.deployments.specs import spec_to_json
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
 
 KEPT: Final = 10  # revisions of a deployment, beside those that instances and its rollout need
@@ -56,12 +57,12 @@ _CHANGE: Final = """
 
 async def write_change(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:
     """Writes a deployment's new spec; of a revision that becomes the newest, how many replicas had a place then."""
-    await connection.execute(_CHANGE, uid, generation, revision, spec.model_dump(mode="json"))
+    await connection.execute(_CHANGE, uid, generation, revision, spec_to_json(spec))
 
 
 async def write_revision(connection: Any, uid: Any, generation: int, spec: DeploymentSpec, input_hash: str) -> None:
     """Writes a new revision, and forgets the oldest ones beyond the bound."""
-    await connection.execute(_WRITE, uid, generation, spec.model_dump(mode="json"), input_hash, *current_actor())
+    await connection.execute(_WRITE, uid, generation, spec_to_json(spec), input_hash, *current_actor())
     await connection.execute(_PRUNE, uid, KEPT)
 
 

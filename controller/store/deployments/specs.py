@@ -8,6 +8,9 @@ import orjson
 
 from schemas.manifest.deployment import DeploymentSpec
 
+# Fields that the release before does not know, with their defaults. Stored without these a spec can be read by its
+# gateways and controllers, which run on during an upgrade.
+_NEWER: Final = (("placement", "strategy", "auto"), ("serving", "stream_usage", "auto"))
 _FEWEST: Final = 1024  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
 
 
@@ -41,6 +44,15 @@ _PARSED: Final = _ParsedSpecs()
 def spec_from_json(value: Any) -> DeploymentSpec:
     """A stored spec; equal ones are parsed once."""
     return _PARSED.parse(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
+def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
+    """A spec as it is stored; `spec_from_json` reads the same."""
+    stored: dict[str, Any] = spec.model_dump(mode="json")
+    for part, field, default in _NEWER:
+        if stored[part][field] == default:
+            del stored[part][field]
+    return stored
 
 
 def keep_specs_of(deployments: int) -> None:
