@@ -85,7 +85,7 @@ async def test_a_new_leader_goes_on_counting(db: Database, world: ScaledLedger) 
     uid = await capped(world)
     await world.look(20, {uid: MUCH})
     async with db.transaction() as c:  # what the ledger's clock shows of it
-        await c.execute("update intents set outgrown_since = now() - interval '50 s' where outgrown_since is not null")
+        await c.execute("update outgrown_caps set since = now() - interval '50 s'")
     world.next_leader()
     await world.look(15, {uid: MUCH})
     assert await caps(db) == []
@@ -113,9 +113,8 @@ async def test_a_cap_that_is_set_again_counts_from_then_on(db: Database, world: 
     uid = await capped(world)
     await world.look(45, {uid: MUCH})
     async with db.transaction() as c:
-        await c.execute(
-            "update intents set outgrown_since = null, created_at = now() + interval '1 s' where source = 'policy'"
-        )
+        await c.execute("delete from outgrown_caps")
+        await c.execute("update intents set created_at = now() + interval '1 s' where source = 'policy'")
     await world.look(30, {uid: MUCH})
     assert await caps(db) == [2]
     await world.look(40, {uid: MUCH})

@@ -177,12 +177,13 @@ async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
                values ($1, 'policy', $2, 'policy_idle', $3, $4)
                on conflict (deployment_uid, source)
                do update set max_replicas = excluded.max_replicas, reason = excluded.reason, message = excluded.message,
-                             instances = excluded.instances, created_at = now(), outgrown_since = null""",
+                             instances = excluded.instances, created_at = now()""",
             facts.uid,
             action.limit.max_replicas,
             action.message,
             list(action.limit.victims),
         )
+        await connection.execute("delete from outgrown_caps where deployment_uid = $1", facts.uid)
     if action.webhook is not None:
         await _enqueue_webhook(connection, facts, action, action.webhook, id_)
 

@@ -26,9 +26,11 @@ _INTENT: Final = """
        set min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, reason = excluded.reason,
            message = excluded.message, created_at = now()"""
 _OUTGROWN: Final = """
-    update intents i set outgrown_since = case when x.outgrown then now() end
-      from unnest($1::uuid[], $2::boolean[]) as x (uid, outgrown)
-     where i.deployment_uid = x.uid and i.source = 'policy' and (i.outgrown_since is not null) <> x.outgrown"""
+    with x as (select * from unnest($1::uuid[], $2::boolean[]) as x (uid, outgrown)),
+    within as (delete from outgrown_caps o using x where o.deployment_uid = x.uid and not x.outgrown)
+    insert into outgrown_caps (deployment_uid)
+    select uid from x join intents i on i.deployment_uid = x.uid and i.source = 'policy' where x.outgrown
+        on conflict do nothing"""
 _STATUS: Final = """
     insert into scaling_status as s (deployment_uid, number, reason, message, dry_run, silent, evidence)
     select uid, number, reason, message, dry_run, string_to_array(silent, E'\\n'), evidence

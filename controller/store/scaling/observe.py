@@ -21,9 +21,10 @@ _DEPLOYMENTS: Final = """
            (select coalesce(jsonb_agg(jsonb_build_object('source', source, 'min', min_replicas, 'max', max_replicas,
                                                          'reason', reason,
                                                          'set_at', extract(epoch from created_at),
-                                                         'outgrown_s', extract(epoch from now() - outgrown_since))
+                                                         'outgrown_s', extract(epoch from now() - o.since))
                                       order by source), '[]')
-              from intents where deployment_uid = d.uid) as intents,
+              from intents left join outgrown_caps o using (deployment_uid, source)
+             where deployment_uid = d.uid) as intents,
            (select coalesce(jsonb_object_agg(phase, n), '{}')
               from (select phase, count(*) as n from instances
                      where deployment_uid = d.uid group by phase) x) as phases,

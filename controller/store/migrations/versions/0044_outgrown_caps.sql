@@ -1,6 +1,11 @@
 -- A policy's cap ends once demand has asked for more for the policy's whole window, whichever controller leads.
-alter table intents
-    add column outgrown_since timestamptz  -- (autoscaler) of a policy's cap; null: it asks for no more
+-- Not a column of `intents`: versions before read whole rows of it by statements that a new column ends.
+create table outgrown_caps (                -- (autoscaler) policies' caps beyond which demand asks for replicas
+    deployment_uid uuid primary key,
+    source         text not null default 'policy' check (source = 'policy'),
+    since          timestamptz not null default now(),
+    foreign key (deployment_uid, source) references intents (deployment_uid, source) on delete cascade
+)
 --;;
 -- What the leader saw of the database's clock: a new leader must not take leapt time for time that was lived through.
 create table clock_leaps (                  -- (policies) all of it
