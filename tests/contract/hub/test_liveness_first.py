@@ -45,7 +45,7 @@ async def test_a_hello_under_way_holds_up_no_liveness(hub: HubUnderTest, monkeyp
 
 
 @pytest.mark.parametrize(("hanging", "late_s"), [(0, 2.5), (2, 0.5)])
-async def test_an_answer_that_comes_late_cuts_nobody_off(
+async def test_an_answer_that_comes_late_cuts_no_agent_off(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch, hanging: int, late_s: float
 ) -> None:
     """Each write is answered late, or only the last one of those that are tried at once."""
