@@ -104,7 +104,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
 
 
 def _uncounted(language: ConfigScopes, model_type: str) -> Layers:
-    """What layers of an unknown number keep: where there are states, a share of the weights does not bound them."""
+    """What layers of an unknown number keep: a share of the weights does not bound states."""
     stateful = state_sign(language) is not None or model_type in ATTENTION_FREE
     return Layers(unknown="how many layers keep a state") if stateful else Layers()
 
