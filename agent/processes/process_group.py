@@ -55,7 +55,7 @@ class ProcessGroup:
             record: where the parent records the end.
             is_gone: the leader has ended and was reaped; others of its group may live.
             unwatched: the leader has ended while no agent ran.
-            serves: it answers requests until it is stopped, so an end with code 0 is no result of its own.
+            serves: it answers requests until it is stopped, so its code 0 is not a result.
 
         Raises:
             ProcessLookupError: the process is gone.

@@ -14,7 +14,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 _FILE: Final = Path(__file__).with_name("vllm_architectures.json")
 _TAG: Final = re.compile(r"[^/]*vllm[^/:]*:([^/:]+)", re.ASCII)
-# In a tag: of its own, after a `v` or `vllm`. Others are of CUDA, ROCm or Python. A date (25.09) is not a version of it.
+# In a tag: of its own, after a `v` or `vllm`. Others are of CUDA, ROCm or Python. A date (25.09) is none.
 _VERSION: Final = re.compile(r"(?:(?<![a-z0-9.])|(?<![a-z])v|vllm[-_]?v?)(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)", re.ASCII)
 _LATEST_MAJOR: Final = 1
 # A type of model that no version has had, with the reason.
