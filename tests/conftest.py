@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 
 from controller.store.core.database import Database
 from support.database.migrated import migrated_database, migrated_template
@@ -26,6 +27,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # the same under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def settings_of_logs() -> Iterator[None]:
+    """Programs that a test runs within this process may set how lines are logged; the next test has its own."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

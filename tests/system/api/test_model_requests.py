@@ -107,15 +107,16 @@ async def test_no_key_and_no_cookie_reaches_an_engine(floor: Floor) -> None:
     key = floor.api.keys["inference"]
     secret = {"x-api-key": key, "Api-Key": key, "Cookie": f"session={key}", "Proxy-Authorization": f"Bearer {key}"}
     odd = {"Connection": "keep-alive, x-drop", "X-Drop": key, "TE": "trailers", "X-Gpuward-Refusal": "forged"}
+    odd |= {"X-Forwarded-For": "1.2.3.4"}
     status, _ = await floor.api.call(
-        "POST", CHAT, role="inference", data=JSON, headers=secret | odd | {"X-Forwarded-For": "1.2.3.4"}
+        "POST", CHAT, role="inference", data=JSON, headers=secret | odd | {"OpenAI-Beta": "assistants=v2"}
     )
     assert status == 200
     ((_, received, _),) = agent.seen
     assert key not in json.dumps(received)
     gone = {name.lower() for name in (*secret, *odd)} - {"connection"}
     assert not gone & {name.lower() for name in received}
-    assert received["X-Forwarded-For"] == "1.2.3.4", "all others pass"
+    assert ("openai-beta", "assistants=v2") in {(k.lower(), v) for k, v in received.items()}, "all others pass"
 
 
 async def test_no_stream_waits_in_a_hidden_queue(floor: Floor) -> None:
