@@ -5,6 +5,7 @@ from typing import Final
 
 from gateway.form_grammar import FORM, MODEL, Part, boundary_of, media_type, part_of
 from gateway.request_body import BadRequestError
+from gateway.usage.include_usage import TRUE
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
@@ -12,6 +13,8 @@ _CLOSED: Final = b"--"
 _AFTER_END: Final = b"\r\n\r\n"  # some clients send one line end, some two, some none
 _MOST_HEAD_BYTES: Final = 16 * 1024  # of a part
 _MOST_NAME_BYTES: Final = 1024  # of the model
+_STREAM: Final = "stream"
+_MOST_STREAM_BYTES: Final = 8  # more than any word for true has
 _MOST_PARTS: Final = 1000
 
 
@@ -51,7 +54,7 @@ class FormReader:
 
     __slots__ = (
         *("_content_bytes", "_dashes", "_head_at", "_part", "_parts", "_passed", "_place", "_rest", "_searched"),
-        *("_value", "model", "span"),
+        *("_stream", "_value", "model", "span"),
     )
 
     def __init__(self, content_type: bytes) -> None:
@@ -67,6 +70,12 @@ class FormReader:
         self._head_at = 0  # where the part's head began in the body
         self._content_bytes = 0  # of the part, so far
         self._value = b""  # the model's content, so far
+        self._stream = b""  # the beginning of the content of `stream`
+
+    @property
+    def streams(self) -> bool:
+        """Whether the form, as far as it came, asks for a stream of events."""
+        return self._stream.decode("latin-1").lower() in TRUE
 
     def feed(self, data: bytes) -> None:
         """Reads the next piece.
@@ -175,6 +184,8 @@ class FormReader:
             self._value += self._rest[:size]
             if len(self._value) > _MOST_NAME_BYTES:
                 raise BadRequestError(f"model: must have at most {_MOST_NAME_BYTES} bytes", MODEL)
+        elif self._part.name == _STREAM:
+            self._stream = (self._stream + self._rest[:size])[:_MOST_STREAM_BYTES]
         self._pass(size)
 
     def _pass(self, size: int) -> None:

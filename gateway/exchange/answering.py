@@ -10,6 +10,8 @@ import structlog
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.comments import FIRST_S
+from gateway.errors import GatewayError
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import returned, said_by
 from gateway.exchange.holding import Models
@@ -17,7 +19,7 @@ from gateway.exchange.receiving import Receiving
 from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S
 from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
-from gateway.unserved import settled_error
+from gateway.unserved import broken_off, late_refusal, settled_error
 from gateway.usage.include_usage import REFUSALS, refuses_usage, without_usage_chunk
 from http1.head import RequestHead, ResponseHead, lines_of
 from http1.pieces import keep
@@ -79,7 +81,8 @@ class Answering(Receiving):
             table.answered(self._endpoint)
             if told is not None:
                 table.told(self._endpoint, told)
-            if self._hides_usage and head.status in REFUSALS and self._endpoint.limits.stream_usage == "auto":
+            of_usage = self._asks_for_usage(self._endpoint) and head.status in REFUSALS
+            if of_usage or (self._comments and head.status != _OK):
                 self._refusal = _Kept(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
@@ -93,7 +96,8 @@ class Answering(Receiving):
         if answer is not None:
             self._enter_answer(answer)
         if self._writable:
-            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+            now = self._loop.time()
+            self.deadline, self._comment_at = now + self._endpoint.limits.silence_timeout, now + FIRST_S
         counted = self._passage is None or self._passage.piece(data)
         shown = data
         if self._events is not None:
@@ -155,7 +159,8 @@ class Answering(Receiving):
             return
         if ready:
             self._upstream.resume_reading()
-            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+            now = self._loop.time()
+            self.deadline, self._comment_at = now + self._endpoint.limits.silence_timeout, now + FIRST_S
         else:
             self._upstream.pause_reading()
             self.deadline = math.inf
@@ -180,8 +185,7 @@ class Answering(Receiving):
         """Sends the head with the beginning of the body."""
         if self._comments:  # the answer has begun: only events can follow
             if head.status != _OK or self._events is None:
-                what = f"the engine answered {head.status}" if head.status != _OK else "the engine sent no events"
-                self._break_off("engine_error", f"{what}, after the stream had begun with comments")
+                self._break_off(late_refusal(head.status, body))
             else:
                 self._connection.send(body)
             return
@@ -194,7 +198,8 @@ class Answering(Receiving):
         Else the refusal is passed on. The engine has done nothing, and the field was not its client's.
         """
         endpoint = self._endpoint
-        if endpoint is None or not refuses_usage(refusal.head.status, b"".join(refusal.pieces)):
+        asks = endpoint is not None and self._asks_for_usage(endpoint)
+        if endpoint is None or not (asks and refuses_usage(refusal.head.status, b"".join(refusal.pieces))):
             self._pass_on_refusal(refusal)
             return False
         self._refusal = self._answer = None
@@ -204,10 +209,14 @@ class Answering(Receiving):
         self._ask(endpoint)
         return True
 
+    def _asks_for_usage(self, endpoint: Endpoint) -> bool:
+        """Whether the engine got a field that its client did not send, and which it may do without."""
+        return self._hides_usage and endpoint.limits.stream_usage == "auto"
+
     def _pass_on_refusal(self, refusal: _Kept) -> None:
         self._refusal = None
-        for piece in refusal.pieces:
-            self.response_body(piece)
+        if refusal.pieces:
+            self.response_body(b"".join(refusal.pieces))
 
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events
@@ -238,8 +247,7 @@ class Answering(Receiving):
                 self._next_replica()
             case Settled(status=None) as settled:
                 log.warning("answer broke off", instance=endpoint.instance, code=settled.code, error=detail)
-                what = f"the answer of {endpoint.model!r} broke off ({settled.code}); it is incomplete"
-                self._break_off(settled.code, f"{what} and is not repeated")
+                self._break_off(broken_off(settled, endpoint, detail))
             case Settled() as settled:
                 self.fail(settled_error(settled, endpoint, detail))
 
@@ -258,7 +266,7 @@ class Answering(Receiving):
 
     def _answer_held(self, held: _Kept) -> None:
         if self._comments:
-            self._break_off("engine_busy", "each replica that was asked answered 503")
+            self._break_off(GatewayError(_BUSY, "engine_busy", "each replica that was asked answered 503"))
             return
         self._status = _BUSY
         lines = self._returned(held.head)

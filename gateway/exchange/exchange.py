@@ -196,9 +196,9 @@ class Exchange(Waiting):
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if self._state is WAITING:
-            self._comment(now)
         if now < self.deadline:
+            if now >= self._comment_at:
+                self._comment(now)
             return
         match self._state:
             case State.RECEIVING:

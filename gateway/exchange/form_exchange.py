@@ -174,6 +174,10 @@ class FormExchange(Exchange):
             self._open_window(UPLOAD_LIMIT_S, MAX_BODY_BYTES)
             self._connection.pause_reading()
 
+    def _wants_events(self) -> bool:
+        """As for every request. Before a form is complete, its client does not read."""
+        return self._complete and self._form is not None and self._form.streams
+
     def _next_replica(self) -> None:
         """As for every request, but where its body has begun to pass on, no other replica gets it."""
         if not self._continued:

@@ -48,6 +48,7 @@ _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _PATH: Final = object()
 _ID: Final = b"x-request-id"
 _SAID: Final = object()  # key of what is worked out once for heads that are alike
+UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
 
@@ -123,7 +124,8 @@ def _replica(address: str, instance: str, secret: str, certificate: str) -> _Rep
 
 def returned(head: ResponseHead) -> bytes:
     """The lines for the client, of an engine's answer."""
-    return _RETURNED.lines(head)
+    lines = _RETURNED.lines(head)
+    return lines + UNBUFFERED if said_by(head).body[0] else lines
 
 
 class Said(NamedTuple):
