@@ -165,6 +165,11 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "This controller does not have the key of stored secrets, so starts that need them are refused.",
         "Add their key to `GPUWARD_SECRETS_KEY_FILE`, or set them again; `gpuward secret list` names them.",
     ),
+    "secrets_plain": ReasonText(
+        "Secrets are stored unencrypted: a reader of the database or of a backup has them.",
+        "Without a key, make one (`openssl rand -base64 32 > FILE`), set `GPUWARD_SECRETS_KEY_FILE` to it on "
+        "every controller and restart them: a start encrypts what is stored. With one: `gpuward secret rotate-key`.",
+    ),
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."
     ),

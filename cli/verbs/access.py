@@ -221,12 +221,20 @@ def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
 
 
 @secret.command("set")
-def set_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
+def set_secret(
+    ctx: typer.Context,
+    name: SecretArgument,
+    scope: ForOption = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Store it unencrypted where the controller has no key. Else it is refused.")
+    ] = False,
+) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
 
     async def work(api: "Api") -> None:
-        limits = _scope(scope)
-        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **limits})
+        # A controller of before `plain` refuses the field, so it is sent only where it is asked for.
+        more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
+        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")
 
     run(ctx, work)

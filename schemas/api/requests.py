@@ -271,3 +271,6 @@ class SecretBody(SecretScopeBody):
     """`PUT /secrets/{name}`."""
 
     value: Annotated[str, Field(max_length=65536)]
+    plain: bool = Field(
+        False, description="Store it unencrypted where the controller has no key. With a key it is encrypted anyway."
+    )
