@@ -125,7 +125,7 @@ def _fields(head: bytes) -> dict[bytes, bytes]:
 
 
 def _check_name(name: str) -> None:
-    # Parsers may decode and trim a name, and cut it at what is no part of a word.
+    # Parsers may decode and trim a name, and cut it behind its first word.
     plain = unquote(unquote_plus(name)).lower()
     base = re.split(r"[^a-z0-9_-]", plain.lstrip(_BEFORE_A_WORD), maxsplit=1)[0]
     if base == MODEL != name:

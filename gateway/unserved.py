@@ -42,7 +42,7 @@ def broken_off(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayErro
 
 
 def late_refusal(status: int, body: bytes) -> GatewayError:
-    """The error for an engine's answer that is no stream, behind comments. `body`: its beginning."""
+    """The error for an engine's answer without events, behind comments. `body`: its beginning."""
     if status < _REFUSED:
         return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had begun with comments")
     message = f"the engine answered {status}, after the stream had begun with comments"
@@ -52,14 +52,14 @@ def late_refusal(status: int, body: bytes) -> GatewayError:
 
 
 def _engines_message(body: bytes) -> str:
-    """What an engine's error says; empty where that is not known."""
+    """The message of an engine's error; empty if unknown."""
     try:
-        told = orjson.loads(body)
+        found = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
     for name in ("error", "message", "detail"):
-        told = told.get(name, told) if isinstance(told, dict) else told
-    return told[:_MOST_MESSAGE] if isinstance(told, str) else ""
+        found = found.get(name, found) if isinstance(found, dict) else found
+    return found[:_MOST_MESSAGE] if isinstance(found, str) else ""
 
 
 def model_not_found(model: str) -> GatewayError:

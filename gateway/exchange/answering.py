@@ -225,10 +225,14 @@ class Answering(Receiving):
         """The lines of the answer's head."""
         picked, sent, now = self._picked_at, self._sent_at, self._loop.time()
         spans_ms = (1e3 * (picked - self.arrived), 1e3 * (sent - picked), 1e3 * (now - sent))
-        lines = _LINES % (returned(head), self.request_id.encode(), *spans_ms)
+        lines = _LINES % (self._engines_lines(head), self.request_id.encode(), *spans_ms)
         if self._passage is not None and self._passage.limited():
             lines += lines_of(self._models.meter.headers(self._passage))
         return lines
+
+    def _engines_lines(self, head: ResponseHead) -> bytes:
+        """Those of the engine's that its client gets."""
+        return returned(head)
 
     def _ended(self, happening: Happening, detail: str) -> None:
         """One replica gave no answer: the table of verdicts says what follows."""
