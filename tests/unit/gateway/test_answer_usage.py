@@ -225,6 +225,11 @@ def test_events_cost_a_few_searches_whatever_is_in_them(name: str) -> None:
         for _ in range(32):
             usage.feed(piece)
 
+    def packed() -> None:
+        pack, unpack = zlib.compressobj(wbits=31), zlib.decompressobj(wbits=31)
+        for _ in range(32):
+            unpack.decompress(pack.compress(piece) + pack.flush(zlib.Z_SYNC_FLUSH))
+
     def read_packed() -> None:
         pack, usage = zlib.compressobj(wbits=31), AnswerUsage(400, events=True, encoding=GZIP)
         for _ in range(32):
@@ -233,7 +238,7 @@ def test_events_cost_a_few_searches_whatever_is_in_them(name: str) -> None:
 
     searches_s = seconds(searched)
     assert seconds(read_plain) < 2 * searches_s
-    assert seconds(read_packed) < 5 * searches_s  # the packing included
+    assert seconds(read_packed) < 3 * searches_s + 1.5 * seconds(packed)  # whatever packing costs this Python
 
 
 def test_of_a_piece_of_many_counts_the_first_and_the_last_ones_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
