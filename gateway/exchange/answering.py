@@ -4,6 +4,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_bytes
 from typing import Final
 
 import structlog
@@ -11,13 +13,14 @@ import structlog
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.comments import FIRST_S
+from gateway.crash_watch import body_digest, request_digest
 from gateway.errors import GatewayError
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import returned, said_by
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S
-from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
+from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S, OVER
+from gateway.outcomes import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
 from gateway.unserved import broken_off, late_refusal, settled_error
 from gateway.usage.include_usage import REFUSALS, refuses_usage, without_usage_chunk
@@ -47,7 +50,7 @@ class _Kept:
 class Answering(Receiving):
     """The part of an exchange that a replica's agent calls, and what it makes of the answer."""
 
-    __slots__ = ("_answer", "_asked", "_busy", "_held", "_hides_usage", "_refusal", "_writable")
+    __slots__ = ("_answer", "_asked", "_body", "_busy", "_held", "_hides_usage", "_refusal", "_writable")
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Answering(Receiving):
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
         self._asked: Asked | None = None  # while it may go to a replica
+        self._body = b""  # digest of its body, where that is known
         self._answer: ResponseHead | None = None  # of the engine, until its first piece comes
         self._busy: _Kept | None = None  # a 503 that is being read
         self._held: _Kept | None = None  # one that was read
@@ -171,6 +175,7 @@ class Answering(Receiving):
         self._status = head.status
         if self._endpoint is not None:
             self._note_outcome(self._endpoint, failed=head.status >= _SERVER_ERROR)
+        self._note_body()
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         events, plain, encoding = said_by(head).body
@@ -241,6 +246,8 @@ class Answering(Receiving):
             return
         if happening in OF_ENGINE and not (happening in MIDWAY and self._status >= _SERVER_ERROR):  # counted already
             self._note_outcome(endpoint, requests=0 if happening in MIDWAY else 1, failed=True)
+        if happening in ENDS:
+            self._models.crashes.note(endpoint, self._identity() or token_bytes(32))
         self._leave()
         match VERDICTS[happening]:
             case TryAnother():
@@ -251,9 +258,34 @@ class Answering(Receiving):
                 self._next_replica()
             case Settled(status=None) as settled:
                 log.warning("answer broke off", instance=endpoint.instance, code=settled.code, error=detail)
-                self._break_off(broken_off(settled, endpoint, detail))
+                self._end(happening, partial(self._break_off, broken_off(settled, endpoint, detail)))
             case Settled() as settled:
-                self.fail(settled_error(settled, endpoint, detail))
+                self._end(happening, partial(self.fail, settled_error(settled, endpoint, detail)))
+
+    def _end(self, happening: Happening, end: Callable[[], None]) -> None:
+        """Ends it, where its engine may have crashed once other gateways know: its client may go to one at once."""
+        if happening in ENDS and self._models.crashes.shares:
+            self.deadline = math.inf
+            self._work(self._end_once_shared, end)
+        else:
+            end()
+
+    async def _end_once_shared(self, end: Callable[[], None]) -> None:
+        await self._models.crashes.shared()
+        if self._state not in OVER:
+            end()
+
+    def _identity(self) -> bytes:
+        """What tells this request from others; empty: not all of its body has come."""
+        self._note_body()
+        known = self._models.routes.table.model(self._model)
+        deployment = known.uid if known is not None else self._model
+        return request_digest(self.key, deployment, self._body) if self._body else b""
+
+    def _note_body(self) -> None:
+        """Keeps the body's digest before the body goes."""
+        if not self._body and self._asked is not None:
+            self._body = body_digest(self._asked.body)
 
     def _note_outcome(self, endpoint: Endpoint, *, requests: int = 1, failed: bool) -> None:
         """Counts a request that an engine has answered or broken off, while a revision is rolled out."""

@@ -12,6 +12,7 @@ from controller.live.endpoints import Endpoint
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
 from gateway.comments import FIRST_S
+from gateway.crash_watch import CrashWatch
 from gateway.errors import NO_RETRY, GatewayError, error_event, response, unavailable
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import path_of
@@ -54,6 +55,7 @@ class Models:
         failed: logs a request that ended with an error of ours: the error, its path and its id.
         long_requests: reads long bodies in turns.
         outcomes: of revisions while one is rolled out.
+        crashes: requests that crash engines.
         loop: in which they run. To ask for the running one is a system call each time.
     """
 
@@ -68,6 +70,7 @@ class Models:
     under_way: "set[Holding]" = field(default_factory=set)
     long_requests: LongRequests = field(default_factory=LongRequests)
     outcomes: RevisionOutcomes = field(default_factory=RevisionOutcomes)
+    crashes: CrashWatch = field(default_factory=CrashWatch)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
 
