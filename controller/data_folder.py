@@ -47,6 +47,11 @@ def _take(lock: int, folder: Path) -> None:
             f"the data folder {folder} is in use by process {holder}: stop that controller first, "
             "or choose another folder by --data-dir"
         ) from error
+    except OSError as error:  # such as of a network's disk without locks
+        raise DataFolderError(
+            f"the data folder {folder} cannot be locked: {error.strerror or error}; "
+            "choose one on a local disk by --data-dir"
+        ) from error
     with suppress(OSError):  # the number is for the message alone
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -64,8 +64,6 @@ async def put_secret(
     Raises:
         NoSecretsKeyError: there is no key, and `plain` is not set, or the other secrets are encrypted.
     """
-    if not (keys.current or plain):
-        raise NoSecretsKeyError(f"this controller has no key to encrypt secret {name!r} with; {MAKE_KEY}")
     stored, sealed = (None, keys.seal(name, value)) if keys.current else (value, None)
     globs = None if deployments is None else list(deployments)
     async with database.transaction() as connection:
@@ -74,6 +72,8 @@ async def put_secret(
                 "this controller has no key, and the other secrets are encrypted; "
                 "set GPUWARD_SECRETS_KEY_FILE on it, as on the other controllers"
             )
+        if not (keys.current or plain):
+            raise NoSecretsKeyError(f"this controller has no key to encrypt secret {name!r} with; {MAKE_KEY}")
         await connection.execute(_PUT, name, stored, sealed, keys.current, globs, admins_only)
         await write_events(connection, [NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",))])
         await notify_all(connection, {"secret": [name], "deployment": await _lacking(connection)})

@@ -70,4 +70,6 @@ async def test_a_keyless_controller_among_others_stores_none_however_asked(migra
     async with served(migrated, secret_keys=NO_KEYS) as keyless:
         status, answer = await keyless.call("PUT", "/api/v1/secrets/other", json={"value": "x", "plain": True})
         assert (status, answer["error"]["code"]) == (409, "no_secrets_key")
+        _, answer = await keyless.call("PUT", "/api/v1/secrets/other", json={"value": "x"})
+        assert "plain" not in answer["error"]["message"], "it would be refused too"
     assert len(await rows(migrated, "select * from secrets")) == 1

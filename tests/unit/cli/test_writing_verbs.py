@@ -197,6 +197,9 @@ def test_a_secret_is_read_from_stdin_and_not_printed(gpuward, api):
     assert result.exit_code == 0
     assert "s3cret" not in result.output
     assert api.secrets == {"hf": "s3cret"}
+    assert gpuward("secret", "set", "hf", "--plain", stdin="s3cret\n").exit_code == 0
+    # Controllers of the version before refuse fields that they do not know.
+    assert api.bodies("PUT", "/api/v1/secrets/hf") == [{"value": "s3cret"}, {"value": "s3cret", "plain": True}]
     assert gpuward("secret", "set", "empty", stdin="").exit_code == 2
     assert gpuward("secret", "delete", "hf").exit_code == 0
     assert api.secrets == {}
