@@ -62,7 +62,7 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
 
 
 def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:
-    """What whoever has these grants lacks to change a stored spec, because no list has what it holds; empty: nothing.
+    """What a caller with these grants lacks to change a stored spec with unlisted fields; empty: nothing.
 
     Earlier versions asked no grant for it, so that the spec may be stored. It goes on running.
     """
