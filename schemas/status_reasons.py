@@ -23,6 +23,10 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    "grant_needed": ReasonText(
+        "The deployment holds a flag or a variable that is not listed as harmless. It goes on as it is.",
+        "Before its next change remove what the message names, or grant it by `GPUWARD_OPERATORS_MAY`.",
+    ),
     MODEL_DIFFERS: ReasonText(
         "An instance runs another commit of its model than its revision keeps: its branch moved between two starts.",
         "Run `gpuward restart NAME --instance ID`: it starts with the commit that is kept.",
