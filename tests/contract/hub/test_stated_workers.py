@@ -17,7 +17,7 @@ from schemas.wire import Hello, InventoryChanged
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import hello
 
-_FILE: Final = Path(versions.__file__).with_name("0053_stated_workers.sql")
+_FILE: Final = Path(versions.__file__).with_name("0047_stated_workers.sql")
 _COPY: Final = _FILE.read_text(encoding="utf-8").split("--;;")[-1]
 
 

@@ -2,8 +2,8 @@
 
 from controller.store.migrations.sql import run_sql
 
-revision = "0053"
-down_revision = "0045"
+revision = "0047"
+down_revision = "0046"
 
 
 def upgrade() -> None:
