@@ -171,8 +171,8 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     ),
     "secrets_plain": ReasonText(
         "Secrets are stored unencrypted: a reader of the database or of a backup has them.",
-        "Without a key, make one (`openssl rand -base64 32 > FILE`), set `GPUWARD_SECRETS_KEY_FILE` to it on "
-        "every controller and restart them: a start encrypts what is stored. With one: `gpuward secret rotate-key`.",
+        "Run `gpuward secret rotate-key`. A controller without a key first needs one: name its file in "
+        "`GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."

@@ -79,7 +79,7 @@ def scenes(draw: st.DrawFn) -> Scene:
         if kind == "scale":
             now = {**now, "replicas": draw(st.integers(0, 4))}
         elif kind == "env":
-            now = {**now, "env": {"A": "b"}, "replicas": draw(st.integers(0, 3))}
+            now = {**now, "env": {"LANG": "b"}, "replicas": draw(st.integers(0, 3))}
         elif kind == "anew":
             now = draw(documents(name, now["priority"], len(hosts)))
         elif kind == "preempt":

@@ -26,7 +26,7 @@ class Site:
         self._joined += 1
         folder = self.cluster.folder / f"agent-{self._joined}"
         folder.mkdir()
-        token = (await self.cluster.post("/tokens", {}))["token"]
+        token = (await self.cluster.post("/tokens", {"name": name}))["token"]
         agent = AgentUnderTest(simulated_settings(self.cluster.url, folder, token, host))
         self._agents[name] = agent
 

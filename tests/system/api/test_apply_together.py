@@ -43,7 +43,7 @@ async def test_policies_come_first_and_each_outcome_is_told(api: ServedApi, db: 
                     ("Deployment", "b", 1, "created")]  # fmt: skip
     _, body = await together(api, first, deployment("b", priority=7), policy("p", min_gpu_utilization=20))
     assert [one["outcome"] for one in body["items"]] == ["updated", "unchanged", "updated"]
-    _, body = await together(api, deployment("b", priority=7, env={"A": "b"}, placement={"workers": ["none"]}))
+    _, body = await together(api, deployment("b", priority=7, env={"LANG": "b"}, placement={"workers": ["none"]}))
     assert [one["outcome"] for one in body["items"]] == ["replaced"]
     assert body["warnings"] == ["b: placement.workers: unknown worker none; the others are used"]
     assert await stored(db) == {"policy/p": 2, "deployment/a": 1, "deployment/b": 3}
@@ -205,12 +205,12 @@ async def test_plan_and_apply_warn_of_secrets_that_cannot_be_had(api: ServedApi,
         await api.call("PUT", f"/api/v1/secrets/{name}", json={"value": "v"})
     async with db.transaction() as c:  # by a key that this controller does not have
         await c.execute("update secrets set value = null, sealed = 'x', key_id = 'deadbeef' where name = 'sealed'")
-    env = {"A": {"secret": "typo"}, "B": {"secret": "there"}, "C": {"secret": "sealed"}, "D": "plain"}
+    env = {"HF_TOKEN": {"secret": "typo"}, "LANG": {"secret": "there"}, "LC_ALL": {"secret": "sealed"}, "TZ": "plain"}
     one = deployment("d", env=env)
     _, applied = await api.call("PUT", "/api/v1/deployments/d", json=one)
     missing, sealed = applied["warnings"]
-    assert missing.startswith("env.A: secret 'typo' does not exist; set it with: gpuward secret set typo")
-    assert sealed.startswith("env.C: secret 'sealed' is encrypted with key deadbeef")
+    assert missing.startswith("env.HF_TOKEN: secret 'typo' does not exist; set it with: gpuward secret set typo")
+    assert sealed.startswith("env.LC_ALL: secret 'sealed' is encrypted with key deadbeef")
     told = [f"d: {line}" for line in (missing, sealed)]
     assert (await plan(api, one))["warnings"] == told
     assert (await together(api, one, deployment("e")))[1]["warnings"] == told

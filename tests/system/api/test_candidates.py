@@ -112,7 +112,7 @@ async def test_what_stops_for_it_can_be_selected(api: ServedApi, db: Database) -
     await add_instance(db, uid, "low-1", phase="running", epoch=1)
     await claim(db, "GPU-w-0", "low-1", 40 * GIB, exclusive=True)
     preempts = await candidates(api, deployment("high", priority=500, preempt=True, **whole))
-    anew = await candidates(api, deployment("low", env={"A": "b"}, **whole))
+    anew = await candidates(api, deployment("low", env={"LANG": "b"}, **whole))
     for body, name in ((preempts, "high"), (anew, "low")):
         assert [one["gpus"] for one in body["items"]] == [["GPU-w-0"]]
         assert body["candidates"][name]["selectable"] == [True]

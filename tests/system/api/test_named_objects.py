@@ -17,7 +17,7 @@ BEFORE: Final = {
     "get": ["deployments"], "describe": ["deployment"], "delete": ["--yes"], "wait": ["--timeout", "2s"],
     "key update": ["--rpm", "3"], "secret scope": ["--for", "all"],
 }  # fmt: skip
-BEHIND: Final = {"scale": ["2"], "cache prune": ["hf:org/model"]}
+BEHIND: Final = {"scale": ["2"], "cache prune": ["hf:org/model"], "label worker": ["gpuward.io/zone=a"]}
 # These take no name of an object, make it, or speak of this host alone.
 OTHERS: Final = {
     "run", "backup", "restore", "context add", "context use", "context show", "context delete", "completion",

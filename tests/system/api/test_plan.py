@@ -92,7 +92,7 @@ async def test_each_change_is_named(api: ServedApi, db: Database) -> None:
     update = await plan(api, deployment("a", replicas=2, **spec))
     assert update["changes"] == {"a": "update"}
     assert [one["fits"] for one in update["items"]] == [False], "one more does not fit beside it"
-    replace = await plan(api, deployment("a", env={"A": "b"}, **spec))
+    replace = await plan(api, deployment("a", env={"LANG": "b"}, **spec))
     assert replace["changes"] == {"a": "replace"}
     assert [one["gpus"] for one in replace["items"]] == [["GPU-w-0"]], "the old one stops first"
     other = await plan(api, deployment("b", **spec))
@@ -187,7 +187,7 @@ async def test_an_instance_that_cannot_start_preempts_nothing_in_a_plan(api: Ser
     await add_instance(db, uid, "low-1", phase="running", epoch=1)
     await claim(db, "GPU-w-0", "low-1", 40 * GIB, exclusive=True)
     whole = {"gpus": 1, "exclusive": True}
-    high = deployment("high", priority=500, preempt=True, resources=whole, env={"TOKEN": {"secret": "token"}})
+    high = deployment("high", priority=500, preempt=True, resources=whole, env={"HF_TOKEN": {"secret": "token"}})
     (item,) = (await plan(api, high))["items"]
     assert (item["fits"], item["preempts"]) == (False, [])
     assert "preempts nothing: secret 'token'" in item["explain"]["note"]

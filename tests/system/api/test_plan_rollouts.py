@@ -19,7 +19,7 @@ WAITS = "the rollout waits for an instance before it that does not fit; the old 
 
 def chat(env: str = "1", **fields: Any) -> Document:
     rollout = {"ready_for": 0, **fields.pop("rollout", {})}
-    base = {"replicas": 2, "update": "rolling", "resources": {"gpus": 1}, "env": {"A": env}}
+    base = {"replicas": 2, "update": "rolling", "resources": {"gpus": 1}, "env": {"LANG": env}}
     return deployment("chat", **{**base, "rollout": rollout, **fields})
 
 

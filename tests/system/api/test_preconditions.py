@@ -30,6 +30,8 @@ def named(route: Route) -> str:
 def body_of(route: Route, object_: str) -> Any:
     if route.method == "PUT":
         return POLICY if "policies" in route.path else DEPLOYMENT | {"replicas": 2, "model": f"path:/{object_}"}
+    if route.method == "PATCH":
+        return {"labels": {"gpuward.io/rack": object_}}
     return BODIES.get(route.path.rpartition("/")[2])
 
 

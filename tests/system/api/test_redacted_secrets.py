@@ -27,7 +27,7 @@ ONE = "/api/v1/deployments/d"
 SPEC: dict[str, Any] = {
     "engine": "custom",
     "command": ["serve", "{port}", f"--key={VALUE}"],
-    "env": {"TOKEN": VALUE, "URL": f"https://u:{VALUE}@host/", "OTHER": "plain"},
+    "env": {"HF_TOKEN": VALUE, "URL": f"https://u:{VALUE}@host/", "OTHER": "plain"},
     "labels": {"token": VALUE},
     "utilization_policy": {
         "min_gpu_utilization": 5, "time_window": "5m", "webhook": {"url": f"https://h.example/{VALUE}", "secret": "hf"},
@@ -57,7 +57,7 @@ async def filled(api: ServedApi, db: Database) -> None:
     """Whatever can hold a text holds the value: two revisions, a policy, events, messages, the audit log."""
     await put(api)
     await applied(api)
-    await applied(api, env={"TOKEN": f"{VALUE}-2", "OTHER": "other"})
+    await applied(api, env={"HF_TOKEN": f"{VALUE}-2", "OTHER": "other"})
     policy = {**SPEC["utilization_policy"], "default": False}
     assert (await api.call("PUT", "/api/v1/policies/p", json=policy))[0] == 201
     assert (await api.call("PUT", "/api/v1/policies/p", json={**policy, "time_window": "6m"}))[0] == 200
@@ -95,21 +95,21 @@ async def test_no_answer_shows_it_not_even_to_administrators(api: ServedApi, db:
         "events",
     }  # fmt: skip
     known = DeploymentView.model_validate(await api.get(ONE, role="viewer"))
-    assert known.spec.env == {"TOKEN": "[redacted]-2", "OTHER": "other"}
+    assert known.spec.env == {"HF_TOKEN": "[redacted]-2", "OTHER": "other"}
     assert known.spec.command == ("serve", "{port}", "--key=[redacted]")
     assert known.generation == before
     # As it was written, what is stored and what agents get.
     (row,) = await rows(db, "select spec from deployments")
-    assert row["spec"]["env"]["TOKEN"] == f"{VALUE}-2"
+    assert row["spec"]["env"]["HF_TOKEN"] == f"{VALUE}-2"
 
     await api.call("DELETE", "/api/v1/secrets/hf")
-    assert (await api.get(ONE))["spec"]["env"]["TOKEN"] == f"{VALUE}-2"
+    assert (await api.get(ONE))["spec"]["env"]["HF_TOKEN"] == f"{VALUE}-2"
 
 
 async def test_what_was_read_cannot_be_applied_over_the_value(api: ServedApi, db: Database) -> None:
     await put(api)
     read = await applied(api)
-    assert read["spec"]["env"]["TOKEN"] == "[redacted]"
+    assert read["spec"]["env"]["HF_TOKEN"] == "[redacted]"
     body = {"manifests": [{"kind": "Deployment", "name": "d", **read["spec"]}]}
     for method, path, sent, prefix in (
         ("PUT", ONE, read["spec"], ""), ("POST", "/api/v1/apply", body, ""), ("POST", "/api/v1/plan", body, ""),
@@ -120,11 +120,11 @@ async def test_what_was_read_cannot_be_applied_over_the_value(api: ServedApi, db
         problems = {one["path"]: one["message"] for one in answer["error"]["details"]["problems"]}
         assert set(problems) == {
             prefix + field
-            for field in ("env.TOKEN", "env.URL", "command[2]", "labels.token", "utilization_policy.webhook.url")
+            for field in ("env.HF_TOKEN", "env.URL", "command[2]", "labels.token", "utilization_policy.webhook.url")
         }
-        assert problems[f"{prefix}env.TOKEN"].endswith("name the secret: {secret: NAME}")
+        assert problems[f"{prefix}env.HF_TOKEN"].endswith("name the secret: {secret: NAME}")
     (row,) = await rows(db, "select spec, generation from deployments")
-    assert (row["spec"]["env"]["TOKEN"], row["generation"]) == (VALUE, 1)
+    assert (row["spec"]["env"]["HF_TOKEN"], row["generation"]) == (VALUE, 1)
     unchanged = await applied(api)
     assert unchanged["generation"] == 1
 
@@ -132,13 +132,15 @@ async def test_what_was_read_cannot_be_applied_over_the_value(api: ServedApi, db
 async def test_those_that_write_it_are_warned(api: ServedApi) -> None:
     await put(api)
     told = (await applied(api))["warnings"]
-    assert "env.TOKEN: is the value of secret hf in plain text; name it instead: {secret: hf}" in told
+    assert "env.HF_TOKEN: is the value of secret hf in plain text; name it instead: {secret: hf}" in told
     assert "env.URL: contains the value of secret hf in plain text; give it a variable of its own: {secret: hf}" in told
     assert len(told) == 5
-    manifest = {"kind": "Deployment", "name": "e", "engine": "simulated", "env": {"A": VALUE}}
+    manifest = {"kind": "Deployment", "name": "e", "engine": "simulated", "env": {"LANG": VALUE}}
     for path in ("/api/v1/plan", "/api/v1/apply"):
         _, body = await api.call("POST", path, json={"manifests": [manifest]}, role="operator")
-        assert body["warnings"] == ["e: env.A: is the value of secret hf in plain text; name it instead: {secret: hf}"]
+        assert body["warnings"] == [
+            "e: env.LANG: is the value of secret hf in plain text; name it instead: {secret: hf}"
+        ]
     named = await applied(api, command=["serve"], env={"A": {"secret": "hf"}}, labels={}, utilization_policy="none")
     assert named["warnings"] == []
 
@@ -148,14 +150,14 @@ async def test_a_viewer_learns_of_no_guess_whether_it_is_one(api: ServedApi) -> 
     await applied(api, utilization_policy="none")
     answers = []
     for guess in (VALUE, "another-guess"):
-        env = {"TOKEN": "other", "GUESS": guess}
+        env = {"HF_TOKEN": "other", "LANG": guess}
         sent = {"manifests": [{"kind": "Deployment", "name": "d", "engine": "simulated", "env": env}]}
         status, body = await api.call("POST", "/api/v1/plan", json=sent, role="viewer")
         assert status == 200, body
         assert body["warnings"] == []
         changes = {one["field"]: (one["old"], one["new"]) for one in body["field_changes"]["d"]}
-        assert changes["env.TOKEN"] == ("[redacted]", "other")
-        assert changes["env.GUESS"] == (None, guess)
+        assert changes["env.HF_TOKEN"] == ("[redacted]", "other")
+        assert changes["env.LANG"] == (None, guess)
         answers.append(str(body).replace(repr(guess), ""))
     assert answers[0] == answers[1]
     _, missing = await api.call("GET", f"/api/v1/deployments/{quote(VALUE)}", role="viewer")
@@ -203,7 +205,7 @@ async def test_open_watchers_are_told_anew_without_it(api: ServedApi) -> None:
         assert CORE in str(await one.of(1, "snapshot"))
         await put(api)
         changed = await one.of(1, "changed")
-        assert changed["object"]["spec"]["env"]["TOKEN"] == "[redacted]"
+        assert changed["object"]["spec"]["env"]["HF_TOKEN"] == "[redacted]"
 
 
 async def test_other_controllers_learn_of_it_by_the_hint(api: ServedApi, db: Database) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from agent.gpus.nvml_child import NvmlChild
-from agent.model_cache.fetch_process import FetchError, FetchProcess
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetch_process import FetchError, FetchProcess, open_place
 from agent.program_output import output_of
 from support.processes.slow_start import ended, start_slowly
 
@@ -54,12 +56,18 @@ def test_a_program_that_reads_nothing(loop: Loop) -> None:
 
 @LOOPS
 @pytest.mark.usefixtures("slow_start")
-def test_a_fetch_that_ends_at_once(loop: Loop) -> None:
+def test_a_fetch_that_ends_at_once(loop: Loop, tmp_path: Path) -> None:
     async def main() -> None:
-        async with FetchProcess({}, {"PYTHONHOME": "/nowhere"}) as process:
-            await process.go()
-            async for _ in process.words():
-                pass
+        folder = CacheFolder(tmp_path)
+        folder.prepare()
+        place = open_place(folder, "a/b")
+        try:
+            async with FetchProcess({}, {"PYTHONHOME": "/nowhere"}, place) as process:
+                await process.go()
+                async for _ in process.words():
+                    pass
+        finally:
+            place.close()
 
     with pytest.raises(FetchError, match="ended"):
         in_loop(loop, main())
