@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from agent.gpus.simulated import load_host
 from cli.errors import CliError, UsageError
 from cli.up import startup
 from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
@@ -52,6 +54,17 @@ async def test_without_gpus_two_hosts_are_simulated(fakes, capsys):
     assert fakes.double.url in text
     assert fakes.log[-1] == "controller down"
     assert len(fakes.log) == 3
+
+
+def test_hosts_made_up_by_itself_have_the_memory_and_cores_of_this_machine(tmp_path):
+    hosts = [load_host(host.simulate, host.name) for host in simulated_hosts(HostChoice(agents=3), tmp_path)]
+    assert {(host.host_memory, host.cpus) for host in hosts} == {
+        (psutil.virtual_memory().total // 2**20, os.cpu_count())
+    }
+    file = tmp_path / "own.yaml"
+    file.write_text("workers: [{name: a, host_memory: 3TiB, cpus: 7}]")
+    (own,) = simulated_hosts(HostChoice(file), tmp_path)
+    assert (load_host(own.simulate, "a").host_memory, load_host(own.simulate, "a").cpus) == (3 * 2**20, 7)
 
 
 async def test_a_known_agent_needs_no_token(fakes, capsys):
