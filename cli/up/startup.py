@@ -21,6 +21,7 @@ from cli.loop_transport import connect
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines
+from cli.up.many_engines import Ask, agree_to_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
@@ -36,7 +37,7 @@ _TOKEN_EXPIRES_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `up`. Port 0: any free port."""
+    """The options of `up`. Port 0: any free port. `ask`: puts a question; None: there is no terminal."""
 
     data_dir: Path
     host: str
@@ -45,6 +46,7 @@ class Options:
     example: bool
     logs: Path
     program: tuple[str, ...]
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
         url = await _start_controller(daemons, supervisor)
     ca = _authority(options)
     async with connect(Connection(url, daemons.key, ca)) as api:
+        await agree_to_start(api, progress.print, options.ask)
         hosts = await _choose_hosts(options, daemons, progress)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
             for host in hosts:
@@ -125,11 +128,12 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
         if options.example:
             with progress.step("Example deployment"):
                 await run_example(api, ProgressLog(progress.detail))
-    names = [host.name for host in hosts]
-    client_env = options.data_dir / CLIENT_ENV
-    valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
-    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
-    progress.print(ready_text(info, example=options.example))
+        names = [host.name for host in hosts]
+        client_env = options.data_dir / CLIENT_ENV
+        valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
+        info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
+        progress.print(ready_text(info, example=options.example))
+        await watch(api, progress.print)
 
 
 def _authority(options: Options) -> Path | None:

@@ -61,6 +61,7 @@ def _up(
 
     from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
     from cli.up.logs import log_to  # noqa: PLC0415 - as above
+    from cli.up.many_engines import terminal_question  # noqa: PLC0415 - as above
     from cli.up.next_steps import program_called  # noqa: PLC0415 - see the module's docstring
     from cli.up.progress import Progress  # noqa: PLC0415 - as above
     from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
@@ -77,6 +78,7 @@ def _up(
         example=example,
         logs=_make_folder(folder) / "gpuward.log",
         program=tuple(program_called(sys.argv[0], sys.executable)),
+        ask=terminal_question(),
     )
     try:
         log_to(options.logs)
