@@ -179,7 +179,8 @@ reference: $(VENV)/.ready-dev
 	$(BIN)/python docs/generate $(ARGS)
 	$(BIN)/python deploy/grafana/boards.py
 
-# ARGS='--registry URL' names another registry of the base image, '--image NAME' examines an image that was built.
+# ARGS='--registry URL' names another registry of the base image, '--image NAME' examines an image that was built;
+# --no-image needs no registry of images.
 release: $(VENV)/.ready-dev $(RELEASE)/.ready
 	$(BIN)/python deploy/release.py $(ARGS)
 

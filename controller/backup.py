@@ -34,6 +34,7 @@ from controller.store.backup.restored_state import Restored
 from controller.store.backup.take import take_backup
 from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
+from controller.store.core.migrate import UnsuitableEncodingError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
 from schemas.stderr import stderr_logger
@@ -51,6 +52,7 @@ _REFUSED = (
     HostCommandError,
     NotEmptyError,
     SecretsKeyError,
+    UnsuitableEncodingError,
     UnsuitableSchemaError,
 )
 

@@ -26,7 +26,7 @@ from controller.settings import ControllerSettings
 from controller.store.access.key_reads import KEY_PREFIX, Principal, hash_secret
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.database import Database, DatabaseUrlError
-from controller.store.core.migrate import SchemaTooNewError
+from controller.store.core.migrate import SchemaTooNewError, UnsuitableEncodingError
 from controller.store.embedded import EmbeddedPostgresError
 from http1.files import raise_file_limit
 from http1.service_manager import READY, ServiceManager, until_signalled
@@ -114,6 +114,7 @@ async def run_controller(
         EmbeddedPostgresError,
         DatabaseUrlError,
         SchemaTooNewError,
+        UnsuitableEncodingError,
         SecretsKeyError,
         ServingTlsError,
     ) as error:

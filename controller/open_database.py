@@ -41,6 +41,7 @@ async def open_database(settings: ControllerSettings, stack: AsyncExitStack) -> 
         DatabaseUrlError: the URL is not one of PostgreSQL.
         EmbeddedPostgresError: the embedded server cannot run.
         SchemaTooNewError: a newer version has migrated the database.
+        UnsuitableEncodingError: it cannot hold text of all languages.
     """
     if settings.database_url is None:
         dsn = (await stack.enter_async_context(EmbeddedPostgres(settings.data_dir))).dsn

@@ -8,7 +8,8 @@
   image.args       `BASE=...@sha256:...`: docker build . $(sed 's/^/--build-arg /' image.args)
   sbom.cdx.json    CycloneDX, of what the image installs beside its base
   SHA256SUMS       of all of these: sha256sum --check SHA256SUMS
-The same sources and the same base give the same bytes. With --image NAME an image that was built so is examined: it
+The same sources and the same base give the same bytes. With --no-image no registry of images is asked, and there is no
+image.args: a release for hosts that install the wheel. With --image NAME an image that was built so is examined: it
 must have what the bill names, and nothing else.
 """
 
@@ -45,7 +46,8 @@ UNWANTED: Final = frozenset(
 )
 LOCKS: Final = ("controller", "server", "agent")  # extras that hosts install
 SUMS: Final = "SHA256SUMS"
-_OTHERS: Final = ("image.args", "sbom.cdx.json", SUMS, *(f"{extra}.lock" for extra in LOCKS))
+_IMAGE: Final = "image.args"
+_OTHERS: Final = (_IMAGE, "sbom.cdx.json", SUMS, *(f"{extra}.lock" for extra in LOCKS))
 _PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 _LISTED: Final = (
     "import importlib.metadata as m, json; print(json.dumps(sorted({d.name + '==' + d.version"
@@ -76,7 +78,9 @@ def pinned(image: str, registry: str) -> str:
     try:
         body, said = _manifest(url)
     except (OSError, ValueError) as error:
-        raise ReleaseError(f"{url}: {error}; name a registry that has {image}: --registry URL") from error
+        raise ReleaseError(
+            f"{url}: {error}; name a registry that has {image} (--registry URL), or release no image (--no-image)"
+        ) from error
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     if said not in (None, digest):
         raise ReleaseError(f"{url}: the registry says {said}, but the manifest has {digest}")
@@ -242,7 +246,7 @@ def release(options: argparse.Namespace) -> None:
     for old in (*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS)):
         old.unlink(missing_ok=True)
     arguments = dockerfile_arguments()
-    base = pinned(arguments["BASE"], options.registry)
+    base = None if options.no_image else pinned(arguments["BASE"], options.registry)
     wheel = build(folder)
     with tempfile.TemporaryDirectory(prefix="gpuward-release-") as place:
         wheels = options.wheels or Path(place, "locked")
@@ -256,8 +260,10 @@ def release(options: argparse.Namespace) -> None:
     check(bill)
     if options.image:
         check_image(options.image, bill)
-    (folder / "image.args").write_text(f"BASE={base}\n", encoding="utf-8")
-    write_sums(folder, [*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS if name != SUMS)])
+    if base is not None:
+        (folder / _IMAGE).write_text(f"BASE={base}\n", encoding="utf-8")
+    left_out = {SUMS} if base is not None else {SUMS, _IMAGE}
+    write_sums(folder, [*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS if name not in left_out)])
 
 
 def main() -> int:
@@ -267,7 +273,11 @@ def main() -> int:
     parser.add_argument("--registry", default=DOCKER_HUB, help="registry of the base image, as a URL")
     parser.add_argument("--cyclonedx", type=Path, default=ROOT / ".venv-release/bin/cyclonedx-py", help="its program")
     parser.add_argument("--wheels", type=Path, help="folder with the packages of requirements.lock; else fetched")
-    parser.add_argument("--image", help="an image to examine")
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument("--image", help="an image to examine")
+    images.add_argument(
+        "--no-image", action="store_true", help="do without image.args, and without a registry of images"
+    )
     options = parser.parse_args()
     try:
         release(options)

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 def stderr_logger() -> "WriteLoggerFactory":
     """Makes structlog's loggers of lines on stderr. What it cannot take is dropped."""
-    return structlog.WriteLoggerFactory(cast("TextIO", _Lines(sys.stderr)))
+    return structlog.WriteLoggerFactory(stderr_lines())
+
+
+def stderr_lines() -> "TextIO":
+    """A file for lines on stderr. What stderr cannot take is dropped."""
+    return cast("TextIO", _Lines(sys.stderr))
 
 
 class _Lines:

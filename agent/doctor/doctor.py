@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,8 @@ ORDER: Final = (
     "driver", "nvml", "gpu", "docker", "cgroups", "isolation", "agent", "port", "ports", "disk", "limits", "engine",
     "controller", "credential", "protocol", "clock",
 )  # fmt: skip
+
+_OF_AGENTS: Final = frozenset({"gpu", "agent", "port", "credential", "protocol"})  # the others are the host's
 
 _OK: Final = 200
 
@@ -63,10 +65,40 @@ class Patient:
     engine_user: str | None = None
 
 
-def examine_quietly(patient: Patient) -> tuple[Finding, ...]:
-    """All findings, without the log lines of the agent's own modules."""
+def examine_quietly(patients: Sequence[Patient]) -> tuple[Finding, ...]:
+    """All findings, without the log lines of the agent's own modules.
+
+    Args:
+        patients: agents of this host, at least one. What concerns the host is examined once, as the first one has it.
+    """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    return asyncio.run(examine(patient))
+    return asyncio.run(_examine_all(patients))
+
+
+async def _examine_all(patients: Sequence[Patient]) -> tuple[Finding, ...]:
+    first, *others = patients
+    if not others:
+        return await examine(first)
+    examined = await asyncio.gather(examine(first), *map(_examine_agent, others))
+    found = [
+        replace(finding, message=f"{patient.name}: {finding.message}") if finding.check in _OF_AGENTS else finding
+        for patient, findings in zip(patients, examined, strict=True)
+        for finding in findings
+    ]
+    return _in_order(found)
+
+
+async def _examine_agent(patient: Patient) -> tuple[Finding, ...]:
+    """What one agent has of its own, beside others on its host."""
+    checks = [_within("agent", 4 * _QUICK_S, partial(_agent, patient))]
+    if patient.simulate is not None:
+        checks.append(_within("nvml", _NVML_S, partial(_gpus, patient)))
+    found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
+    return tuple(finding for finding in found if finding.check in _OF_AGENTS)
+
+
+def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.check)))
 
 
 async def examine(patient: Patient) -> tuple[Finding, ...]:
@@ -81,7 +113,7 @@ async def examine(patient: Patient) -> tuple[Finding, ...]:
         _within("engine", _ENGINES_S, _engines),
     ]
     found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
-    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.check)))
+    return _in_order(found)
 
 
 async def _within(check: str, limit_s: float, probe: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:

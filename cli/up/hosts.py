@@ -1,5 +1,6 @@
 """Which workers `up` runs: this host, simulated hosts of a file, or default simulated hosts."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,8 @@ class HostChoice:
 
 def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
     """The simulated hosts to run. Without a file of the user, one is written into the data folder.
+
+    Each host of that one has the memory and the cores of this machine, on which all engines run.
 
     Raises:
         UsageError: the file is not valid, or has fewer hosts than requested.
@@ -76,5 +79,7 @@ def read_host_names(file: Path) -> list[str]:
 
 
 def _default_hosts(count: int) -> str:
-    workers = [{"name": f"gpu-{number}", "gpus": _GPUS} for number in range(1, count + 1)]
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    host = {"host_memory": f"{memory_mib}MiB", "cpus": os.cpu_count() or 1, "gpus": _GPUS}
+    workers = [{"name": f"gpu-{number}", **host} for number in range(1, count + 1)]
     return yaml.safe_dump({"workers": workers}, sort_keys=False)

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Final
@@ -9,9 +10,24 @@ from typing import Final
 import structlog
 
 from schemas.printing import escape_log_event
+from schemas.stderr import stderr_lines
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _KEPT: Final = 3
+
+
+class _LogFile(RotatingFileHandler):
+    """Drops lines that a full disk does not take. The next line opens the file again, so it goes on with free space."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of the standard library
+        """Shows a line that is at fault; what the disk refuses would only repeat itself on the terminal."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+            return
+        # What its buffer holds would be refused with each line to come, and grow.
+        stream, self.stream = self.stream, None  # type: ignore[assignment]  # as after its own `close`
+        with suppress(OSError, ValueError, AttributeError):
+            stream.close()
 
 
 def log_to(file: Path) -> None:
@@ -20,8 +36,8 @@ def log_to(file: Path) -> None:
     Raises:
         OSError: the file is not writable.
     """
-    to_file = RotatingFileHandler(file, maxBytes=_MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
-    to_terminal = logging.StreamHandler(sys.stderr)
+    to_file = _LogFile(file, maxBytes=_MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
+    to_terminal = logging.StreamHandler(stderr_lines())
     to_terminal.setLevel(logging.ERROR)
     logging.basicConfig(level=logging.INFO, handlers=[to_file, to_terminal], format="%(message)s", force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

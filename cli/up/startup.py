@@ -21,6 +21,8 @@ from cli.loop_transport import connect
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines
+from cli.up.local_agents import AGENTS, write_local_agents
+from cli.up.many_engines import Ask, agree_to_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
@@ -30,13 +32,12 @@ from schemas.api.workers import WorkerView
 CONTROLLER_WITHIN_S: Final = 90.0
 WORKERS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.2
-_AGENTS: Final = "agents"  # a folder in the data folder
 _TOKEN_EXPIRES_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `up`. Port 0: any free port."""
+    """The options of `up`. Port 0: any free port. `ask`: puts a question; None: there is no terminal."""
 
     data_dir: Path
     host: str
@@ -45,6 +46,7 @@ class Options:
     example: bool
     logs: Path
     program: tuple[str, ...]
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
         CliError: the options are not usable; nothing was started.
     """
     check_port(options.host, options.port)
-    agents_dir = options.data_dir / _AGENTS
+    agents_dir = options.data_dir / AGENTS
     supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress), before_stop=daemons.resign)
     with _signals(supervisor):
         script = asyncio.create_task(_bring_up(options, daemons, supervisor, progress), name="up")
@@ -117,7 +119,9 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
         url = await _start_controller(daemons, supervisor)
     ca = _authority(options)
     async with connect(Connection(url, daemons.key, ca)) as api:
+        await agree_to_start(api, progress.print, options.ask)
         hosts = await _choose_hosts(options, daemons, progress)
+        write_local_agents(options.data_dir, hosts)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
             for host in hosts:
                 await _start_agent(api, host, options, daemons, supervisor)
@@ -125,11 +129,12 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
         if options.example:
             with progress.step("Example deployment"):
                 await run_example(api, ProgressLog(progress.detail))
-    names = [host.name for host in hosts]
-    client_env = options.data_dir / CLIENT_ENV
-    valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
-    info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
-    progress.print(ready_text(info, example=options.example))
+        names = [host.name for host in hosts]
+        client_env = options.data_dir / CLIENT_ENV
+        valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
+        info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
+        progress.print(ready_text(info, example=options.example))
+        await watch(api, progress.print)
 
 
 def _authority(options: Options) -> Path | None:
@@ -179,7 +184,7 @@ async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Dae
     token: str | None = None
     if known is None or known.get("deleted_at") is not None:
         token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S, "name": host.name}))["token"]
-    start = AgentStart(host, options.data_dir / _AGENTS / host.name, api.url, token, _authority(options))
+    start = AgentStart(host, options.data_dir / AGENTS / host.name, api.url, token, _authority(options))
     supervisor.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
 
 

@@ -18,21 +18,20 @@ from cli.daemon_settings import validated
 from cli.errors import CliError, UsageError
 from cli.runner import complain
 from cli.streams import go_on_without_stdout
+from cli.up.local_agents import CACHE, LOOPBACK
 
 if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
 
 app = typer.Typer()
-_LOOPBACK: Final = "127.0.0.1"
 _LOGS: Final = "logs"
-_CACHE: Final = "models"
 
 
 @app.command()
 def up(
     simulate: SimulateOption = None,
     agents: Annotated[int | None, typer.Option("--agents", min=1, max=256, help="Number of simulated hosts.")] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = _LOOPBACK,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = LOOPBACK,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port of the API. 0: any free port.")
     ] = DEFAULT_PORT,
@@ -61,6 +60,7 @@ def _up(
 
     from cli.up.hosts import HostChoice, read_host_names  # noqa: PLC0415 - as above
     from cli.up.logs import log_to  # noqa: PLC0415 - as above
+    from cli.up.many_engines import terminal_question  # noqa: PLC0415 - as above
     from cli.up.next_steps import program_called  # noqa: PLC0415 - see the module's docstring
     from cli.up.progress import Progress  # noqa: PLC0415 - as above
     from cli.up.startup import Options, check_port  # noqa: PLC0415 - as above
@@ -77,6 +77,7 @@ def _up(
         example=example,
         logs=_make_folder(folder) / "gpuward.log",
         program=tuple(program_called(sys.argv[0], sys.executable)),
+        ask=terminal_question(),
     )
     try:
         log_to(options.logs)
@@ -129,9 +130,9 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
             name=start.host.name,
             simulate=start.host.simulate,
             data_dir=start.data_dir,
-            cache_dir=folder / _CACHE,
-            proxy_host=_LOOPBACK,
-            advertise=_LOOPBACK,
+            cache_dir=folder / CACHE,
+            proxy_host=LOOPBACK,
+            advertise=LOOPBACK,
             on_exit="stop",
             engine_user=engine_user,
         )

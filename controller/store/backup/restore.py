@@ -114,6 +114,7 @@ async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys:
         ControllerLeadsError: a controller leads on it.
         NotEmptyError: it holds something, and `replace` is false.
         UnsuitableSchemaError: the backup is of a newer version.
+        UnsuitableEncodingError: the database's encoding is not UTF8.
         BackupFileError: the file has changed since it was verified.
     """
     check_revision(backup)

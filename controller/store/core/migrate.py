@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +36,10 @@ _FOLDER: Final = Path(__file__).parents[1] / "migrations"
 
 class SchemaTooNewError(RuntimeError):
     """A newer version has migrated the database; this version does not understand its schema."""
+
+
+class UnsuitableEncodingError(RuntimeError):
+    """The database cannot hold text of all languages; the message has the command that creates one that can."""
 
 
 def _config() -> Config:
@@ -82,6 +87,7 @@ async def migrate(database: Database) -> None:
 
     Raises:
         SchemaTooNewError: the database has a revision that this version does not know.
+        UnsuitableEncodingError: the database's encoding is not UTF8.
     """
     while True:
         try:
@@ -138,7 +144,26 @@ def _upgrade(connection: Connection) -> None:
 
 
 def upgrade(connection: Connection, revision: str) -> None:
-    """Migrates up to that revision, in the transaction of the connection."""
+    """Migrates up to that revision, in the transaction of the connection.
+
+    Raises:
+        UnsuitableEncodingError: the database's encoding is not UTF8.
+    """
+    _check_encoding(connection)
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+
+
+def _check_encoding(connection: Connection) -> None:
+    """A database keeps the encoding with which it was created: the server's, where nothing names one."""
+    row = connection.execute(text("select current_database(), current_setting('server_encoding')")).one()
+    name, encoding = str(row[0]), str(row[1])
+    if encoding == "UTF8":
+        return
+    # SQL_ASCII goes with the locale C, which suits UTF8; that of another encoding does not.
+    locale = "" if encoding == "SQL_ASCII" else " --locale=C"
+    raise UnsuitableEncodingError(
+        f"the database {name} has the encoding {encoding}, and gpuward needs UTF8: remove it if it is empty "
+        f"(dropdb {shlex.quote(name)}), and create one with: createdb -E UTF8 -T template0{locale} {shlex.quote(name)}"
+    )

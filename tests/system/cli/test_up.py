@@ -64,6 +64,24 @@ def skip_unless_nobody_can_run() -> None:
         pytest.skip("an ordinary user cannot read the interpreter or the source")
 
 
+def assert_doctor_looks_at_its_agents(up: Up, user: int | None) -> None:
+    """As another process of the same user, with the data folder of `up` alone."""
+    account = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    argv = [sys.executable, "-P", "-m", "cli", "doctor", "-o", "json", "--data-dir", str(up.data_dir)]
+    argv += ["--env-file", "/nonexistent"]
+    env = {**clean_env(), "HOME": str(up.data_dir)}
+    done = subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=60, check=False, **account)
+    findings = json.loads(done.stdout)["findings"]
+    for check in ("gpu", "agent", "port", "credential", "protocol"):
+        of_check = [one for one in findings if one["check"] == check]
+        assert {one["message"].partition(":")[0] for one in of_check} == {"gpu-1", "gpu-2"}, of_check
+        assert {one["status"] for one in of_check} == {"ok"}, of_check
+    agents = [one["message"] for one in findings if one["check"] == "agent"]
+    assert all(f"pid {up.process.pid}" in text and text.endswith("connected") for text in agents), agents
+    assert [one["status"] for one in findings if one["check"] == "controller"] == ["ok"]
+    assert {"nvml", "driver"}.isdisjoint(one["check"] for one in findings)
+
+
 @pytest.mark.parametrize("user", [None, NOBODY_UID])
 @pytest.mark.timeout(240)  # two starts of everything
 def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | None):
@@ -85,6 +103,7 @@ def test_first_start_first_request_stop_and_restart(data_dir: Path, user: int | 
         assert answer["choices"][0]["message"]["content"]
         assert gpuward(up, "audit").returncode == 0
         assert len(up.engines()) == 2
+        assert_doctor_looks_at_its_agents(up, user)
         code, took_s = up.stop()
         assert (code, up.leftovers()) == (0, [])
         assert took_s < 10

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from agent.gpus.simulated import load_host
 from cli.errors import CliError, UsageError
-from cli.up import startup
+from cli.up import many_engines, startup
 from cli.up.hosts import HostChoice, read_host_names, simulated_hosts
 from cli.up.kill_engines import kill_engines
 from cli.up.next_steps import UpInfo, first_commands, program_called
@@ -19,6 +21,7 @@ from cli.up.progress import Progress
 from cli.up.startup import AgentStart, check_port, up
 from support.builders.api_objects import deployment, worker
 from support.standins.api import KEY, ApiDouble, serving
+from support.standins.cache_host import until
 from support.standins.up_daemons import FakeDaemons
 
 
@@ -52,6 +55,85 @@ async def test_without_gpus_two_hosts_are_simulated(fakes, capsys):
     assert fakes.double.url in text
     assert fakes.log[-1] == "controller down"
     assert len(fakes.log) == 3
+
+
+def many(fakes, replicas: int) -> None:
+    fakes.double.add(deployment("chat", spec={"replicas": replicas}), deployment("off", "stopped", wanted=500))
+
+
+async def test_a_hundred_engines_start_without_a_word(fakes, capsys):
+    many(fakes, 100)
+    _, text = await up_until(fakes, "Gpuward is ready", capsys)
+    assert "Warning" not in text
+
+
+async def test_more_are_warned_of_where_there_is_no_terminal(fakes, capsys):
+    many(fakes, 101)
+    code, text = await up_until(fakes, "Gpuward is ready", capsys)
+    assert code == 0
+    assert "101 engines" in text[: text.index("Gpuward is ready")]
+    assert fakes.agents
+
+
+@pytest.mark.parametrize(("answer", "starts"), [(True, True), (False, False)])
+async def test_at_a_terminal_more_start_only_if_that_is_agreed_to(fakes, capsys, answer, starts):
+    questions = []
+
+    async def ask(question: str) -> bool:
+        questions.append(question)
+        return answer
+
+    many(fakes, 101)
+    code, text = await up_until(fakes, "Gpuward is ready", capsys, ask=ask)
+    assert (code == 0, bool(fakes.agents), "Gpuward is ready" in text) == (starts, starts, starts)
+    assert len(questions) == 1
+    assert fakes.log[-1] == "controller down"
+
+
+async def test_more_that_are_applied_later_are_warned_of_once(fakes, capsys, monkeypatch):
+    monkeypatch.setattr(many_engines, "_LOOK_EVERY_S", 0.01)
+
+    def looks() -> int:
+        return [path.endswith("/deployments") for _, path, *_ in fakes.double.asked].count(True)
+
+    async def apply_later() -> None:
+        await until(lambda: looks() > 2)  # one is before the agents start
+        many(fakes, 102)
+
+    applying = asyncio.create_task(apply_later())
+    _, text = await up_until(fakes, "102 engines", capsys)
+    assert text.index("Gpuward is ready") < text.index("102 engines")
+    assert text.count("102 engines") == 1
+    await applying
+
+
+ASKING = """
+import asyncio
+from cli.up.many_engines import terminal_question
+ask = terminal_question()
+print("no terminal" if ask is None else asyncio.run(ask("Start? ")))
+"""
+
+
+@pytest.mark.parametrize(("typed", "answered"), [("y\n", "True"), ("\n", "False"), ("no\n", "False")])
+def test_the_answer_is_read_from_the_terminal(typed, answered):
+    spawning = f"import pty, sys; pty.spawn([sys.executable, '-c', {ASKING!r}])"
+    for script, expected in ((spawning, answered), (ASKING, "no terminal")):
+        done = subprocess.run(
+            [sys.executable, "-c", script], input=typed, capture_output=True, text=True, timeout=30, check=True
+        )
+        assert done.stdout.split("\n")[-2].strip().removeprefix("Start? ") == expected
+
+
+def test_hosts_made_up_by_itself_have_the_memory_and_cores_of_this_machine(tmp_path):
+    hosts = [load_host(host.simulate, host.name) for host in simulated_hosts(HostChoice(agents=3), tmp_path)]
+    assert {(host.host_memory, host.cpus) for host in hosts} == {
+        (psutil.virtual_memory().total // 2**20, os.cpu_count())
+    }
+    file = tmp_path / "own.yaml"
+    file.write_text("workers: [{name: a, host_memory: 3TiB, cpus: 7}]")
+    (own,) = simulated_hosts(HostChoice(file), tmp_path)
+    assert (load_host(own.simulate, "a").host_memory, load_host(own.simulate, "a").cpus) == (3 * 2**20, 7)
 
 
 async def test_a_known_agent_needs_no_token(fakes, capsys):

@@ -1,0 +1,104 @@
+"""Warns where more engines than usual would run on this machine, and asks at a terminal before they start.
+
+All agents of `up` run here, so each engine is a process of this machine, whatever hosts are simulated.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from cli.api import parse, path_of
+from cli.errors import CliError
+from schemas.api.deployments import DeploymentView
+
+if TYPE_CHECKING:  # slow to import
+    from cli.client import Api
+
+MANY: Final = 100
+_LOOK_EVERY_S: Final = 10.0
+_AT_REST: Final = frozenset({"stopped", "asleep", "succeeded", "failed", "deleting"})
+_YES: Final = frozenset({"y", "yes"})
+
+Ask = Callable[[str], Awaitable[bool]]
+
+
+async def count_wanted(api: "Api") -> int:
+    """How many instances the deployments want now."""
+    views = [parse(DeploymentView, raw) for raw in await api.items(path_of("deployments"))]
+    return sum(view.status.wanted for view in views if view.status.phase not in _AT_REST)
+
+
+async def agree_to_start(api: "Api", warn: Callable[[str], None], ask: Ask | None) -> None:
+    """Returns once that many engines may start.
+
+    Args:
+        api: the controller, whose agents have not started.
+        warn: prints a line.
+        ask: puts a question and returns the answer; None: there is no terminal, and the engines start.
+
+    Raises:
+        CliError: the answer is no.
+    """
+    wanted = await count_wanted(api)
+    if wanted <= MANY:
+        return
+    warn(warning(wanted))
+    if ask is not None and not await ask(f"Start up to {wanted} engines? [y/N]: "):
+        raise CliError(
+            "the engines were not started; run `gpuward controller` on this data folder and stop deployments, "
+            "or answer yes"
+        )
+
+
+async def watch(api: "Api", warn: Callable[[str], None]) -> None:
+    """Warns whenever the number that deployments want rises above `MANY`. Runs until cancelled."""
+    many = await _exceeds(api, None)
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        many = await _exceeds(api, warn if not many else None)
+
+
+async def _exceeds(api: "Api", warn: Callable[[str], None] | None) -> bool:
+    try:
+        wanted = await count_wanted(api)
+    except CliError:  # the next look will show it
+        return warn is None
+    if wanted > MANY and warn is not None:
+        warn(warning(wanted))
+    return wanted > MANY
+
+
+def warning(wanted: int) -> str:
+    """The warning for so many engines."""
+    return (
+        f"Warning: deployments want {wanted} engines, and each is a process of this machine. "
+        f"Above {MANY}, memory or cores may run out; `gpuward scale` and `gpuward stop` reduce them."
+    )
+
+
+def terminal_question() -> Ask | None:
+    """Asks on the terminal of this process, without holding up its event loop; None: there is none."""
+    try:
+        # One that belongs to another job would stop this process where it reads.
+        ours = sys.stdin is not None and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):  # no terminal, or a closed file
+        return None
+    return _ask if ours else None
+
+
+async def _ask(question: str) -> bool:
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        if not line.done():
+            line.set_result(sys.stdin.readline())
+
+    print(question, end="", file=sys.stderr, flush=True)
+    loop.add_reader(sys.stdin.fileno(), read)
+    try:
+        return (await line).strip().lower() in _YES  # a signal ends it: the start is cancelled
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
