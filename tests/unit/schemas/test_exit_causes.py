@@ -83,21 +83,42 @@ encountered an issue. See stack trace (above) for the root cause.
 INFO:     127.0.0.1:57690 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
 INFO:     Finished server process [5]""", 0, "exit", "KeyError: 'chatcmpl-23'"),
     ("Traceback (most recent call last):\n  File 'x.py', line 1\nKeyError: 'rope'", 1, "crash", "KeyError: 'rope'"),
-    ("Segmentation fault", -11, "crash", "Segmentation"),
+    # What a killed process did last is no cause: the signal came from elsewhere, or from the code that ran just then.
+    ('INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK', -9, "crash", None),
+    ("INFO 11-23 01:54:23 [loggers.py:1] Avg prompt throughput: 12.0 tokens/s", -15, "crash", None),
+    ("INFO:     Application startup complete.", -11, "crash", None),
+    ("INFO:     Application startup complete.", 137, "crash", None),
+    ("tool: error: retrying", 143, "crash", None),
+    # Its own words before it kills itself are one: torch and glibc abort, SGLang kills its whole tree.
+    ("terminate called after throwing an instance of 'c10::Error'", -6, "crash", "terminate called"),
+    ("ggml.c:1: GGML_ASSERT(n > 0) failed", 134, "crash", "ggml.c:1: GGML_ASSERT"),
+    ("""torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+[2026-11-23 01:54:23] Received sigquit from a child process. It usually means the child failed.""",
+     -9, "gpu_oom", "torch.OutOfMemoryError"),
+    ("""[2026-11-23 01:54:23] Scheduler hit an exception: Traceback (most recent call last):
+KeyError: 'rope'
+[2026-11-23 01:54:23] Received sigquit from a child process. It usually means the child failed.""",
+     -9, "crash", "KeyError: 'rope'"),
     ("", 1, "crash", ""),
     ("", -9, "crash", ""),
-    (KILLED_FOR_MEMORY, -9, "oom_killed", "oom_killed: the kernel"),
-    ("oom_killed: it needed more memory than its limit", 1, "oom_killed", ""),  # the cgroup's count of a child
     ("Application shutdown complete.", 0, "exit", ""),
     ("whatever", None, "exit", ""),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("printed", "code", "cause", "begins"), PRINTED)
-def test_the_telling_line_and_its_cause(printed: str, code: int | None, cause: str, begins: str) -> None:
-    line = telling_line("INFO: loading\n" + printed + "\n\n") if printed else ""
-    assert line.startswith(begins)
+def test_the_telling_line_and_its_cause(printed: str, code: int | None, cause: str, begins: str | None) -> None:
+    line = telling_line("INFO: loading\n" + printed + "\n\n", code) if printed else ""
+    assert line == "" if begins is None else line.startswith(begins)
     assert cause_of(line, code) == cause
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [(KILLED_FOR_MEMORY, -9), ("oom_killed: it needed more memory than its limit", 1)],  # the cgroup's count of a child
+)
+def test_what_the_agent_knows_of_a_kill_is_the_cause(message: str, code: int) -> None:
+    assert cause_of(message, code) == "oom_killed"
 
 
 def test_a_line_is_shown_plain_and_short() -> None:
