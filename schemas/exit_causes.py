@@ -24,6 +24,8 @@ class Cause(StrEnum):
     GPU_OOM = "gpu_oom"
     PORT_TAKEN = "port_taken"
     MODEL_NOT_FOUND = "model_not_found"
+    MODEL_GATED = "model_gated"
+    NO_DISK_SPACE = "no_disk_space"
     ENGINE_USAGE = "engine_usage"
     CRASH = "crash"
     EXIT = "exit"  # code 0, or unknown
@@ -41,6 +43,9 @@ _OF_A_START: Final = (
     Cause.RUNTIME_UNSUPPORTED,
     Cause.MODEL_COMMIT_GONE,
     Cause.ENGINE_MISSING,
+    Cause.MODEL_NOT_FOUND,
+    Cause.MODEL_GATED,
+    Cause.NO_DISK_SPACE,
 )
 
 
@@ -57,8 +62,10 @@ _TEXTS: Final = {
         r"address already in use|couldn't bind HTTP server socket|Port is already in use|port .{0,40} is not available",
         re.IGNORECASE,
     ),
+    Cause.NO_DISK_SPACE: re.compile(r"No space left on device|Disk quota exceeded|Not enough free disk space"),
+    Cause.MODEL_GATED: re.compile(r"GatedRepoError|Cannot access gated repo|gated repo\b"),
     Cause.MODEL_NOT_FOUND: re.compile(
-        r"Repository Not Found|RepositoryNotFoundError|GatedRepoError|Cannot access gated repo|gated repo\b"
+        r"Repository Not Found|RepositoryNotFoundError"
         r"|is not a valid model identifier|Invalid repository ID or local directory|failed to open GGUF file"
         r"|does not appear to have a file named|Can't load the configuration of|RevisionNotFoundError"
     ),

@@ -9,7 +9,8 @@ import pytest
 import uvloop
 
 from agent.gpus.nvml_child import NvmlChild
-from agent.model_cache.fetch_process import FetchError, FetchProcess
+from agent.model_cache.fetch_errors import FetchError
+from agent.model_cache.fetch_process import FetchProcess
 from agent.program_output import output_of
 from support.processes.slow_start import ended, start_slowly
 

@@ -35,7 +35,13 @@ srv    load_model: failed to load model, '/m.gguf'""", 1, "gpu_oom", "ggml_backe
     For further information visit errors.pydantic.dev""", 1, "model_not_found", "Value error, Invalid repository"),
     # huggingface_hub/errors.py
     ("""huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: x)
-Access to model a/b is restricted.""", 1, "model_not_found", "huggingface_hub"),
+Access to model a/b is restricted.""", 1, "model_gated", "huggingface_hub"),
+    # transformers/utils/hub.py
+    ("OSError: You are trying to access a gated repo.\nMake sure to have access to it at https://h/a/b.", 1,
+     "model_gated", "OSError: You are trying"),
+    # any write of Python's, on a full disk and beyond a quota
+    ("OSError: [Errno 28] No space left on device: '/cache/x'", 1, "no_disk_space", "OSError"),
+    ("OSError: [Errno 122] Disk quota exceeded", 1, "no_disk_space", ""),
     # transformers/utils/hub.py
     ("OSError: a/b is not a local folder and is not a valid model identifier listed on the hub", 1,
      "model_not_found", ""),
@@ -141,6 +147,8 @@ def test_an_early_word_of_usage_is_not_the_cause() -> None:
         ("image_not_found: the registry has no image a/b:1", "image_not_found"),
         ("image_pull_failed: a/b:1: no progress for 300 s", "image_pull_failed"),
         ("runtime_unsupported: no NVIDIA container toolkit on this host", "runtime_unsupported"),
+        ("model_gated: hf:a/b cannot be fetched: hf:a/b is gated: request access on the hub", "model_gated"),
+        ("no_disk_space: hf:a/b needs 5 GiB more in /cache", "no_disk_space"),
         ("cannot start 'vllm': no such file", None),
         ("said image_not_found: in its log", None),
     ],
