@@ -5,6 +5,7 @@ so an agent of an earlier version, which reports no line, gives `crash`.
 """
 
 import re
+import signal
 from enum import StrEnum
 from typing import Final
 
@@ -23,6 +24,8 @@ class Cause(StrEnum):
     GPU_OOM = "gpu_oom"
     PORT_TAKEN = "port_taken"
     MODEL_NOT_FOUND = "model_not_found"
+    MODEL_GATED = "model_gated"
+    NO_DISK_SPACE = "no_disk_space"
     ENGINE_USAGE = "engine_usage"
     CRASH = "crash"
     EXIT = "exit"  # code 0, or unknown
@@ -40,6 +43,9 @@ _OF_A_START: Final = (
     Cause.RUNTIME_UNSUPPORTED,
     Cause.MODEL_COMMIT_GONE,
     Cause.ENGINE_MISSING,
+    Cause.MODEL_NOT_FOUND,
+    Cause.MODEL_GATED,
+    Cause.NO_DISK_SPACE,
 )
 
 
@@ -56,8 +62,10 @@ _TEXTS: Final = {
         r"address already in use|couldn't bind HTTP server socket|Port is already in use|port .{0,40} is not available",
         re.IGNORECASE,
     ),
+    Cause.NO_DISK_SPACE: re.compile(r"No space left on device|Disk quota exceeded|Not enough free disk space"),
+    Cause.MODEL_GATED: re.compile(r"GatedRepoError|Cannot access gated repo|gated repo\b"),
     Cause.MODEL_NOT_FOUND: re.compile(
-        r"Repository Not Found|RepositoryNotFoundError|GatedRepoError|Cannot access gated repo|gated repo\b"
+        r"Repository Not Found|RepositoryNotFoundError"
         r"|is not a valid model identifier|Invalid repository ID or local directory|failed to open GGUF file"
         r"|does not appear to have a file named|Can't load the configuration of|RevisionNotFoundError"
     ),
@@ -68,17 +76,45 @@ _USAGE: Final = re.compile(
     r"|^(Error: )?Got unexpected extra argument|User-specified max_model_len"
 )
 _HEAD_OF_USAGE: Final = re.compile(r"^usage: ", re.IGNORECASE)
-# What vLLM's server says of its engine core, whose own words stand above.
-_POINTER: Final = re.compile(r"See root cause above|See stack trace \(above\)|EngineDeadError")
+# What vLLM's server says of its engine core, and SGLang's of its scheduler, whose own words stand above.
+_POINTER: Final = re.compile(
+    r"See root cause above|See stack trace \(above\)|EngineDeadError|Received sigquit from a child process"
+)
 _POINTER_LINES: Final = 60  # what a server says between that and its end
 _EXCEPTION: Final = re.compile(r"^(\(\w+ pid=\d+\) ERROR [^\]]*\] )?([A-Za-z_][\w.]*(?:Error|Exception): .*)")
 
 
-def telling_line(tail: str) -> str:
-    """The line of a log's end that says why a process ended: the last of a known cause, else the last one."""
+# By it a process ends itself, right after its last words. Any other signal may hit it at any line.
+_OWN_SIGNAL: Final = signal.SIGABRT
+_OF_SIGNALS: Final = 128  # a shell, and so Docker, adds it to the signal by which its program ended
+_SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
+
+
+def telling_line(tail: str, exit_code: int | None = None) -> str:
+    """The line of a log's end that says why a process ended: the last of a known cause, else the last one.
+
+    What a process logged last has nothing to do with a signal that killed it, so then only a known cause counts.
+
+    Args:
+        tail: the end of its log.
+        exit_code: negative, or above 128: by which signal it ended.
+
+    Returns:
+        Empty if no line says it.
+    """
     lines = [shown for line in tail.splitlines() if (shown := _shown(line))]
     known = (line for line in reversed(lines) if any(text.search(line) for text in _TEXTS.values()))
+    if killed_by(exit_code) not in (None, _OWN_SIGNAL):
+        return next(known, None) or _root_cause(lines) or ""
     return _usage_error(lines) or next(known, None) or _root_cause(lines) or (lines[-1] if lines else "")
+
+
+def killed_by(exit_code: int | None) -> int | None:
+    """The number of the signal that ended a process; None: none did, or it is unknown."""
+    if exit_code is None:
+        return None
+    number = -exit_code if exit_code < 0 else exit_code - _OF_SIGNALS
+    return number if number in _SIGNALS else None
 
 
 def _usage_error(lines: list[str]) -> str | None:

@@ -25,8 +25,17 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "Another process listens on the port of the engine.", "Nothing to do: the next start has another port."
     ),
     "model_not_found": ReasonText(
-        "The engine did not find the model, or may not read it.",
+        "The model does not exist, or its reader may not see it.",
         "Correct `model`, or store the token of the hub as `env: {HF_TOKEN: {secret: NAME}}`.",
+    ),
+    "model_gated": ReasonText(
+        "The hub shows the model only to accounts that were granted access, and the token is of none of them.",
+        "Request access on the model's page, and store the token as `env: {HF_TOKEN: {secret: NAME}}`. For an "
+        "estimate, set `HF_TOKEN` in the controller's environment, or `resources.gpu_memory`.",
+    ),
+    "no_disk_space": ReasonText(
+        "The disk of the worker has too little space for the model or the engine, or its cache of models is limited.",
+        "Free space on that disk, run `gpuward cache prune`, raise `--cache-limit`, or set `--cache-dir` of the agent.",
     ),
     "engine_usage": ReasonText(
         "The engine refused its arguments. After the second time in a row it is not started again.",

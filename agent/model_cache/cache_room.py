@@ -10,8 +10,9 @@ import structlog
 from agent.decide.eviction import CachedRevision, Use, choose_evictions, held_bytes, unused
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.cache_uses import CacheUses
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.file_lock import LockedError, waited_lock
+from schemas.exit_causes import Cause
 from schemas.units import format_bytes
 
 _MIB: Final = 2**20
@@ -86,7 +87,8 @@ class CacheRoom:
                 raise FetchError(
                     f"hf:{repo} needs {format_bytes(needed)} more in {self._folder.path}, which does not fit beside"
                     f" what is used: {format_bytes(free)} are free, the cache holds {format_bytes(held)}{bound}; free"
-                    " space, or set --cache-dir"
+                    " space, or set --cache-dir",
+                    code=Cause.NO_DISK_SPACE,
                 )
             stayed = {(one.repo, one.commit) for one in chosen} - {
                 (one.repo, one.commit) for one in await self._remove(chosen)

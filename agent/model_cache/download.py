@@ -19,6 +19,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from agent.beneath import OpenFolder, is_beneath
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
+from schemas.exit_causes import Cause
 from schemas.hub_commits import is_commit
 
 _AT_ONCE: Final = 4
@@ -33,13 +34,13 @@ constants.DOWNLOAD_CHUNK_SIZE = 2**18  # the library's 10 MiB are lost at each i
 class DownloadError(Exception):
     """The model cannot be fetched; the message says what to do. `final`: the hub refuses it.
 
-    `gone`: it knows the model, and has no such revision of it.
+    `code`: a reason code; empty: none. `model_commit_gone`: it knows the model, and has no such revision of it.
     """
 
-    def __init__(self, message: str, *, final: bool = True, gone: bool = False) -> None:
+    def __init__(self, message: str, *, final: bool = True, code: str = "") -> None:
         super().__init__(message)
         self.final = final
-        self.gone = gone
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +117,24 @@ class Download:
         if isinstance(error, GatedRepoError):
             return DownloadError(
                 f"{name} is gated: request access on the hub, and set HF_TOKEN in the deployment's env to a token that"
-                " has it"
+                " has it",
+                code=Cause.MODEL_GATED,
             )
         if isinstance(error, RepositoryNotFoundError):
             return DownloadError(
                 f"{name} does not exist, or the token may not read it; check the name, or set HF_TOKEN in the"
-                " deployment's env"
+                " deployment's env",
+                code=Cause.MODEL_NOT_FOUND,
             )
         if isinstance(error, RevisionNotFoundError) and is_commit(self._revision):
             return DownloadError(
                 f"the hub no longer has commit {self._revision}, which this revision of the deployment runs, and it is"
                 " not in this host's cache; run gpuward restart NAME --pull to take what the hub has now",
-                gone=True,
+                code=Cause.MODEL_COMMIT_GONE,
             )
         if error.response.status_code in (401, 403, 404):
-            return DownloadError(f"{name}@{self._revision}: the hub has no such revision, or refuses it")
+            text = f"{name}@{self._revision}: the hub has no such revision, or refuses it"
+            return DownloadError(text, code=Cause.MODEL_NOT_FOUND)
         return error
 
     def missing(self, found: Repository) -> list[HubFile]:

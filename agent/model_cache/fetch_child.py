@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from agent.beneath import OpenFolder
 from agent.model_cache.fetch_account import give_up_root
+from agent.model_cache.fetch_errors import code_of
 from agent.model_cache.file_lock import LockedError, lock_opened
 from agent.model_cache.hub_layout import blob_sizes
 from agent.processes.account import Account
@@ -49,8 +50,8 @@ def main() -> int:
 
         text = str(error) if isinstance(error, DownloadError) else f"{type(error).__name__}: {error}"
         refused = error if isinstance(error, DownloadError) else None
-        told = {"final": refused is not None and refused.final, "gone": refused is not None and refused.gone}
-        _tell(error=_SECRETS.sub("", text)[:_MOST_TEXT], **told)
+        code = code_of(error) if refused is None else refused.code
+        _tell(error=_SECRETS.sub("", text)[:_MOST_TEXT], final=refused is not None and refused.final, code=code)
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from agent.beneath import OpenFolder
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_account import fetch_account
+from agent.model_cache.fetch_errors import FetchError
 from agent.processes.account import Account
 from agent.program_input import give
 from schemas.hub_commits import is_commit
@@ -21,18 +22,6 @@ from schemas.hub_commits import is_commit
 _MAX_LINE_BYTES: Final = 2**16
 _SILENT_LIMIT_S: Final = 60.0
 _REAP_LIMIT_S: Final = 2.0
-
-
-class FetchError(Exception):
-    """A model is not on this host; the message says why. `final`: the hub was asked, and trying again does not help.
-
-    `gone`: the hub knows the model and no longer has this commit of it.
-    """
-
-    def __init__(self, message: str, *, final: bool = False, gone: bool = False) -> None:
-        super().__init__(message)
-        self.final = final
-        self.gone = gone
 
 
 @dataclass(frozen=True, slots=True)

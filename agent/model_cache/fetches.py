@@ -14,7 +14,8 @@ import structlog
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.cache_room import CacheRoom
 from agent.model_cache.cache_uses import CacheUses
-from agent.model_cache.fetch_process import FetchError, FetchProcess, opened_place
+from agent.model_cache.fetch_errors import CODES_OF_CHILD, FetchError, code_of
+from agent.model_cache.fetch_process import FetchProcess, opened_place
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
@@ -145,7 +146,7 @@ class Fetches:
             await self.uses.mark()  # from here on no agent removes it
             return await self._from_hub_or_cache(fetch, token, env, stall_s, tell)
         except OSError as error:
-            raise FetchError(f"{self._folder.path}: {error}") from error
+            raise FetchError(f"{self._folder.path}: {error}", code=code_of(error)) from error
         finally:
             if self._running.get(key) is running:
                 del self._running[key]
@@ -164,7 +165,7 @@ class Fetches:
         try:
             return Provided(await self._ask_hub(fetch, token, env, stall_s, tell), asked=True)
         except FetchError as error:
-            if error.final and not error.gone:
+            if error.final and error.code != Cause.MODEL_COMMIT_GONE:
                 await asyncio.to_thread(self._folder.note_refused, fetch.repo, token)
                 raise
             commit = await self._usable(fetch, token)
@@ -234,10 +235,11 @@ class Fetches:
 
 
 def _refusal(fetch: ModelFetch, words: Mapping[str, Any]) -> FetchError:
-    gone = bool(words.get("gone")) and is_commit(fetch.revision)
-    code = f"{Cause.MODEL_COMMIT_GONE}: " if gone else ""
-    text = f"{code}hf:{fetch.repo} cannot be fetched: {words['error']}"
-    return FetchError(text, final=bool(words.get("final")), gone=gone)
+    code = next((one for one in CODES_OF_CHILD if one == words.get("code")), "")
+    if code == Cause.MODEL_COMMIT_GONE and not is_commit(fetch.revision):
+        code = ""
+    text = f"hf:{fetch.repo} cannot be fetched: {words['error']}"
+    return FetchError(text, final=bool(words.get("final")), code=code)
 
 
 _OURS: Final = "GPUWARD_"

@@ -52,5 +52,5 @@ async def end_cause(
     except OSError as error:  # TimeoutError is one
         log.warning("log not read", instance=kept.key.instance, error=str(error))
         return EndCause(kept.lasting_message)
-    line = telling_line(tail)
+    line = telling_line(tail, group.exit_code)
     return EndCause(line or kept.lasting_message, line)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import SpawnError
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetch_errors import FetchError
 from agent.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.processes.end_cause import EndCause, end_cause
 from agent.processes.engine_start import EngineStart

@@ -14,12 +14,13 @@ from schemas.manifest.deployment import DeploymentSpec
 
 @dataclass(frozen=True, slots=True)
 class NeedError:
-    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes."""
+    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes. `reason`: its code."""
 
     message: str
     retryable: bool
     attempts: int
     retry_at: datetime | None
+    reason: str = "metadata_unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def need_error_to_json(error: NeedError) -> dict[str, Any]:
 
 
 def need_error_from_json(value: dict[str, Any]) -> NeedError:
-    """The error that `need_error_to_json` wrote."""
+    """The error that `need_error_to_json` wrote. Fields that an older version did not write have their defaults."""
     retry_at = value["retry_at"]
-    error = NeedError(**{f.name: value[f.name] for f in fields(NeedError)})
+    error = NeedError(**{f.name: value[f.name] for f in fields(NeedError) if f.name in value})
     return replace(error, retry_at=datetime.fromisoformat(retry_at) if retry_at else None)

@@ -12,11 +12,13 @@ from controller.domain.placement import Need
 from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
 from controller.leader.model_cache import NEW_S, ModelCache, source_of
+from controller.model_files.errors import GatedModelError
 from controller.runtime.child import ChildError, ChildFailure, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
+from schemas.exit_causes import Cause
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -136,7 +138,9 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
         retryable = bool(getattr(result, "retryable", isinstance(result, RetryableError)))
         text = _text(result)
         text = text if retryable else f"{text}; then stop and start the deployment"  # a start reads the files again
-        return Finished(revision.input_hash, error=text, retryable=retryable)
+        gated = isinstance(result, ChildError) and result.type == GatedModelError.__name__
+        reason = Cause.MODEL_GATED if gated else Reason.METADATA_UNKNOWN
+        return Finished(revision.input_hash, error=text, retryable=retryable, reason=reason)
     need = engine_for(revision.spec).need(revision.spec, result)
     if (unknown := _unknown(need)) is not None:
         return Finished(revision.input_hash, error=unknown, retryable=False)

@@ -11,3 +11,7 @@ class MetadataError(Exception):
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
         self.retryable = retryable
+
+
+class GatedModelError(MetadataError):
+    """The hub shows the model only to accounts that were granted access (reason `model_gated`)."""

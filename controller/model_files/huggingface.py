@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from controller.model_files.errors import MetadataError
+from controller.model_files.errors import GatedModelError, MetadataError
 from controller.model_files.files import MAX_FILES, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
@@ -137,7 +137,7 @@ def _as_metadata_error(name: str, endpoint: str | None) -> Iterator[None]:
     except MetadataError:
         raise
     except GatedRepoError as error:
-        raise MetadataError(
+        raise GatedModelError(
             f"{name} is gated: request access on the hub and set HF_TOKEN in the controller's environment, "
             "or set resources.gpu_memory",
             retryable=True,  # granting it changes no spec

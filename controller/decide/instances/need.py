@@ -19,12 +19,13 @@ _WAITING = frozenset({P.PENDING, P.ANALYZING})
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of an analysis: a need, or an error."""
+    """The end of an analysis: a need, or an error. `reason`: the error's code."""
 
     input_hash: str
     need: Need | None = None
     error: str = ""
     retryable: bool = False
+    reason: str = Reason.METADATA_UNKNOWN
     commits: Mapping[str, str] = field(default_factory=dict)  # that were read, by `org/name@revision`
 
 
@@ -53,7 +54,8 @@ def settle_need(
         return True
     attempts = (revision.need_error.attempts if revision.need_error else 0) + 1
     delay = timedelta(seconds=settings.delay_s(attempts))
-    error = NeedError(finished.error, finished.retryable, attempts, facts.now + delay if finished.retryable else None)
+    retry_at = facts.now + delay if finished.retryable else None
+    error = NeedError(finished.error, finished.retryable, attempts, retry_at, str(finished.reason))
     effects.store_need = StoreNeed(revision.generation, None, error)
     evidence = {"attempts": attempts, "retryable": finished.retryable}
     effects.events.append(NewEvent(Reason.METADATA_UNKNOWN, finished.error, (), evidence))
@@ -81,12 +83,12 @@ def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: in
     error = effects.store_need.error if effects.store_need else facts.revisions[facts.revision].need_error
     if error is not None and not error.retryable:
         for instance in waiting:
-            effects.change_phase(instance, P.FAILED, Reason.METADATA_UNKNOWN, error.message)
+            effects.change_phase(instance, P.FAILED, error.reason, error.message)
         return
     if error is not None and error.retry_at is not None and error.retry_at > facts.now:
         for instance in waiting:
             if instance.phase is P.ANALYZING:
-                effects.change_phase(instance, P.PENDING, Reason.METADATA_UNKNOWN, error.message)
+                effects.change_phase(instance, P.PENDING, error.reason, error.message)
         effects.requeue((error.retry_at - facts.now).total_seconds())
         return
     effects.analyse = facts.revision

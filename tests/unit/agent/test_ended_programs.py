@@ -11,7 +11,8 @@ import uvloop
 
 from agent.gpus.nvml_child import NvmlChild
 from agent.model_cache.cache_folder import CacheFolder
-from agent.model_cache.fetch_process import FetchError, FetchProcess, open_place
+from agent.model_cache.fetch_errors import FetchError
+from agent.model_cache.fetch_process import FetchProcess, open_place
 from agent.program_output import output_of
 from support.processes.slow_start import ended, start_slowly
 

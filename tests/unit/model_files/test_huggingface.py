@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from controller.domain.instances import RevisionFacts
+from controller.leader.analyses import _finish
 from controller.runtime.child import ChildError, run_child
+from schemas.manifest.deployment import DeploymentSpec
 from support.builders.model_files import safetensors, with_header
 from support.standins.model_hub import COMMIT, Hub, running_hub
 
@@ -76,6 +80,8 @@ async def test_a_gated_model_is_retryable(hub: Hub) -> None:
     with pytest.raises(ChildError, match=words) as raised:
         await read(hub.url, "org/gated")
     assert raised.value.retryable
+    revision = RevisionFacts(1, DeploymentSpec(engine="vllm", model="hf:org/gated"), "hash", datetime.now(UTC))
+    assert _finish(revision, raised.value).reason == "model_gated"
 
 
 async def test_missing_weights_are_retryable(hub: Hub) -> None:

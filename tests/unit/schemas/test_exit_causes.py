@@ -35,7 +35,13 @@ srv    load_model: failed to load model, '/m.gguf'""", 1, "gpu_oom", "ggml_backe
     For further information visit errors.pydantic.dev""", 1, "model_not_found", "Value error, Invalid repository"),
     # huggingface_hub/errors.py
     ("""huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: x)
-Access to model a/b is restricted.""", 1, "model_not_found", "huggingface_hub"),
+Access to model a/b is restricted.""", 1, "model_gated", "huggingface_hub"),
+    # transformers/utils/hub.py
+    ("OSError: You are trying to access a gated repo.\nMake sure to have access to it at https://h/a/b.", 1,
+     "model_gated", "OSError: You are trying"),
+    # any write of Python's, on a full disk and beyond a quota
+    ("OSError: [Errno 28] No space left on device: '/cache/x'", 1, "no_disk_space", "OSError"),
+    ("OSError: [Errno 122] Disk quota exceeded", 1, "no_disk_space", ""),
     # transformers/utils/hub.py
     ("OSError: a/b is not a local folder and is not a valid model identifier listed on the hub", 1,
      "model_not_found", ""),
@@ -83,21 +89,42 @@ encountered an issue. See stack trace (above) for the root cause.
 INFO:     127.0.0.1:57690 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
 INFO:     Finished server process [5]""", 0, "exit", "KeyError: 'chatcmpl-23'"),
     ("Traceback (most recent call last):\n  File 'x.py', line 1\nKeyError: 'rope'", 1, "crash", "KeyError: 'rope'"),
-    ("Segmentation fault", -11, "crash", "Segmentation"),
+    # What a killed process did last is no cause: the signal came from elsewhere, or from the code that ran just then.
+    ('INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK', -9, "crash", None),
+    ("INFO 11-23 01:54:23 [loggers.py:1] Avg prompt throughput: 12.0 tokens/s", -15, "crash", None),
+    ("INFO:     Application startup complete.", -11, "crash", None),
+    ("INFO:     Application startup complete.", 137, "crash", None),
+    ("tool: error: retrying", 143, "crash", None),
+    # Its own words before it kills itself are one: torch and glibc abort, SGLang kills its whole tree.
+    ("terminate called after throwing an instance of 'c10::Error'", -6, "crash", "terminate called"),
+    ("ggml.c:1: GGML_ASSERT(n > 0) failed", 134, "crash", "ggml.c:1: GGML_ASSERT"),
+    ("""torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+[2026-11-23 01:54:23] Received sigquit from a child process. It usually means the child failed.""",
+     -9, "gpu_oom", "torch.OutOfMemoryError"),
+    ("""[2026-11-23 01:54:23] Scheduler hit an exception: Traceback (most recent call last):
+KeyError: 'rope'
+[2026-11-23 01:54:23] Received sigquit from a child process. It usually means the child failed.""",
+     -9, "crash", "KeyError: 'rope'"),
     ("", 1, "crash", ""),
     ("", -9, "crash", ""),
-    (KILLED_FOR_MEMORY, -9, "oom_killed", "oom_killed: the kernel"),
-    ("oom_killed: it needed more memory than its limit", 1, "oom_killed", ""),  # the cgroup's count of a child
     ("Application shutdown complete.", 0, "exit", ""),
     ("whatever", None, "exit", ""),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("printed", "code", "cause", "begins"), PRINTED)
-def test_the_telling_line_and_its_cause(printed: str, code: int | None, cause: str, begins: str) -> None:
-    line = telling_line("INFO: loading\n" + printed + "\n\n") if printed else ""
-    assert line.startswith(begins)
+def test_the_telling_line_and_its_cause(printed: str, code: int | None, cause: str, begins: str | None) -> None:
+    line = telling_line("INFO: loading\n" + printed + "\n\n", code) if printed else ""
+    assert line == "" if begins is None else line.startswith(begins)
     assert cause_of(line, code) == cause
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [(KILLED_FOR_MEMORY, -9), ("oom_killed: it needed more memory than its limit", 1)],  # the cgroup's count of a child
+)
+def test_what_the_agent_knows_of_a_kill_is_the_cause(message: str, code: int) -> None:
+    assert cause_of(message, code) == "oom_killed"
 
 
 def test_a_line_is_shown_plain_and_short() -> None:
@@ -120,6 +147,8 @@ def test_an_early_word_of_usage_is_not_the_cause() -> None:
         ("image_not_found: the registry has no image a/b:1", "image_not_found"),
         ("image_pull_failed: a/b:1: no progress for 300 s", "image_pull_failed"),
         ("runtime_unsupported: no NVIDIA container toolkit on this host", "runtime_unsupported"),
+        ("model_gated: hf:a/b cannot be fetched: hf:a/b is gated: request access on the hub", "model_gated"),
+        ("no_disk_space: hf:a/b needs 5 GiB more in /cache", "no_disk_space"),
         ("cannot start 'vllm': no such file", None),
         ("said image_not_found: in its log", None),
     ],

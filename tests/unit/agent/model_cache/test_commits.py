@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.snapshot_args import with_snapshots
 from schemas.exit_causes import Cause, cause_of_failed_start
 from schemas.wire import ModelFetch
@@ -44,7 +44,7 @@ async def test_a_commit_that_nothing_has_gives_a_reason_of_its_own(host: Host, h
     assert cause_of_failed_start(str(caught.value)) is Cause.MODEL_COMMIT_GONE
     with pytest.raises(FetchError) as unknown:
         await host.provide(ModelFetch(repo=REPO, revision="v9"))
-    assert cause_of_failed_start(str(unknown.value)) is None, "a branch that never was has no commit"
+    assert cause_of_failed_start(str(unknown.value)) is Cause.MODEL_NOT_FOUND, "a branch that never was has no commit"
 
 
 async def test_a_lost_commit_is_for_tokens_that_could_read_it(host: Host, hub: DownloadHub) -> None:

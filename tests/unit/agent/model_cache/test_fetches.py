@@ -1,6 +1,8 @@
 """Models of a hub over real HTTP, fetched by the real child into the hub library's layout."""
 
 import asyncio
+import errno
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +10,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import snapshot_download
 
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetch_errors import FetchError
+from schemas.exit_causes import Cause, cause_of_failed_start
 from schemas.wire import ModelFetch
 from support.processes.small_disk import small_disk
 from support.standins.cache_host import FILES, REPO, WANTED, Host, until
@@ -97,6 +101,7 @@ async def test_a_disk_that_becomes_full_ends_the_fetch_and_the_rest_follows_late
         with pytest.raises(FetchError, match="No space left on device") as caught:
             await fetching
         assert not caught.value.final
+        assert cause_of_failed_start(str(caught.value)) is Cause.NO_DISK_SPACE
         assert not host.snapshot().exists()
         disk.free()
         await host.provide()
@@ -108,8 +113,9 @@ async def test_a_disk_that_becomes_full_ends_the_fetch_and_the_rest_follows_late
 async def test_a_gated_model_is_for_tokens_that_may_read_it(host: Host, hub: DownloadHub) -> None:
     hub.tokens[REPO] = {"good", "better"}
     for token in ("", "bad"):
-        with pytest.raises(FetchError, match="is gated: request access on the hub, and set HF_TOKEN"):
+        with pytest.raises(FetchError, match="is gated: request access on the hub, and set HF_TOKEN") as refused:
             await host.provide(token=token)
+        assert cause_of_failed_start(str(refused.value)) is Cause.MODEL_GATED
     await host.provide(token="good")
     with pytest.raises(FetchError, match="is gated"):
         await host.provide(token="bad")
@@ -129,16 +135,28 @@ async def test_a_gated_model_is_for_tokens_that_may_read_it(host: Host, hub: Dow
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "words", "code"),
     [
-        (ModelFetch(repo="org/none"), "hf:org/none does not exist, or the token may not read it"),
-        (ModelFetch(repo=REPO, revision="v9"), "the hub has no such revision"),
-        (ModelFetch(repo=REPO, revision="../../x"), "cannot be the name of a revision"),
+        (ModelFetch(repo="org/none"), "hf:org/none does not exist, or the token may not read it", "model_not_found"),
+        (ModelFetch(repo=REPO, revision="v9"), "the hub has no such revision", "model_not_found"),
+        (ModelFetch(repo=REPO, revision="../../x"), "cannot be the name of a revision", None),
     ],
 )
-async def test_what_the_hub_does_not_have_is_said(host: Host, model: ModelFetch, words: str) -> None:
-    with pytest.raises(FetchError, match=words):
+async def test_what_the_hub_does_not_have_is_said(host: Host, model: ModelFetch, words: str, code: str | None) -> None:
+    with pytest.raises(FetchError, match=words) as refused:
         await host.provide(model)
+    assert cause_of_failed_start(str(refused.value)) == code
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_has_its_own_code(host: Host, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def fails(_folder: CacheFolder) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(CacheFolder, "prepare", fails)
+    with pytest.raises(FetchError) as refused:
+        await host.provide()
+    assert cause_of_failed_start(str(refused.value)) is Cause.NO_DISK_SPACE
 
 
 async def test_progress_is_told_in_bytes(host: Host, hub: DownloadHub) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.model_cache.answers import models_of
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetch_errors import FetchError
+from schemas.exit_causes import Cause, cause_of_failed_start
 from schemas.wire import ModelFetch
 from support.standins.cache_host import FILES, LATER, REPO, WANTED, Host, until
 from support.standins.download_hub import COMMIT, DownloadHub
@@ -25,8 +26,9 @@ async def test_the_longest_unused_makes_room_and_what_runs_stays(tmp_path: Path,
     await host.provide(ModelFetch(repo="org/m2"))
     assert {one.repo for one in await host.fetches.room.revisions()} == {"org/m0", "org/m2"}
     host.live = {"j": {"org/m0", "org/m2"}}
-    with pytest.raises(FetchError, match=r"needs 488\.3 KiB more in .* --cache-limit is 1 MiB"):
+    with pytest.raises(FetchError, match=r"needs 488\.3 KiB more in .* --cache-limit is 1 MiB") as refused:
         await host.provide(ModelFetch(repo="org/m3"))
+    assert cause_of_failed_start(str(refused.value)) is Cause.NO_DISK_SPACE
     assert {"org/m0", "org/m2"} <= {one.repo for one in await host.fetches.room.revisions()}
 
 

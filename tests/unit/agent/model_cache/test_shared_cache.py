@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.model_cache.fetch_process import FetchError
+from agent.model_cache.fetch_errors import FetchError
 from schemas.wire import ModelFetch
 from support.standins.cache_host import FILES, REPO, Host, until
 from support.standins.download_hub import DownloadHub

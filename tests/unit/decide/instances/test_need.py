@@ -5,6 +5,7 @@ from datetime import timedelta
 from controller.decide.instances.need import Finished
 from controller.domain.effects import StoreNeed
 from controller.domain.instances import NeedError, RevisionFacts
+from controller.domain.need_json import need_error_from_json, need_error_to_json
 from controller.domain.placement import Need
 from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, phases_of
@@ -46,6 +47,14 @@ def test_an_unreachable_source_is_retried_and_an_unreadable_one_is_not() -> None
     assert phases_of(effects) == ["pending"]
     assert effects.phase_changes[0].reason == "metadata_unknown"
     assert effects.requeue_after_s == 10
+    gated = Finished("hash-1", error="is gated", retryable=True, reason="model_gated")
+    effects = effects_of(waits, need=None, finished=gated)
+    assert effects.phase_changes[0].reason == "model_gated"
+    stored = effects.store_need.error if effects.store_need else None
+    assert stored is not None
+    assert need_error_from_json(need_error_to_json(stored)) == stored
+    before = {name: value for name, value in need_error_to_json(stored).items() if name != "reason"}
+    assert need_error_from_json(before).reason == "metadata_unknown", "of a version without the field"
     effects = effects_of(waits, need=None, finished=Finished("hash-1", error="corrupt", retryable=False))
     assert phases_of(effects) == ["failed"]
 
