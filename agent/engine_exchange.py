@@ -16,7 +16,7 @@ from agent.in_flight import InFlightRequests
 from agent.proxy_answers import end, refuse
 from http1.client_connection import ClientConnection
 from http1.handler import Handler
-from http1.head import HOP_BY_HOP, PassedOn, RequestHead, ResponseHead
+from http1.head import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead, end_to_end
 from http1.pool import ConnectError, Pool
 from http1.server_connection import ServerConnection
 from http1.server_states import Progress
@@ -110,7 +110,7 @@ class EngineExchange:
 
     __slots__ = (
         *("_answer", "_complete", "_connecting", "_connection", "_engine", "_engines", "_head", "_held", "_instance"),
-        *("_port", "_ready", "_state", "_target", "since"),
+        *("_port", "_ready", "_state", "_target", "_tunnel", "since"),
     )
 
     def __init__(
@@ -138,6 +138,7 @@ class EngineExchange:
         self._complete = body is not None or head.length == 0
         self._answer: ResponseHead | None = None  # whose body's beginning comes at once
         self._ready = True  # whether the caller takes more
+        self._tunnel = False  # the protocol was switched: bytes both ways
         self.since = self._engines.loop.time()  # of the last progress
 
     @property
@@ -153,7 +154,7 @@ class EngineExchange:
     @property
     def waits_for_engine(self) -> bool:
         """Whether the engine has the whole request, and the caller takes its answer."""
-        return self._complete and self._ready and self._state in (SENT, ANSWERING)
+        return self._complete and self._ready and not self._tunnel and self._state in (SENT, ANSWERING)
 
     def begin(self) -> None:
         """Sends the request; where its body comes at once, with that."""
@@ -196,6 +197,11 @@ class EngineExchange:
             begin = head.alike[self._port] = _BEGIN % (head.method, self._target, _FORWARDED.lines(head), self._port)
         sent = b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing)
         held, self._held = self._held, []
+        if head.upgrade:
+            upgrade = b"%bconnection: upgrade\r\nupgrade: %b\r\n\r\n" % (sent[:-2], head.upgrade)
+            engine.begin(upgrade, self, chunked=False, upgrade=True)
+            engine.end()
+            return
         if self._complete and not chunked:
             engine.ask(sent, held, self, head_only)
             return
@@ -246,6 +252,11 @@ class EngineExchange:
     def response_head(self, head: ResponseHead) -> None:
         """The engine answers. Its reason phrase says nothing, and may hold what cannot be passed on."""
         self._enter(ANSWERING)
+        if head.status == SWITCHING:
+            self._tunnel = True
+            fields = end_to_end(head, prefix=_OURS)
+            self._connection.switch([*fields, (b"connection", b"upgrade"), (b"upgrade", self._head.upgrade)])
+            return
         if head.alone:
             self._begin_answer(head)
         else:
@@ -285,7 +296,8 @@ class EngineExchange:
     def response_failed(self, why: str) -> None:
         """The engine's connection ended, and the engine may have seen the request."""
         self._engine = None
-        log.info("engine's answer incomplete", instance=self._instance, error=why)
+        if not self._tunnel:  # which ends so
+            log.info("engine's answer incomplete", instance=self._instance, error=why)
         self._fail(502, "engine_died", f"the engine ended before it answered: {why}")
 
     def request_writable(self, *, ready: bool) -> None:

@@ -41,3 +41,7 @@ class CredentialReplacedError(UnreachableError):
 
 class SpawnError(Exception):
     """A process could not be started; the message is reported as the reason."""
+
+
+class ProgramMissingError(SpawnError):
+    """The program is not on the host."""

@@ -1,9 +1,11 @@
 """Which model servers are installed on this host: each is found by its program on the engines' search path."""
 
+import importlib.metadata
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,8 @@ PROGRAMS: Final = {
     "llama-cpp": "llama-server",
     "transformers": "transformers",
 }
+_SHEBANG: Final = re.compile(rb"#!\s*(\S+)[^\n]*$", re.MULTILINE)
+_MOST_HEAD: Final = 512
 
 
 def search_path(env: Mapping[str, str]) -> str:
@@ -24,7 +28,43 @@ def search_path(env: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (env.get("PATH", os.defpath), str(Path(sys.executable).parent)) if p)
 
 
+def program_of(engine: str, env: Mapping[str, str]) -> str | None:
+    """The engine's program on the engines' search path; None: there is none that could be run.
+
+    A script whose interpreter is gone, as after the removal of a virtual environment, cannot be run.
+    """
+    file = shutil.which(PROGRAMS[engine], path=search_path(env))
+    return None if file is None or lost_interpreter(file) is not None else file
+
+
 def installed_engines(env: Mapping[str, str]) -> tuple[str, ...]:
     """The engines whose program is found, by name."""
-    path = search_path(env)
-    return tuple(name for name, program in sorted(PROGRAMS.items()) if shutil.which(program, path=path))
+    return tuple(name for name in sorted(PROGRAMS) if program_of(name, env) is not None)
+
+
+def lost_interpreter(file: str) -> str | None:
+    """The interpreter that a script names and that is not there; None: it is there, or the program needs none."""
+    try:
+        with Path(file).open("rb") as script:
+            match = _SHEBANG.match(script.readline(_MOST_HEAD))
+    except OSError:
+        return None
+    interpreter = None if match is None else os.fsdecode(match[1])
+    return interpreter if interpreter is not None and not Path(interpreter).exists() else None
+
+
+def package_version(engine: str, file: str) -> str | None:
+    """The version of the Python package that brought this program, read from its files; None: unknown.
+
+    Nothing is run: the program itself would import PyTorch first.
+    """
+    folders = [str(folder) for folder in dict.fromkeys(_packages_of(Path(file)))]
+    found = importlib.metadata.distributions(name=PROGRAMS[engine], path=folders)
+    return next((one.version for one in found if one.version), None)
+
+
+def _packages_of(file: Path) -> Iterator[Path]:
+    """Where packages are that belong to a folder of programs: of the link, then of the file that it names."""
+    for program in (file, file.resolve()):
+        for name in ("site-packages", "dist-packages"):
+            yield from sorted((program.parent.parent / "lib").glob(f"python3*/{name}"))

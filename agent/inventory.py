@@ -13,10 +13,11 @@ from agent.clock import boot_clock
 from agent.engine_builds import EngineBuilds
 from agent.gpus.idle import IdleGpus
 from agent.gpus.reader import GpuReader, GpuReading, GpuWork
-from agent.installed_engines import installed_engines
+from agent.installed_engines import PROGRAMS, installed_engines, program_of
 from agent.process_records import ProcessKey
 from agent.processes.procfs import process_name
 from agent.rare_log import RareLog
+from schemas.engine_builds import LLAMA_CPP_ON_CPU
 from schemas.wire import DeviceFacts, ForeignProcess, HostFacts, Inventory, RuntimeFacts
 from schemas.worker_labels import with_agent_labels
 
@@ -28,6 +29,7 @@ log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": "", "details": None}
 _MOST_FOREIGN: Final = 32
 _DETAILS_EACH: Final = 3  # of so many reports one has details
+_BUILDS: Final = EngineBuilds()  # of this host; `up` runs many simulated hosts in one process
 
 
 class InventoryWatch:
@@ -48,6 +50,8 @@ class InventoryWatch:
         self._runtimes = runtimes
         self._reader = reader
         self._host = host
+        self._stated_engines = host.engines if host.simulated else None
+        self._missing: set[str] = set()
         self._reserve_gpu_mib = reserve_gpu_mib
         self._devices: dict[str, DeviceFacts] = {}
         self._reported: Inventory | None = None
@@ -56,7 +60,6 @@ class InventoryWatch:
         self._idle = IdleGpus(boot_clock)
         self._impossible = 0
         self._reports = 0
-        self._builds = EngineBuilds()
         self._rare = RareLog(log, boot_clock)
 
     @property
@@ -141,12 +144,25 @@ class InventoryWatch:
         gpus = await self.read_gpus()
         if not self._host.simulated:
             driver = await self._reader.driver()
-            engines = (*installed_engines(os.environ), *await self._builds.lacking(os.environ))
-            self._host = self._host.model_copy(update={"driver": driver or self._host.driver, "engines": engines})
+            self._host = self._host.model_copy(update={"driver": driver or self._host.driver})
+        self._host = self._host.model_copy(update={"engines": await self._engines()})
         if self._runtimes is not None:
             self._host = self._host.model_copy(update={"runtimes": await self._runtimes()})
         error = "" if gpus is not None else self._reader.error() or "nvml_hang: the GPUs were not read in time"
         return Inventory(host=self._labelled(gpus), gpus=self._thinned(gpus), gpus_error=error)
+
+    def note_missing(self, program: str) -> None:
+        """Notes that a start did not find this program: its engine is not reported until it is found."""
+        self._missing |= {name for name, known in PROGRAMS.items() if known == program}
+
+    async def _engines(self) -> tuple[str, ...]:
+        """What is installed, with marks of versions and builds; of a simulated host what its file names, if it does."""
+        self._missing = {name for name in self._missing if program_of(name, os.environ) is None}
+        if self._stated_engines is not None:
+            return tuple(name for name in self._stated_engines if name not in self._missing)
+        engines = (*installed_engines(os.environ), *await _BUILDS.marks(os.environ))
+        # Where the GPUs are made up, a build that uses none is the one that can run.
+        return tuple(one for one in engines if one != LLAMA_CPP_ON_CPU) if self._host.simulated else engines
 
     def _thinned(self, gpus: tuple[DeviceFacts, ...] | None) -> tuple[DeviceFacts, ...] | None:
         """The GPUs without details, which change slowly, but for one report of a few."""

@@ -198,6 +198,7 @@ def process_context(
         report=lambda record: send_queue.add_report(record.report()),
         fetches=fetches,
         containers=containers,
+        note_missing=host.inventory.note_missing,
     )
 
 

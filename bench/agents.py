@@ -79,8 +79,21 @@ def spread(values: list[float]) -> str:
     return f"p50 {quantile(values, 0.5) * 1000:.0f} ms, p99 {quantile(values, 0.99) * 1000:.0f} ms"
 
 
-async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> float:
-    """Adds agents and prints the cost of each; returns how many joined per second."""
+@dataclass(frozen=True)
+class Joins:
+    """What a number of agents cost the controller while they joined."""
+
+    count: int
+    took_s: float
+    controller_s: float  # CPU, with that for the agents that were there already
+
+    def without_rest_ms(self, rests: tuple[float, float]) -> float:
+        """CPU for each, in ms, less what the fleet costs at rest: in % of one core, before and after these joins."""
+        return (self.controller_s - sum(rests) / 2 / 100 * self.took_s) / self.count * 1000
+
+
+async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> Joins:
+    """Adds agents and prints the cost of each."""
     before = meter.cpu_s()
     took = await hosts.add(cluster, count)
     controller, postgres, agents = ((b - a) / count * 1000 for a, b in zip(before, meter.cpu_s(), strict=True))
@@ -89,7 +102,7 @@ async def join(cluster: Cluster, hosts: ManyHosts, meter: Meter, count: int) -> 
         f" token: controller {controller:.1f} ms, PostgreSQL {postgres:.1f} ms, the agent itself {agents:.1f} ms",
         flush=True,
     )
-    return count / took
+    return Joins(count, took, controller * count / 1000)
 
 
 async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: Samples) -> None:
@@ -226,12 +239,14 @@ async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: 
         costs: list[Cost] = []
         started = 0
         for size in sorted(sizes):
-            joins_per_s = await join(cluster, hosts, meter, size - started)
+            joins = await join(cluster, hosts, meter, size - started)
             started = size
             if kind == "doubles":
                 await hosts.send(sampling=True)
             await settle(cluster, size)
-            cost = await observe(cluster, meter, kind, size, joins_per_s, options.seconds)
+            cost = await observe(cluster, meter, kind, size, joins.count / joins.took_s, options.seconds)
+            rests = (costs[-1].controller if costs else 0.0, cost.controller)
+            print(f"{joins.count} joins less the fleet at rest: controller {joins.without_rest_ms(rests):.1f} ms each")
             if kind == "doubles":
                 cost = replace(cost, herd_s=await hosts.send(herd=True))
                 print(f"all {size} connections cut: all are back after {cost.herd_s:.1f} s", flush=True)

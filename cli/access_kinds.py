@@ -74,6 +74,8 @@ TOKENS: Final = Kind(
         Column("STATE", _token_state),
         Column("AGE", lambda t, now: age(t.created_at, now)),
         Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+        Column("FOR", lambda t, _: t.name or "any", rank=1),
+        Column("LABELS", lambda t, _: or_dash(",".join(f"{k}={v}" for k, v in sorted(t.labels.items()))), rank=2),
     ),
     by_name=False,
 )

@@ -165,6 +165,7 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
             ("Simulated", "yes" if status.simulated else "no"),
             ("Driver", or_dash(status.driver)),
             ("Agent", _agent(status)),
+            ("Engines", _engines(status)),
             *((one.name.capitalize(), runtime_line(one)) for one in status.runtimes),
             ("Address", or_dash(status.proxy_address)),
             ("Labels", or_dash(", ".join(f"{k}={v}" for k, v in sorted(status.labels.items())))),
@@ -178,6 +179,13 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
         ]
     )
     yield from _conditions(status.conditions, now)
+
+
+def _engines(status: WorkerStatus) -> str:
+    """Those with a program of their own. Commands and the simulated engine need none."""
+    if status.engines is None:
+        return "unknown"
+    return ", ".join(f"{one.name} {one.version or ''}".rstrip() for one in status.engines) or "none installed"
 
 
 def _agent(status: WorkerStatus) -> str:

@@ -20,6 +20,7 @@ from controller.first_key import publish_client_env
 from controller.gateway_process import GatewayProcess
 from controller.health import Readiness
 from controller.hub.hub import Hub
+from controller.hub.proxy_address import HostTrust
 from controller.leader.analyses import analyse_now
 from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
@@ -173,6 +174,7 @@ class Controller:
             reserve=settings.reserve,
             operators_may=settings.operators_may,
             viewers_read_logs=settings.viewers_read_logs,
+            trusted_labels=settings.trusted_labels,
             prices=settings.prices,
             connections=serving.connections,
             bodies=serving.bodies,
@@ -263,6 +265,7 @@ def _hub(
         serves=lambda request: serving.connections.serve(request, agent=True) is None,
         unreachable_after_s=settings.unreachable_after_s,
         rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
+        trust=HostTrust(settings.trusted_labels, settings.advertise_networks),
     )
     serving.registry.register(ProcessMetrics("agent", hub.agents_processes, labels=("worker",), disk=True))
     return hub

@@ -13,6 +13,7 @@ import uvloop
 
 from controller.client_env import ClientEnvError
 from controller.controller import Controller
+from controller.data_folder import DataFolderError, locked_folder
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import expire_lease
@@ -94,6 +95,7 @@ async def run_controller(
     try:
         tls = serving_tls(settings)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(locked_folder(settings.data_dir))
             opening = _open_database(settings, stack)
             database = await unless_stopped(stop, opening, limit_s=_OPENING_ENDS_S)
             if database is None:
@@ -108,6 +110,7 @@ async def run_controller(
         ClientEnvError,
         CannotListenError,
         CannotOpenError,
+        DataFolderError,
         EmbeddedPostgresError,
         DatabaseUrlError,
         SchemaTooNewError,

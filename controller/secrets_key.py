@@ -124,4 +124,8 @@ async def protect_secrets(database: Database, keys: SecretKeys) -> None:
     if unreadable:
         log.error("secrets cannot be read: their key is not here; see docs/access.md", secrets=unreadable)
     if stored and not keys.current:
-        log.warning("secrets are stored unencrypted; set GPUWARD_SECRETS_KEY_FILE on every controller")
+        log.warning(
+            "secrets are stored unencrypted: name a key on every controller and restart, which encrypts them",
+            setting="GPUWARD_SECRETS_KEY_FILE",
+            make="head -c 32 /dev/urandom | base64 > FILE",
+        )

@@ -28,6 +28,7 @@ from schemas.addresses import page_origin
 from schemas.certificate_files import check_pair
 from schemas.manifest.docker import image_text
 from schemas.quantities import Seconds, SizeMib
+from schemas.worker_labels import TRUSTED_LABELS
 
 DEFAULT_PORT = 8420
 
@@ -117,6 +118,12 @@ class ControllerSettings(BaseSettings):
     hsts: Annotated[Seconds, Field(ge=0)] = 0.0  # for how long browsers shall use TLS alone
     # Networks that webhooks may reach though they are not public, such as 10.1.2.0/24.
     webhooks_may_reach: Annotated[
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+    ] = ()
+    # Labels of workers that join tokens and administrators state, by patterns of their keys.
+    trusted_labels: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = TRUSTED_LABELS
+    # Within which agents may advertise another address than the one that they connect from.
+    advertise_networks: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
     ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims

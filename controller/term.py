@@ -88,6 +88,7 @@ class Term:
                 self._wake_placement,
                 metrics,
                 held=lambda: not self._settled,
+                operators_may=settings.operators_may,
             ),
             _INSTANCES,
         )

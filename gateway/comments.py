@@ -4,11 +4,10 @@ from typing import Final
 
 FIRST_S: Final = 15.0  # after the request came
 EVERY_S: Final = 10.0
-
-
-def next_comment_s(arrived: float, sent: int) -> float:
-    """When the next comment is due, in seconds of the clock of `arrived`, after so many were sent."""
-    return arrived + FIRST_S + EVERY_S * sent
+# An engine that works on a prompt may send nothing, not even a head, until the first token. It refuses a request as
+# soon as that is read. The first comment commits the status, so it waits for the head, or for this time.
+UNANSWERED_S: Final = 30.0
+STILL: Final = b": the engine works\n\n"
 
 
 def comment(waited_s: float, load_s: float | None, *, waking: bool) -> bytes:

@@ -30,6 +30,11 @@ def credentials_of(head: RequestHead) -> tuple[str, ...]:
     return given.texts if same else ()
 
 
+def keys_of(head: RequestHead) -> tuple[str, ...]:
+    """The API key in a request's fields, where no session counts."""
+    return credential_in(lambda name: () if name == "cookie" else _text(values(head.fields, name.encode()))).texts
+
+
 def _field(named: Mapping[bytes, bytes], name: bytes) -> str:
     return named.get(name, b"").decode("latin-1")
 

@@ -11,11 +11,17 @@ from schemas.api.models import MODEL_PATHS
 from schemas.api.response_error import ResponseError
 
 MESSAGES_PATH: Final = b"/v1/messages"
+RESPONSES_PATH: Final = b"/v1/responses"
 NO_RETRY: Final = {"x-should-retry": "false"}  # heeded by OpenAI's and Anthropic's clients, which repeat 5xx
 _WITHOUT_V1: Final = frozenset(path.encode() for path in MODEL_PATHS if not path.startswith("/v1/"))
 _RETRY_AFTER_S: Final = "1"
 _OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_MESSAGES_TYPES: Final = _OPENAI_TYPES | {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
+_MESSAGES_TYPES: Final = _OPENAI_TYPES | {
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _WAITING_HELPS: Final = frozenset({429, 503})
 _WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
 
@@ -49,19 +55,39 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
     fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     fields.append((b"content-type", b"application/json; charset=utf-8"))
+    return fields, _json(_form(error, path, request_id))
+
+
+def error_event(error: GatewayError, path: bytes, request_id: str, number: int = 0) -> bytes:
+    """The event by which the clients of a path see an error in a stream that has begun.
+
+    Args:
+        error: that ends the stream.
+        path: of the request.
+        request_id: of the request.
+        number: of this event in a stream of `/v1/responses`, whose events are numbered.
+    """
+    form = _form(error, path, request_id)
+    if path.startswith(RESPONSES_PATH):
+        # Clients read `message` and `code`, as documented, or `error`, as in answers that have not begun.
+        known = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        form = known | {"sequence_number": number} | form
+    elif not path.startswith(MESSAGES_PATH):
+        return b"data: " + _json(form) + b"\n\n"
+    return b"event: error\ndata: " + _json(form) + b"\n\n"
+
+
+def _form(error: GatewayError, path: bytes, request_id: str) -> dict[str, Any]:
     details = {**error.details, "request_id": request_id}
     body: dict[str, Any] = {"code": error.code, "message": error.message, "details": details}
     client_fault = error.status < 500  # noqa: PLR2004 - 4xx
-    form: dict[str, Any]
     if path.startswith(MESSAGES_PATH):
         kind = _MESSAGES_TYPES.get(error.status, "invalid_request_error" if client_fault else "api_error")
-        form = {"type": "error", "error": body | {"type": kind}, "request_id": request_id}
-    elif path.startswith(b"/v1/") or path in _WITHOUT_V1:
+        return {"type": "error", "error": body | {"type": kind}, "request_id": request_id}
+    if path.startswith(b"/v1/") or path in _WITHOUT_V1:
         kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
-        form = {"error": body | {"type": kind, "param": error.param}}
-    else:
-        form = {"error": body}
-    return fields, _json(form)
+        return {"error": body | {"type": kind, "param": error.param}}
+    return {"error": body}
 
 
 def _json(form: dict[str, Any]) -> bytes:

@@ -1,13 +1,13 @@
 """Server-sent events on their way to the client: whole events only, so that an error event can follow at any time."""
 
-from typing import Any, Final
-
-import orjson
+import re
+from typing import Final
 
 from gateway.begun_event import BegunEvent
-from gateway.errors import MESSAGES_PATH
 
 MAX_HELD_BYTES: Final = 256 * 2**10
+# Strings of JSON have their quotes escaped, so that no text of a model looks like this.
+_NUMBER: Final = re.compile(rb'"sequence_number"[ \t]*:[ \t]*([0-9]{1,18})')
 
 
 class WholeEvents:
@@ -16,14 +16,23 @@ class WholeEvents:
     def __init__(self) -> None:
         self._begun = BegunEvent()
         self._between = True  # whether all that passed so far ended with an event's end
+        self._last = b""  # the events that passed last
+
+    @property
+    def between(self) -> bool:
+        """Whether the client has whole events alone, so that a comment or an error may follow."""
+        return self._between
 
     def pass_on(self, chunk: bytes) -> bytes:
         """What can go to the client now, with this chunk; may be empty."""
         begun = self._begun
         if not begun.held and chunk[-2:] == b"\n\n":  # several times as fast as `endswith`
             self._between = True
+            self._last = chunk
             return chunk
         whole = begun.add(chunk)
+        if whole:
+            self._last = whole
         if len(begun.held) > MAX_HELD_BYTES:
             self._between = False
             return whole + begun.take()
@@ -34,18 +43,14 @@ class WholeEvents:
         """What is held back, for a stream that ended as it should."""
         return self._begun.take()
 
-    def error(self, path: bytes, code: str, message: str) -> bytes:
-        """The error event. It ends a stream that broke off; the event that was held back is dropped."""
-        return (b"" if self._between else b"\n\n") + error_event(path, code, message)
+    def last(self, event: bytes) -> bytes:
+        """An event that ends a stream that broke off; the one that was held back is dropped."""
+        return event if self._between else b"\n\n" + event
 
-
-def error_event(path: bytes, code: str, message: str) -> bytes:
-    """The event by which this API's clients see an error in a stream that has begun."""
-    if path.startswith(MESSAGES_PATH):
-        body = {"type": "error", "error": {"type": "api_error", "message": message, "code": code}}
-        return b"event: error\ndata: " + orjson.dumps(body) + b"\n\n"
-    error: dict[str, Any] = {"message": message, "type": "server_error", "code": code, "param": None, "details": {}}
-    return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
+    def next_number(self) -> int:
+        """The number of the next event in a stream whose events state theirs (`sequence_number`), from 0."""
+        numbers = _NUMBER.findall(self._last)
+        return int(numbers[-1]) + 1 if numbers else 0
 
 
 def is_event_stream(content_type: bytes) -> bool:

@@ -7,6 +7,7 @@ Clients write none: what browsers, curl and the common libraries send is in the 
 
 import re
 from typing import Final, NamedTuple
+from urllib.parse import unquote, unquote_plus
 
 from gateway.engine_controls import advice_on_part
 from gateway.request_body import BadRequestError
@@ -17,13 +18,17 @@ _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _PARAMETER: Final = re.compile(rb'[ \t]*;[ \t]*(%b+)=(?:"([^"\\]*)"|(%b+))' % (_TOKEN, _TOKEN))
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
 _LINE: Final = re.compile(rb"(%b+):([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
-# No backslash before a quote and no semicolon: not every parser sees that they are quoted.
-_NAME: Final = rb"[0-9A-Za-z_.\[\]-]+"
-_FILE: Final = rb'filename=(?:"[^"\x00-\x1f\x7f;]*(?<!\\)"|%b+)' % _TOKEN
+_NAME: Final = rb"[ !#$%&'()*+,./:<>?@\[\]^_`{|}~0-9A-Za-z-]+"
+_BARE_NAME: Final = rb"[!#$%&'*+.\[\]^_`|~0-9A-Za-z-]+"
+_FILE: Final = rb'filename=(?:"(?:[^"\x00-\x1f\x7f]|(?<=\\)")*(?<!\\)"|%b+)' % _TOKEN
+# Not every parser sees that a quote is escaped, or that a semicolon is quoted: what follows must not name the part.
+_UNQUOTED: Final = re.compile(rb'[^"]*"[^"]*(?:;|\\")')
+_NAMES: Final = re.compile(rb"name[\s\"'\\*0-9]*=", re.IGNORECASE)
 _EXTENDED: Final = rb"filename\*=(?i:utf-8)'[a-z-]*'[!#$%&'()*+,./:=?@^_`|~0-9A-Za-z-]+"
 _AND: Final = rb"[ \t]*;[ \t]*"
 _DISPOSITION: Final = re.compile(
-    rb'form-data%b(?:name="(%b)"|name=(%b))((?:%b%b)?(?:%b%b)?)' % (_AND, _NAME, _NAME, _AND, _FILE, _AND, _EXTENDED)
+    rb'form-data%b(?:name="(%b)"|name=(%b))((?:%b(%b))?(?:%b%b)?)'
+    % (_AND, _NAME, _BARE_NAME, _AND, _FILE, _AND, _EXTENDED)
 )
 _TEXT: Final = re.compile(
     rb'(?:text/plain|multipart/form-data)(?:[ \t]*;[ \t]*charset="?(?:utf-8|us-ascii|iso-8859-1)"?)?', re.IGNORECASE
@@ -34,6 +39,7 @@ _PLAIN: Final = frozenset((b"7bit", b"8bit", b"binary"))
 _FIELDS: Final = frozenset(
     (b"content-disposition", b"content-type", b"content-transfer-encoding", b"content-length"),
 )
+_BEFORE_A_WORD: Final = "".join(chr(code) for code in range(128) if not (chr(code).isalnum() or chr(code) == "_"))
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 
@@ -82,10 +88,10 @@ def part_of(head: bytes) -> Part:
     """
     fields = _fields(head)
     disposition = _DISPOSITION.fullmatch(fields.get(b"content-disposition", b""))
-    if disposition is None:
+    if disposition is None or _names_twice(disposition[4] or b""):
         raise BadRequestError(
             'body: each part of the form needs one Content-Disposition: form-data; name="NAME"; filename="FILE", '
-            "the last for files; FILE has no quotes or semicolons"
+            "the last for files; write %22 for a quote in FILE"
         )
     name = (disposition[1] or disposition[2]).decode()
     _check_name(name)
@@ -96,6 +102,11 @@ def part_of(head: bytes) -> Part:
     if length is not None and not _LENGTH.fullmatch(length):
         raise BadRequestError("body: Content-Length of a part must be a number; leave it out")
     return Part(name, None if length is None else int(length))
+
+
+def _names_twice(file: bytes) -> bool:
+    """Whether a parser may find a name of the part within that of its file."""
+    return _UNQUOTED.match(file) is not None and _NAMES.search(file, len(b"filename=")) is not None
 
 
 def _fields(head: bytes) -> dict[bytes, bytes]:
@@ -114,10 +125,12 @@ def _fields(head: bytes) -> dict[bytes, bytes]:
 
 
 def _check_name(name: str) -> None:
-    base = re.split(r"[.\[]", name.lower(), maxsplit=1)[0]
+    # Parsers may decode and trim a name, and cut it behind its first word.
+    plain = unquote(unquote_plus(name)).lower()
+    base = re.split(r"[^a-z0-9_-]", plain.lstrip(_BEFORE_A_WORD), maxsplit=1)[0]
     if base == MODEL != name:
         raise BadRequestError(f"{name}: not a valid field of the form; name the model in the field model", name)
-    if base == "_charset_":
+    if "_charset_" in plain:
         raise BadRequestError("_charset_: is not supported; leave it out and send the form in UTF-8", name)
     advice = advice_on_part(base)
     if advice:

@@ -1,10 +1,12 @@
 """What the gateway reads of a form (multipart/form-data): its model, and that all parts are in the grammar. Pure."""
 
 from enum import Enum, auto
+from hashlib import sha256
 from typing import Final
 
 from gateway.form_grammar import FORM, MODEL, Part, boundary_of, media_type, part_of
 from gateway.request_body import BadRequestError
+from gateway.usage.include_usage import TRUE
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
@@ -12,6 +14,8 @@ _CLOSED: Final = b"--"
 _AFTER_END: Final = b"\r\n\r\n"  # some clients send one line end, some two, some none
 _MOST_HEAD_BYTES: Final = 16 * 1024  # of a part
 _MOST_NAME_BYTES: Final = 1024  # of the model
+_STREAM: Final = "stream"
+_MOST_STREAM_BYTES: Final = 8  # more than any word for true has
 _MOST_PARTS: Final = 1000
 
 
@@ -50,8 +54,8 @@ class FormReader:
     """
 
     __slots__ = (
-        *("_content_bytes", "_dashes", "_head_at", "_part", "_parts", "_passed", "_place", "_rest", "_searched"),
-        *("_value", "model", "span"),
+        *("_content_bytes", "_dashes", "_digest", "_head_at", "_part", "_parts", "_passed", "_place", "_rest"),
+        *("_searched", "_stream", "_value", "model", "span"),
     )
 
     def __init__(self, content_type: bytes) -> None:
@@ -66,7 +70,14 @@ class FormReader:
         self._part = Part("", None)
         self._head_at = 0  # where the part's head began in the body
         self._content_bytes = 0  # of the part, so far
+        self._digest = sha256()
         self._value = b""  # the model's content, so far
+        self._stream = b""  # the beginning of the content of `stream`
+
+    @property
+    def streams(self) -> bool:
+        """Whether the form, as far as it came, asks for a stream of events."""
+        return self._stream.decode("latin-1").lower() in TRUE
 
     def feed(self, data: bytes) -> None:
         """Reads the next piece.
@@ -86,6 +97,11 @@ class FormReader:
         """
         if self._place is not _Place.ENDED:
             raise _missing() if self.model is None else BadRequestError("body: the form breaks off; send all of it")
+
+    @property
+    def digest(self) -> bytes:
+        """Of what the form says, whatever its boundary: clients choose another one at each try. Empty: it goes on."""
+        return self._digest.digest() if self._place is _Place.ENDED else b""
 
     def _read(self) -> bool:
         """Reads one step on. Whether there may be another."""
@@ -148,6 +164,7 @@ class FormReader:
         if self._dashes in head:
             raise _boundary_inside()
         self._part, self._content_bytes = part_of(head), 0
+        self._digest.update(b"%d\0%b" % (len(head), head))
         if self._part.name == MODEL and self.model is not None:
             raise BadRequestError("model: must be given once, got it twice", MODEL)
 
@@ -163,6 +180,7 @@ class FormReader:
         self._pass_content(size)
         if self._part.length not in (None, self._content_bytes):
             raise BadRequestError("body: Content-Length of a part is not the length of its content; leave it out")
+        self._digest.update(b"\0%d" % self._content_bytes)  # no content can pass for the head behind it
         if self._part.name == MODEL:
             self._end_model()
         self._pass(len(_LINE_END) + len(self._dashes))
@@ -171,10 +189,13 @@ class FormReader:
 
     def _pass_content(self, size: int) -> None:
         self._content_bytes += size
+        self._digest.update(self._rest[:size])
         if self._part.name == MODEL:
             self._value += self._rest[:size]
             if len(self._value) > _MOST_NAME_BYTES:
                 raise BadRequestError(f"model: must have at most {_MOST_NAME_BYTES} bytes", MODEL)
+        elif self._part.name == _STREAM:
+            self._stream = (self._stream + self._rest[:size])[:_MOST_STREAM_BYTES]
         self._pass(size)
 
     def _pass(self, size: int) -> None:

@@ -10,10 +10,12 @@ from urllib.parse import unquote_to_bytes
 import structlog
 
 from controller.live.key_ring import KeyRing, Principal, digest_of
+from gateway.app_paths import APPS, app_of, is_listed, path_problem
 from gateway.cors import Cors
-from gateway.credentials import credentials_of, origin_of, request_id_of
+from gateway.credentials import credentials_of, keys_of, origin_of, request_id_of
 from gateway.errors import GatewayError, response
 from gateway.exchange.admitting import unauthenticated
+from gateway.exchange.app_exchange import AppExchange, for_programs
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.holding import Models
@@ -50,6 +52,8 @@ _FORM_TYPES: Final = frozenset((FORM, b"application/json"))
 _GIVEN_ONCE: Final = (b"content-type", b"content-encoding")
 _CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
 _CREDENTIALS: Final = object()
+# What a browser shows of an answer has no rights of the dashboard's origin.
+_SANDBOX: Final = b"content-security-policy: sandbox\r\n"
 Look = Callable[[Principal, ServerConnection, str], None]
 Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
@@ -93,6 +97,9 @@ class Front:
             if self._answers_page(head, connection):
                 return DROPPED
             return self._ask_a_model(head, path, connection, request_id)
+        app = app_of(path) if path.startswith(APPS) else None
+        if app is not None:
+            return self._ask_an_app(head, app, connection, request_id)
         own = self._own.get(path)
         if own is not None and head.method == b"GET":
             return own(head, connection, request_id)
@@ -117,13 +124,7 @@ class Front:
 
     def _ask_a_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
         def admit(principal: Principal) -> None:
-            refusal = connection.admit(principal.key_id)
-            if refusal is not None:
-                raise _not_served(refusal)
-            if principal.role not in MODEL_ROLES:
-                allowed = ", ".join(sorted(MODEL_ROLES))
-                message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
-                raise GatewayError(403, "forbidden", message)
+            self._admit(principal, connection)
             if _CHECKED not in head.alike:
                 _check(head, path)
                 head.alike[_CHECKED] = True
@@ -152,6 +153,47 @@ class Front:
         except GatewayError as error:
             self._fail(error, path, connection, request_id)
         return DROPPED
+
+    # Custom servers
+
+    def _ask_an_app(
+        self, head: RequestHead, app: tuple[str, bytes], connection: ServerConnection, request_id: str
+    ) -> Handler:
+        name, path = app
+        known = self._models.routes.table.model(name)
+        apps = known.limits.apps if known is not None else None
+        if apps is None or apps.csp != "none":
+            connection.add_lines(_SANDBOX)
+
+        def admit(principal: Principal) -> None:
+            self._admit(principal, connection)
+            if apps is None or not principal.limits.allows(name):
+                raise GatewayError(404, "not_found", f"no such path: {head.path.decode('latin-1')}")
+            _check_characters(head)
+            if (problem := path_problem(path)) is not None:
+                raise GatewayError(400, "invalid", f"URL: the path {problem}")
+            if not is_listed(path, apps.paths):
+                listed = ", ".join(apps.paths)
+                raise GatewayError(404, "not_found", f"no such path: serving.apps of {name!r} lists {listed}")
+
+        keys = keys_of(head)
+        if not any(keys):
+            self._fail(for_programs(), head.path, connection, request_id)
+            return DROPPED
+        target = path + head.target[len(head.path) :]
+        exchange = AppExchange(self._models, head, connection, request_id, admit, name, target)
+        exchange.begin(self._keys.owner(digest_of(keys[0])), keys)
+        return exchange
+
+    @staticmethod
+    def _admit(principal: Principal, connection: ServerConnection) -> None:
+        refusal = connection.admit(principal.key_id)
+        if refusal is not None:
+            raise _not_served(refusal)
+        if principal.role not in MODEL_ROLES:
+            allowed = ", ".join(sorted(MODEL_ROLES))
+            message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
+            raise GatewayError(403, "forbidden", message)
 
     def _look_up(self, path: bytes) -> Look | None:
         """What answers a GET that no replica sees; None: a replica answers."""
@@ -258,8 +300,7 @@ def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]
 def _check(head: RequestHead, path: bytes) -> None:
     """Refuses what no body can mend."""
     allowed = b"GET" if _names_one(path) else _ALLOWED.get(path)
-    if head.target.find(b"%") >= 0 and _UNUSABLE.search(unquote_to_bytes(head.target)):
-        raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
+    _check_characters(head)
     if allowed is None:
         raise GatewayError(404, "not_found", mistaken_base(path) or _NO_SUCH_PATH)
     if head.method != allowed:
@@ -267,6 +308,11 @@ def _check(head: RequestHead, path: bytes) -> None:
         message = f"method {head.method.decode('latin-1')} is not allowed here; allowed: {names}"
         raise GatewayError(405, "method_not_allowed", message, headers={"Allow": names})
     _check_type(head, path)
+
+
+def _check_characters(head: RequestHead) -> None:
+    if head.target.find(b"%") >= 0 and _UNUSABLE.search(unquote_to_bytes(head.target)):
+        raise GatewayError(400, "invalid", "URL: contains control characters; remove them")
 
 
 def _check_type(head: RequestHead, path: bytes) -> None:

@@ -15,6 +15,7 @@ from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from gateway.cors import Cors
+from gateway.crash_watch import CrashWatch
 from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
 from gateway.ending import Step, each_in_time
@@ -123,10 +124,19 @@ class Gateway:
             places=self._places,
         )
         self._controller = Controller(controller, secret, Pool(), others=deque(others))
+        self._crashes = CrashWatch(database)
         self._agents, failed = Pool(prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
-            self.keys, self.routes, self._agents, self.bodies, self.queues, self._meter, self._requests, failed
+            self.keys,
+            self.routes,
+            self._agents,
+            self.bodies,
+            self.queues,
+            self._meter,
+            self._requests,
+            failed,
+            crashes=self._crashes,
         )
         self._reporter = self._reporter_to(reports)
         self._keeper = PlacesKeeper(
@@ -181,7 +191,8 @@ class Gateway:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What runs from `start` to `close`. A task that ends before has a defect."""
-        each = (self.keys.task, self.routes.refreshing, self._reporter.task, self._keeper.task, *self._meter.tasks)
+        own = (self.keys.task, self.routes.refreshing, self._reporter.task, self._keeper.task, self._crashes.task)
+        each = (*own, *self._meter.tasks)
         return [task for task in each if task is not None]
 
     @property
@@ -197,6 +208,7 @@ class Gateway:
         self._reporter.start()
         self._keeper.start(self._changes)
         self._meter.start()
+        self._crashes.start(self._changes)
         self._sweeper.start()
         await self._server.listen_on(listening)
 
@@ -247,6 +259,7 @@ class Gateway:
         steps: list[tuple[str, Step]] = [
             ("connections", lambda: self._server.close(_CLOSE_S)),
             ("usage", self._meter.stop),
+            ("crashes", self._crashes.stop),
             ("routes", self.routes.stop),
             ("places", self._keeper.stop),
             ("reports", self._reporter.stop),

@@ -58,6 +58,8 @@ VERDICTS: Final[Mapping[Happening, Verdict]] = {
     Happening.SILENT_MIDWAY: Settled(None, TIMED_OUT),
 }
 MIDWAY: Final = frozenset({Happening.BROKE_OFF_MIDWAY, Happening.SILENT_MIDWAY})
+# The connection ended before its answer did, as it does where the engine has ended.
+ENDS: Final = frozenset({Happening.BROKE_OFF, Happening.BROKE_OFF_MIDWAY})
 # The engine's doing, or taken for it: these count against its revision.
 OF_ENGINE: Final = MIDWAY | {Happening.ENGINE_BUSY, Happening.BROKE_OFF, Happening.SILENT}
 # Agents before this rule marked also this answer as a refusal, though the engine may have seen the request.

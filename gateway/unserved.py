@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Any, Final
 
+import orjson
+
 from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
 from gateway.outcomes import OVERLOADED, TIMED_OUT, Settled
@@ -11,6 +13,9 @@ from gateway.pick_instance import RoutingTable
 _RETRY_AFTER_S: Final = "2"
 _NO_CAPACITY: Final = "no_capacity"
 _MOST_RETRY_S: Final = 60
+_REFUSED: Final = 400
+_ENGINE_ERROR: Final = "engine_error"
+_MOST_MESSAGE: Final = 1000  # characters of an engine's own
 _OPERATORS: Final = ("admin", "operator")
 
 
@@ -27,6 +32,34 @@ def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayE
         details={"instance": endpoint.instance, "cause": detail},
         headers=NO_RETRY,
     )
+
+
+def broken_off(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayError:
+    """The error for an answer of which a part has reached the client."""
+    what = f"the answer of {endpoint.model!r} broke off ({settled.code}); it is incomplete and is not repeated"
+    details = {"instance": endpoint.instance, "cause": detail}
+    return GatewayError(504 if settled.code == TIMED_OUT else 502, settled.code, what, details=details)
+
+
+def late_refusal(status: int, body: bytes) -> GatewayError:
+    """The error for an engine's answer without events, behind comments. `body`: its beginning."""
+    if status < _REFUSED:
+        return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had begun with comments")
+    message = f"the engine answered {status}, after the stream had begun with comments"
+    if why := _engines_message(body):
+        message = f"{message}: {why}"
+    return GatewayError(status, _ENGINE_ERROR, message)
+
+
+def _engines_message(body: bytes) -> str:
+    """The message of an engine's error; empty if unknown."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    for name in ("error", "message", "detail"):
+        found = found.get(name, found) if isinstance(found, dict) else found
+    return found[:_MOST_MESSAGE] if isinstance(found, str) else ""
 
 
 def model_not_found(model: str) -> GatewayError:

@@ -30,6 +30,7 @@ class Cause(StrEnum):
     IMAGE_PULL_FAILED = "image_pull_failed"
     RUNTIME_UNSUPPORTED = "runtime_unsupported"
     MODEL_COMMIT_GONE = "model_commit_gone"
+    ENGINE_MISSING = "engine_missing"
 
 
 # An agent says these itself, at the begin of its message: the process was never started.
@@ -38,6 +39,7 @@ _OF_A_START: Final = (
     Cause.IMAGE_PULL_FAILED,
     Cause.RUNTIME_UNSUPPORTED,
     Cause.MODEL_COMMIT_GONE,
+    Cause.ENGINE_MISSING,
 )
 
 

@@ -68,6 +68,13 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
         "The agent is refused: it and the controller speak no common protocol. Its engines run on.",
         "Install a newer version of the older side; the message names what each speaks.",
     ),
+    "advertise_refused": ReasonText(
+        "The agent advertises an address that is not believed to be its host's, so it is refused. Its engines run on.",
+        "Read the message: it names the command that allows the address. Else correct the agent's `--advertise`.",
+    ),
+    "worker_stated": ReasonText(
+        "An administrator stated trusted labels of a worker, or networks for the address of its proxy.", "Nothing."
+    ),
     "agent_message_malformed": ReasonText(
         "The agent sent a message that is not valid; it was disconnected.",
         "Use the same version of agent and controller.",

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     NOT_SELECTED = "not_selected"
     OS_ARCH = "os_arch"
     RUNTIME_UNSUPPORTED = "runtime_unsupported"
+    ENGINE_MISSING = "engine_missing"
     ENGINE_UNSUPPORTED = "engine_unsupported"
     DRIVER_TOO_OLD = "driver_too_old"
     COMPUTE_CAPABILITY = "compute_capability"
@@ -60,10 +61,10 @@ HELD_BY_OTHERS: Final = frozenset({
 # No instance that ends gives a place to one that is pending for such a reason.
 NEVER_FREED: Final = frozenset({
     Reason.NOT_READY, Reason.CORDONED, Reason.LABEL_MISMATCH, Reason.NOT_SELECTED, Reason.OS_ARCH,
-    Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD, Reason.COMPUTE_CAPABILITY,
-    Reason.GPU_MODEL, Reason.MIG_MODE, Reason.GPU_CORDONED, Reason.GPU_UNHEALTHY, Reason.NEED_GT_CAPACITY,
-    Reason.NEED_GT_STATED, Reason.HEADS_INDIVISIBLE, Reason.VOCAB_INDIVISIBLE, Reason.VISION_INDIVISIBLE,
-    Reason.METADATA_UNKNOWN, Reason.NOT_ALL_SELECTED_READY,
+    Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_MISSING, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD,
+    Reason.COMPUTE_CAPABILITY, Reason.GPU_MODEL, Reason.MIG_MODE, Reason.GPU_CORDONED, Reason.GPU_UNHEALTHY,
+    Reason.NEED_GT_CAPACITY, Reason.NEED_GT_STATED, Reason.HEADS_INDIVISIBLE, Reason.VOCAB_INDIVISIBLE,
+    Reason.VISION_INDIVISIBLE, Reason.METADATA_UNKNOWN, Reason.NOT_ALL_SELECTED_READY,
 })  # fmt: skip
 _PARALLEL_REMEDY: Final = "Use another `parallel.tp` or another number of GPUs."
 PLACEMENT: Final[Mapping[str, ReasonText]] = {
@@ -91,10 +92,15 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
         "The worker cannot run containers, or cannot give them GPUs, and the deployment has `runtime: docker`.",
         "Run `gpuward doctor` on its host: install Docker and NVIDIA's container toolkit, or use `runtime: process`.",
     ),
+    Reason.ENGINE_MISSING: ReasonText(
+        "The program of the engine, or of the command, is not installed on the worker.",
+        "Run the command of the message where the agent runs, or use another engine. `gpuward describe worker NAME` "
+        "lists the engines of a worker.",
+    ),
     Reason.ENGINE_UNSUPPORTED: ReasonText(
-        "The worker lacks the engine, or has a build of it that uses no GPU (`llama-cpp:no-gpu`). "
-        "Or this version of Gpuward cannot run the deployment.",
-        "Install the engine on the worker, llama.cpp with CUDA, or use another engine.",
+        "The engine uses no GPU of the worker, as with a build without CUDA (`llama-cpp:no-gpu`), "
+        "or this version cannot run the deployment.",
+        "Install a build for the GPUs of the worker, llama.cpp with CUDA, or use another engine.",
     ),
     Reason.DRIVER_TOO_OLD: ReasonText(
         "The GPU driver of the worker is older than the engine needs.",

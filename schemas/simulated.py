@@ -55,7 +55,7 @@ class SimulatedWorker(Strict):
         " Absent: they can always be read.",
     )
     engines: Annotated[tuple[Text, ...], Field(max_length=64)] | None = Field(
-        None, description="Engines that are installed there. Absent: unknown, so every engine may be placed there."
+        None, description="Engines that are installed there. Absent: those that are installed on this host."
     )
 
     @field_validator("labels")

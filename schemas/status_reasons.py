@@ -23,6 +23,10 @@ DEPLOYMENTS: Final[Mapping[str, ReasonText]] = {
     "finished": ReasonText("The deleted deployment is gone, with all its instances.", _NONE),
     "no_instance_runs": ReasonText("No instance of the deployment is running.", "Run `gpuward ps NAME`."),
     "older_revision_runs": ReasonText("Some instances run an earlier revision of the spec.", "Wait for the update."),
+    "grant_needed": ReasonText(
+        "The deployment holds a flag or a variable that is not listed as harmless. It goes on as it is.",
+        "Before its next change remove what the message names, or grant it by `GPUWARD_OPERATORS_MAY`.",
+    ),
     MODEL_DIFFERS: ReasonText(
         "An instance runs another commit of its model than its revision keeps: its branch moved between two starts.",
         "Run `gpuward restart NAME --instance ID`: it starts with the commit that is kept.",
@@ -164,6 +168,11 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "secrets_unreadable": ReasonText(
         "This controller does not have the key of stored secrets, so starts that need them are refused.",
         "Add their key to `GPUWARD_SECRETS_KEY_FILE`, or set them again; `gpuward secret list` names them.",
+    ),
+    "secrets_plain": ReasonText(
+        "Secrets are stored unencrypted: a reader of the database or of a backup has them.",
+        "Without a key, make one (`openssl rand -base64 32 > FILE`), set `GPUWARD_SECRETS_KEY_FILE` to it on "
+        "every controller and restart them: a start encrypts what is stored. With one: `gpuward secret rotate-key`.",
     ),
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."

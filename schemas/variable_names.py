@@ -4,6 +4,7 @@ from typing import Final
 
 VARIABLES: Final = frozenset(
     {
+        "GPUWARD_ADVERTISE_NETWORKS",
         "GPUWARD_AGENT_ADVERTISE",
         "GPUWARD_AGENT_CA",
         "GPUWARD_AGENT_CACHE_DIR",
@@ -78,6 +79,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_TLS_CA",
         "GPUWARD_TLS_CERT",
         "GPUWARD_TLS_KEY",
+        "GPUWARD_TRUSTED_LABELS",
         "GPUWARD_TRUSTED_PROXY",
         "GPUWARD_UNREACHABLE_AFTER_S",
         "GPUWARD_URL",

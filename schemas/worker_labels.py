@@ -1,12 +1,17 @@
-"""Labels of workers. Those that begin with `gpuward/` follow from what the agent reads; nothing else sets them."""
+"""Labels of workers. Those that begin with `gpuward/` follow from what the agent reads; nothing else sets them.
+
+Those with trusted keys come from join tokens and administrators; all others are what the host says of itself.
+"""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from schemas.wire.inventory import DeviceFacts, HostFacts
 
 AGENT_PREFIX: Final = "gpuward/"
+TRUSTED_LABELS: Final = ("gpuward.io/*",)  # the setting's default
 _MAX_CHARS: Final = 253
 _BLANKS: Final = re.compile(r"[\s\-]+")
 
@@ -33,6 +38,17 @@ def with_agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> di
     """The host's labels, of which those with the agent's prefix are replaced by what follows from its facts."""
     own = {name: value for name, value in host.labels.items() if not name.startswith(AGENT_PREFIX)}
     return own | agent_labels(host, gpus)
+
+
+def is_trusted(key: str, patterns: Sequence[str]) -> bool:
+    """Whether labels with this key come from join tokens and administrators alone."""
+    return not key.startswith(AGENT_PREFIX) and any(fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def with_stated_labels(labels: Mapping[str, str], stated: Mapping[str, str], trusted: Sequence[str]) -> dict[str, str]:
+    """A worker's labels: of those with trusted keys what is stated counts, of all others what its host says."""
+    said = {key: value for key, value in labels.items() if not is_trusted(key, trusted)}
+    return said | {key: value for key, value in stated.items() if is_trusted(key, trusted)}
 
 
 def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from agent.decide.containers import (
 )
 from agent.errors import SpawnError
 from agent.journal import Journal
-from agent.model_cache.cache_folder import folder_name
+from agent.model_cache.hub_layout import folder_name
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.account import Account, own_account
 from agent.processes.engine_accounts import EngineAccounts

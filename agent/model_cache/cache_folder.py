@@ -1,13 +1,13 @@
 """The cache's folder: which models it holds, which tokens may read them, when each was last used. Blocks.
 
-The layout is the hub library's, so servers find the models. What Gpuward knows of each stands beside it, in `.gpuward`;
-only revisions that it fetched are ever removed. Agents of one host may share the folder: a lock stands around each
-change of what is noted, and another one, of a repository, around its fetch and its removal.
+The layout is the hub library's, so servers find the models. What Gpuward knows of each is kept in `.gpuward` there;
+only revisions that it fetched are ever removed. Another account may write the models' folders, so no link is followed.
+Agents of one host may share the folder: a lock is held around each change of what is noted, and another one, of a
+repository, around its fetch and its removal.
 """
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,22 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from agent.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.decide.eviction import CachedRevision, Use, is_used
-from agent.model_cache.file_lock import LockedError, file_lock
+from agent.model_cache.file_lock import LockBeneath, LockedError, file_lock
+from agent.model_cache.hub_layout import blob_sizes, blobs_of, folder_name, remove_name, snapshots
+from schemas.hub_commits import is_commit
 
 _OWN: Final = ".gpuward"
+_NOTE: Final = ".json"
 _MOST_READERS: Final = 1_000
 _NOTES_LIMIT_S: Final = 10.0  # such a lock is held for milliseconds
-
-
-def folder_name(repo: str) -> str:
-    """The hub library's name for a repository's folder."""
-    return "models--" + repo.replace("/", "--")
-
-
-def lock_path(cache_dir: Path, repo: str) -> Path:
-    """The file that is locked while a repository is fetched or removed."""
-    return cache_dir / _OWN / f"{folder_name(repo)}.lock"
 
 
 def digest(token: str) -> str:
@@ -62,21 +56,34 @@ class CacheFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._own = PlaceBeneath(path, _OWN)
 
     @property
-    def marks(self) -> Path:
+    def marks(self) -> PlaceBeneath:
         """The folder in which agents say what they use."""
-        return self.path / _OWN / "agents"
+        return PlaceBeneath(self.path, f"{_OWN}/agents")
 
     @property
-    def room_lock(self) -> Path:
+    def room_lock(self) -> LockBeneath:
         """The file that is locked while an agent makes room."""
-        return self.path / _OWN / "room.lock"
+        return LockBeneath(self._own, "room.lock")
+
+    def model_lock(self, repo: str) -> LockBeneath:
+        """The file that is locked while a repository is fetched or removed."""
+        return LockBeneath(self._own, f"{folder_name(repo)}.lock")
 
     def prepare(self) -> None:
         """Makes the folder, readable by all accounts of the host."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (self.path / _OWN).mkdir(mode=0o700, exist_ok=True)
+        self._own.open(make=0o700).close()
+
+    def open_model(self, repo: str) -> OpenFolder:
+        """Opens the folder of a repository, which is made if it is missing; the caller closes it.
+
+        Raises:
+            OSError: it cannot be opened, or is a link.
+        """
+        return PlaceBeneath(self.path, folder_name(repo)).open(make=0o755)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -85,28 +92,30 @@ class CacheFolder:
         Raises:
             OSError: it cannot be had.
         """
-        with file_lock(self.path / _OWN / "notes.lock", _NOTES_LIMIT_S):
+        with file_lock(LockBeneath(self._own, "notes.lock"), _NOTES_LIMIT_S):
             yield
 
     def revisions(self) -> list[CachedRevision]:
         """What is there, with parts."""
         found: list[CachedRevision] = []
-        for path in self._notes():
-            note = self._read(path)
-            if note is not None:
-                found += self._revisions_of(note)
+        with suppress(OSError), self._own.open() as own:
+            for name in own.entries():
+                note = _read(own, name) if name.endswith(_NOTE) else None
+                if note is not None:
+                    found += self._revisions_of(note, _begun(own, note.repo))
         return sorted(found, key=lambda one: (one.repo, -one.used_s))
 
-    def _revisions_of(self, note: _Note) -> list[CachedRevision]:
-        folder, own = self.path / folder_name(note.repo), self._own_commits(note)
-        left = _sizes(folder / "blobs")
-        found = []
-        snapshots = _snapshots(folder)
-        for n, (commit, changed_s) in enumerate(snapshots):
-            files = {blob: left[blob] for blob in _blobs_of(folder / "snapshots" / commit) if blob in left}
-            names = tuple(sorted(name for name, to in note.revisions.items() if to == commit != name))
-            used_s = max(changed_s, note.used_s) if n == 0 else changed_s  # an earlier version noted no commit
-            found.append(CachedRevision(note.repo, commit, used_s, files, names, commit not in own))
+    def _revisions_of(self, note: _Note, begun: Collection[str]) -> list[CachedRevision]:
+        found: list[CachedRevision] = []
+        left: dict[str, int] = {}
+        own = {*note.revisions.values(), *begun}
+        with suppress(OSError), PlaceBeneath(self.path, folder_name(note.repo)).open() as model:
+            left = blob_sizes(model)
+            for n, (commit, changed_s) in enumerate(snapshots(model)):
+                files = {blob: left[blob] for blob in blobs_of(model, commit) if blob in left}
+                names = tuple(sorted(name for name, to in note.revisions.items() if to == commit != name))
+                used_s = max(changed_s, note.used_s) if n == 0 else changed_s  # an earlier version noted no commit
+                found.append(CachedRevision(note.repo, commit, used_s, files, names, commit not in own))
         for one in found:
             left = {blob: size for blob, size in left.items() if blob not in one.files}
         if left or not found:
@@ -120,16 +129,21 @@ class CacheFolder:
             OSError: it cannot be noted.
         """
         if commit:
-            with suppress(FileNotFoundError):
-                os.utime(self.path / folder_name(repo) / "snapshots" / commit, (now_s, now_s))
+            with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(repo)).open() as model:
+                model.touch(f"snapshots/{commit}", now_s)
             return
         with self.changing():
             self._write(replace(self._note(repo), used_s=now_s))
 
     def note_begun(self, repo: str, commit: str) -> None:
-        """Its snapshot is about to be made: it is Gpuward's, also if nothing more is noted of it."""
-        with (self.path / _OWN / f"{folder_name(repo)}.commits").open("a", encoding="ascii") as file:
-            file.write(commit + "\n")
+        """Its snapshot is about to be made: it is Gpuward's, also if nothing more is noted of it.
+
+        Raises:
+            OSError: it cannot be noted.
+        """
+        with self.changing(), self._own.open() as own:
+            commits = [*dict.fromkeys((*_begun(own, repo), commit))]
+            own.replace_text(_begun_name(repo), "\n".join(commits) + "\n")
 
     def note_fetched(
         self, repo: str, revision: str, commit: str, token: str, *, is_public: bool, name: str = ""
@@ -157,7 +171,10 @@ class CacheFolder:
             allowed = note.is_public or digest(token) in note.readers
             if not allowed or commit is None:
                 return None
-            return commit if (self.path / folder_name(repo) / "snapshots" / commit).is_dir() else None
+            with suppress(OSError), PlaceBeneath(self.path, folder_name(repo)).open() as model:
+                model.folder(f"snapshots/{commit}").close()
+                return commit
+            return None
 
     def remove(self, one: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
         """Removes a revision's files, but those that others of its repository share. Whether it did.
@@ -165,9 +182,12 @@ class CacheFolder:
         Args:
             one: the revision.
             in_use: what any agent uses, read again while no agent can begin to use it.
+
+        Raises:
+            OSError: nothing may be removed there, or a link is in the way.
         """
         try:
-            with file_lock(lock_path(self.path, one.repo), 0.0):
+            with file_lock(self.model_lock(one.repo), 0.0):
                 if not self._detach(one, in_use):
                     return False
                 self._sweep(one)
@@ -177,14 +197,14 @@ class CacheFolder:
 
     def _detach(self, one: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
         """After this no agent takes it for whole."""
-        folder = self.path / folder_name(one.repo)
         with self.changing():
             if is_used(one, in_use()):
                 return False
             if one.commit:
-                shutil.rmtree(folder / "snapshots" / one.commit, ignore_errors=True)
-                for name in one.names:
-                    _remove_name(folder / "refs" / name, one.commit)
+                with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(one.repo)).open() as model:
+                    model.remove_tree(f"snapshots/{one.commit}")
+                    for name in one.names:
+                        remove_name(model, name, one.commit)
                 note = self._note(one.repo)
                 revisions = {name: commit for name, commit in note.revisions.items() if commit != one.commit}
                 self._write(replace(note, revisions=revisions))
@@ -192,85 +212,54 @@ class CacheFolder:
 
     def _sweep(self, one: CachedRevision) -> None:
         """Removes its files; the whole repository where nothing else is left."""
-        folder = self.path / folder_name(one.repo)
-        kept = {blob for commit, _ in _snapshots(folder) for blob in _blobs_of(folder / "snapshots" / commit)}
-        for blob in one.files.keys() - kept:
-            (folder / "blobs" / blob).unlink(missing_ok=True)
-        if _snapshots(folder) or _sizes(folder / "blobs"):
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        with self.changing():
-            for path in (self._note_path(one.repo), self._note_path(one.repo).with_name(f"{folder.name}.commits")):
-                path.unlink(missing_ok=True)
+        with OpenFolder.at(self.path) as cache:
+            with suppress(FileNotFoundError), cache.folder(folder_name(one.repo)) as model:
+                kept = {blob for commit, _ in snapshots(model) for blob in blobs_of(model, commit)}
+                for blob in one.files.keys() - kept:
+                    model.unlink(f"blobs/{blob}")
+                if snapshots(model) or blob_sizes(model):
+                    return
+            cache.remove_tree(folder_name(one.repo))
+        with self.changing(), self._own.open() as own:
+            for name in (_note_name(one.repo), _begun_name(one.repo)):
+                own.unlink(name)
 
     def free_bytes(self) -> int:
         """Of the disk."""
         return shutil.disk_usage(self.path).free
 
-    def _own_commits(self, note: _Note) -> set[str]:
-        begun = ""
-        with suppress(OSError):
-            begun = (self.path / _OWN / f"{folder_name(note.repo)}.commits").read_text(encoding="ascii")
-        return {*note.revisions.values(), *begun.split()}
-
-    def _notes(self) -> Collection[Path]:
-        try:
-            return sorted((self.path / _OWN).glob("*.json"))
-        except OSError:
-            return ()
-
-    def _note_path(self, repo: str) -> Path:
-        return self.path / _OWN / f"{folder_name(repo)}.json"
-
     def _note(self, repo: str) -> _Note:
-        return self._read(self._note_path(repo)) or _Note(repo)
-
-    def _read(self, path: Path) -> _Note | None:
-        try:
-            known: dict[str, Any] = json.loads(path.read_text())
-            return _Note(**{**known, "readers": tuple(known["readers"])})
-        except (OSError, ValueError, TypeError, KeyError):
-            return None  # it is written anew at the next use
+        with self._own.open() as own:
+            return _read(own, _note_name(repo)) or _Note(repo)
 
     def _write(self, note: _Note) -> None:
-        path = self._note_path(note.repo)
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(asdict(note)))
-        new.replace(path)
+        with self._own.open() as own:
+            own.replace_text(_note_name(note.repo), json.dumps(asdict(note)))
 
 
-def _sizes(blobs: Path) -> dict[str, int]:
-    """Bytes of each blob and part on the disk."""
-    found = {}
-    with suppress(OSError):
-        for entry in os.scandir(blobs):
-            with suppress(OSError):
-                found[entry.name] = entry.stat(follow_symlinks=False).st_size
-    return found
+def _note_name(repo: str) -> str:
+    return folder_name(repo) + _NOTE
 
 
-def _snapshots(folder: Path) -> list[tuple[str, float]]:
-    """The commits of which there is a snapshot, each with its time, the latest first."""
-    found = []
-    with suppress(OSError):
-        for entry in os.scandir(folder / "snapshots"):
-            with suppress(OSError):
-                found.append((entry.name, entry.stat(follow_symlinks=False).st_mtime))
-    return sorted(found, key=lambda one: -one[1])
+def _begun_name(repo: str) -> str:
+    return f"{folder_name(repo)}.commits"
 
 
-def _blobs_of(snapshot: Path) -> set[str]:
-    """The names of the blobs that its links point to."""
-    found = set()
-    for place, folders, files in os.walk(snapshot):
-        for name in (*folders, *files):
-            with suppress(OSError):
-                found.add(os.readlink(Path(place) / name).rpartition("/")[2])  # noqa: PTH115 - the text as it is
-    return found
-
-
-def _remove_name(path: Path, commit: str) -> None:
-    """Removes a branch or tag that names this commit."""
+def _begun(own: OpenFolder, repo: str) -> list[str]:
+    """The commits of which a snapshot was begun."""
     with suppress(OSError, ValueError):
-        if path.read_text(encoding="ascii").strip() == commit:
-            path.unlink()
+        return [one for one in own.read_text(_begun_name(repo)).split() if is_commit(one)]
+    return []
+
+
+def _read(own: OpenFolder, name: str) -> _Note | None:
+    """None: it cannot be read; it is written again at the next use."""
+    try:
+        known: dict[str, Any] = json.loads(own.read_text(name))
+        revisions = {
+            one: commit for one, commit in known["revisions"].items() if is_beneath(one) and is_commit(str(commit))
+        }
+        note = _Note(**{**known, "readers": tuple(known["readers"]), "revisions": revisions})
+        return note if _note_name(note.repo) == name else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -100,10 +100,17 @@ class CacheRoom:
         await self._uses.save()
         removed = []
         for one in revisions:
-            if await asyncio.to_thread(self._folder.remove, one, self._uses.marked):
+            if await self._remove_one(one):
                 removed.append(one)
                 log.info("cached model removed", model=one.repo, commit=one.commit, bytes=one.size_bytes)
         return removed
+
+    async def _remove_one(self, one: CachedRevision) -> bool:
+        try:
+            return await asyncio.to_thread(self._folder.remove, one, self._uses.marked)
+        except (OSError, ValueError) as error:  # such as a link in the way: what is left can still make room
+            log.warning("cached model not removed", model=one.repo, commit=one.commit, error=str(error))
+            return False
 
 
 def _named(one: CachedRevision) -> set[str]:

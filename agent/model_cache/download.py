@@ -1,20 +1,23 @@
 """Fetches a repository's files into the hub library's own cache layout. Blocks; runs in a child process.
 
 The library's own download begins anew after each interruption. Here a part stays, and the next attempt goes on from it.
+Nor does the library write anything here by itself: it would name files by what the hub answers. All names are
+resolved beneath the model's open folder.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url
+from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.file_download import http_get, repo_folder_name
+from huggingface_hub.file_download import http_get, xet_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
+from agent.beneath import OpenFolder, is_beneath
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.hub_commits import is_commit
 
@@ -23,12 +26,8 @@ _READ_BYTES: Final = 2**20
 _INFO_S: Final = 20.0
 _MOST_FILES: Final = 10_000
 PART: Final = ".part"  # of a blob that is being fetched
+_OPEN_TO_ALL: Final = 0o755  # engines of other accounts read it
 constants.DOWNLOAD_CHUNK_SIZE = 2**18  # the library's 10 MiB are lost at each interruption, and hide slow progress
-
-
-def is_inside(name: str) -> bool:
-    """Whether a path of a repository, or the name of a revision, stays inside its folder."""
-    return bool(name) and not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
 
 
 class DownloadError(Exception):
@@ -66,18 +65,17 @@ class Download:
     """One model at one revision.
 
     Args:
-        cache_dir: the cache's folder.
+        model: its folder in the cache.
         repo: org/name.
         revision: branch, tag or commit.
         token: the deployment's; empty: none.
         name: the branch or tag of which the revision is the kept commit; empty: none.
     """
 
-    def __init__(self, cache_dir: Path, repo: str, revision: str, token: str, name: str = "") -> None:
-        self._cache_dir = cache_dir
+    def __init__(self, model: OpenFolder, repo: str, revision: str, token: str, name: str = "") -> None:
+        self._model = model
         self._token = token or False  # never one that the host's user has logged in with
         self._repo, self._revision, self._named = repo, revision, name
-        self._blobs = cache_dir / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
 
     def look(self) -> Repository:
         """Asks the hub.
@@ -86,7 +84,7 @@ class Download:
             DownloadError: there is no such model, or the token may not read it.
             OSError, HfHubHTTPError: the hub cannot be reached.
         """
-        if not is_inside(self._revision):
+        if not is_beneath(self._revision):
             raise DownloadError(f"hf:{self._repo}@{self._revision}: cannot be the name of a revision")
         api = HfApi(token=self._token)
         try:
@@ -108,7 +106,7 @@ class Download:
             if one.size is None or not (sha or one.blob_id):
                 raise DownloadError(f"hf:{self._repo}: the hub does not tell size and hash of {one.rfilename}")
             file = HubFile(one.rfilename, one.size, sha or one.blob_id or "", is_large=sha is not None)
-            if not (is_commit(file.etag) and is_inside(file.name)):
+            if not (is_commit(file.etag) and is_beneath(file.name)):
                 raise DownloadError(f"hf:{self._repo}: the hub names a file outside the model: {file.name!r}")
             files.append(file)
         return Repository(self._repo, self._revision, str(info.sha), is_public, tuple(chosen_files(files)))
@@ -142,7 +140,7 @@ class Download:
 
     def _has(self, file: HubFile) -> bool:
         try:
-            return (self._blobs / file.etag).stat().st_size == file.size
+            return self._model.status(_blob(file)).st_size == file.size
         except OSError:
             return False
 
@@ -150,23 +148,22 @@ class Download:
         """How much of these files is there, parts included."""
         total = 0
         for file in files:
-            for path in (self._blobs / file.etag, self._part(file)):
+            for path in (_blob(file), _part(file)):
                 try:
-                    total += min(path.stat().st_size, file.size)
+                    total += min(self._model.status(path).st_size, file.size)
                     break
                 except OSError:
                     continue
         return total
 
-    def run(self, found: Repository, missing: Sequence[HubFile], begun: Callable[[], None] = lambda: None) -> None:
+    def run(self, found: Repository, missing: Sequence[HubFile]) -> None:
         """Fetches what is missing, and makes the snapshot that servers look for.
 
         Raises:
             DownloadError: a file is not what the hub says.
             OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt goes on from here.
         """
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        begun()
+        self._model.folder("blobs", make=_OPEN_TO_ALL).close()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(lambda file: self._fetch(found, file), missing):
                 pass
@@ -174,55 +171,90 @@ class Download:
             self._link(found, file)
         if found.revision != found.commit:
             self._name(found.revision, found.commit)
-        elif is_inside(self._named) and not (self._blobs.parent / "refs" / self._named).exists():
+        elif is_beneath(self._named) and not self._is_named(self._named):
             self._name(self._named, found.commit)  # for what asks by the name alone
 
-    def _part(self, file: HubFile) -> Path:
-        return self._blobs / (file.etag + PART)
-
     def _fetch(self, found: Repository, file: HubFile) -> None:
-        if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # beyond this the hub answers its library's own protocol only
-            hf_hub_download(self._repo, file.name, revision=found.commit, cache_dir=self._cache_dir, token=self._token)
-            return
-        part = self._part(file)
-        with part.open("ab") as target:
+        part = _part(file)
+        url = hf_hub_url(self._repo, file.name, revision=found.commit)
+        with os.fdopen(self._open_part(part), "ab") as target:
             size = target.tell()
             if size > file.size:
                 target.truncate(0)
                 size = 0
-            if size < file.size:
-                url = hf_hub_url(self._repo, file.name, revision=found.commit)
+            if size < file.size and not (_is_huge(file) and self._fetch_huge(url, file)):
                 headers = build_hf_headers(token=self._token) | {"Accept-Encoding": "identity"}
                 try:
                     http_get(url, target, resume_size=size, headers=headers, displayed_filename=file.name)
                 except GatedRepoError as error:
                     raise self._refusal(error) from error
         self._check(file, part)
-        part.replace(self._blobs / file.etag)
+        self._model.rename(part, _blob(file))
 
-    def _check(self, file: HubFile, part: Path) -> None:
+    def _fetch_huge(self, url: str, file: HubFile) -> bool:
+        """Fetches by the hub's own protocol, needed for files of this size. False: this hub does not speak it."""
+        told = get_hf_file_metadata(url, token=self._token)
+        if told.xet_file_data is None:
+            return False
+        with self._model.folder("blobs") as blobs:  # its writer takes a path: one that leads through the open folder
+            place = Path(f"/proc/self/fd/{blobs.fd}") / _part(file).rpartition("/")[2]
+            headers = build_hf_headers(token=self._token)
+            xet_get(
+                incomplete_path=place,
+                xet_file_data=told.xet_file_data,
+                headers=headers,
+                expected_size=file.size,
+                displayed_filename=file.name,
+            )
+        return True
+
+    def _open_part(self, part: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            return self._model.open(part, flags)
+        except PermissionError:  # root's, of an earlier version; the folder is this account's
+            self._model.unlink(part)
+            return self._model.open(part, flags)
+
+    def _check(self, file: HubFile, part: str) -> None:
         found = hasher_of(file)
-        with part.open("rb") as content:
+        with os.fdopen(self._model.open(part, os.O_RDONLY), "rb") as content:
             size = os.fstat(content.fileno()).st_size
             if size < file.size:
                 raise OSError(f"{file.name}: the hub sent {size} of {file.size} bytes")
             while piece := content.read(_READ_BYTES):
                 found.update(piece)
         if size != file.size or found.hexdigest() != file.etag:
-            part.unlink()
+            self._model.unlink(part)
             text = f"hf:{self._repo}: {file.name} is damaged: its hash is not the hub's; it is fetched anew"
             raise DownloadError(text, final=False)
 
     def _link(self, found: Repository, file: HubFile) -> None:
-        pointer = self._blobs.parent / "snapshots" / found.commit / file.name
-        target = os.path.relpath(self._blobs / file.etag, pointer.parent)
-        if pointer.is_symlink() and pointer.readlink() == Path(target):
-            return
-        pointer.parent.mkdir(parents=True, exist_ok=True)
-        pointer.unlink(missing_ok=True)
-        pointer.symlink_to(target)
+        path = f"snapshots/{found.commit}/{file.name}"
+        self._model.folder(path.rpartition("/")[0], make=_OPEN_TO_ALL).close()
+        self._model.link(path, "../" * path.count("/") + _blob(file))
+
+    def _is_named(self, revision: str) -> bool:
+        try:
+            self._model.status(f"refs/{revision}")
+        except FileNotFoundError:
+            return False
+        return True
 
     def _name(self, revision: str, commit: str) -> None:
-        name = self._blobs.parent / "refs" / revision
-        name.parent.mkdir(parents=True, exist_ok=True)
-        name.write_text(commit)
+        path = f"refs/{revision}"
+        self._model.folder(path.rpartition("/")[0], make=_OPEN_TO_ALL).close()
+        self._model.replace_text(path, commit)
+
+
+def _blob(file: HubFile) -> str:
+    return f"blobs/{file.etag}"
+
+
+def _part(file: HubFile) -> str:
+    return _blob(file) + PART
+
+
+def _is_huge(file: HubFile) -> bool:
+    """Whether the hub answers only its own protocol for it."""
+    return file.size > constants.MAX_HTTP_DOWNLOAD_SIZE

@@ -1,6 +1,8 @@
 """The child process that fetches one model. Its first line of input is the task; it answers by lines of JSON.
 
 It says what it will fetch, waits for a second line, and says once a second how much is there. It ends with its parent.
+The model's folder and the file to lock come as open descriptors: it needs no way to the cache, and writes nothing else.
+Where the task names an account, it becomes that before it asks the hub.
 """
 
 import json
@@ -10,11 +12,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from agent.model_cache.cache_folder import CacheFolder, folder_name, lock_path
-from agent.model_cache.file_lock import LockedError, take_lock
+from agent.beneath import OpenFolder
+from agent.model_cache.fetch_account import give_up_root
+from agent.model_cache.file_lock import LockedError, lock_opened
+from agent.model_cache.hub_layout import blob_sizes
+from agent.processes.account import Account
 
 _TELL_S: Final = 1.0
 _MOST_TEXT: Final = 600
@@ -29,10 +33,13 @@ def main() -> int:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     task = json.loads(sys.stdin.readline())
     allowed = threading.Event()
-    threading.Thread(target=_follow_parent, args=(allowed,), daemon=True).start()
     try:
-        with _alone(Path(task["cache_dir"]), task["repo"]):
-            _tell(done=_fetch(task, allowed))
+        if task["account"] is not None:
+            give_up_root(Account(*task["account"]))
+        threading.Thread(target=_follow_parent, args=(allowed,), daemon=True).start()
+        model = OpenFolder(task["folder_fd"])
+        with _alone(model, task["lock_fd"]):
+            _tell(done=_fetch(model, task, allowed))
     except ImportError as error:
         _tell(error=f"hf: models need the package huggingface_hub in the agent: {error}", final=True)
     except MemoryError:
@@ -47,10 +54,10 @@ def main() -> int:
     return 0
 
 
-def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
+def _fetch(model: OpenFolder, task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
     from agent.model_cache.download import Download  # noqa: PLC0415 - the hub's library is slow to import
 
-    download = Download(Path(task["cache_dir"]), task["repo"], task["revision"], task["token"], task["name"])
+    download = Download(model, task["repo"], task["revision"], task["token"], task["name"])
     found = download.look()
     missing = download.missing(found)
     total = sum(file.size for file in missing)
@@ -71,7 +78,6 @@ def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
 
     threading.Thread(target=tell, daemon=True).start()
     try:
-        CacheFolder(Path(task["cache_dir"])).note_begun(found.repo, found.commit)
         download.run(found, missing)
     finally:
         over.set()
@@ -79,27 +85,18 @@ def _fetch(task: dict[str, Any], allowed: threading.Event) -> dict[str, Any]:
 
 
 @contextmanager
-def _alone(cache_dir: Path, repo: str) -> Iterator[None]:
+def _alone(model: OpenFolder, lock_fd: int) -> Iterator[None]:
     """Holds the lock of the repository. While another process has it, says how much of the model is there."""
-    path = lock_path(cache_dir, repo)
-    path.parent.mkdir(parents=True, exist_ok=True)
     release = None
     while release is None:
         try:
-            release = take_lock(path, _TELL_S)
+            release = lock_opened(os.dup(lock_fd), "the model", _TELL_S)
         except LockedError:
-            _tell(waits=_written_bytes(cache_dir / folder_name(repo) / "blobs"))
+            _tell(waits=sum(blob_sizes(model).values()))
     try:
         yield
     finally:
         release()
-
-
-def _written_bytes(folder: Path) -> int:
-    try:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
-    except OSError:
-        return 0  # it is not there yet, or changes just now
 
 
 def _follow_parent(allowed: threading.Event) -> None:

@@ -6,10 +6,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from agent.beneath import OpenFolder
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetch_account import fetch_account
+from agent.processes.account import Account
 from agent.program_input import give
+from schemas.hub_commits import is_commit
 
 _MAX_LINE_BYTES: Final = 2**16
 _SILENT_LIMIT_S: Final = 60.0
@@ -28,17 +35,75 @@ class FetchError(Exception):
         self.gone = gone
 
 
+@dataclass(frozen=True, slots=True)
+class FetchPlace:
+    """Where a child fetches to. Use `open_place`.
+
+    Attributes:
+        model: the folder of the repository.
+        lock_fd: the file that is locked while it is fetched.
+        account: as which it is fetched; None: the agent's own.
+    """
+
+    model: OpenFolder
+    lock_fd: int
+    account: Account | None
+
+    def close(self) -> None:
+        """Closes it. A child that has it keeps the lock."""
+        self.model.close()
+        os.close(self.lock_fd)
+
+
+def open_place(folder: CacheFolder, repo: str) -> FetchPlace:
+    """Opens the place of a repository; the caller closes it. Blocks.
+
+    Raises:
+        OSError: it cannot be opened or handed over, or is a link.
+    """
+    with ExitStack() as stack:
+        model = stack.enter_context(folder.open_model(repo))
+        account = fetch_account(model)
+        place = FetchPlace(model, folder.model_lock(repo).open(), account)
+        stack.pop_all()
+        return place
+
+
+@asynccontextmanager
+async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPlace]:
+    """The place of a repository, as `open_place`. A cancelled wait for it leaves nothing open."""
+    opening = asyncio.create_task(asyncio.to_thread(open_place, folder, repo), name=f"open the folder of {repo}")
+    try:
+        place = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def _close_opened(opening: asyncio.Task[FetchPlace]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
 class FetchProcess:
     """Async context: leaving ends the child; what it has fetched stays.
 
     Args:
-        task: repository, revision, token, folder; it is written to the child, since arguments are public.
+        task: repository, revision, token, account; it is written to the child, since arguments are public.
         env: of the child.
+        place: into which it fetches.
     """
 
-    def __init__(self, task: Mapping[str, str], env: Mapping[str, str]) -> None:
-        self._task = task
+    def __init__(self, task: Mapping[str, Any], env: Mapping[str, str], place: FetchPlace) -> None:
+        account = place.account
+        ids = None if account is None else (account.uid, account.gid)
+        self._task = {**task, "account": ids, "folder_fd": place.model.fd, "lock_fd": place.lock_fd}
         self._env = env
+        self._fds = (place.model.fd, place.lock_fd)
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -50,9 +115,10 @@ class FetchProcess:
             stderr=asyncio.subprocess.DEVNULL,
             env=dict(self._env),
             start_new_session=True,
+            pass_fds=self._fds,
             limit=_MAX_LINE_BYTES,
         )
-        await self._write(json.dumps(dict(self._task)))
+        await self._write(json.dumps(self._task))
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -87,9 +153,11 @@ class FetchProcess:
                     line = await process.stdout.readline()
             except TimeoutError as error:
                 raise FetchError(f"the hub gave no answer for {_SILENT_LIMIT_S:g} s") from error
+            except ValueError as error:
+                raise FetchError(f"the process that fetches models wrote more than {_MAX_LINE_BYTES} bytes") from error
             if not line:
                 raise FetchError("the process that fetches models ended; see the agent's log")
-            yield json.loads(line)
+            yield _parsed(line)
 
     async def _write(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
@@ -97,3 +165,29 @@ class FetchProcess:
         with contextlib.suppress(ConnectionError):  # its end is seen by what it says
             give(self._process.stdin, line.encode() + b"\n")
             await self._process.stdin.drain()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The child has read what a hub answers, so nothing that it says is trusted further than its form shows.
+
+    Raises:
+        FetchError: it is not what the child says.
+    """
+    try:
+        words = json.loads(line)
+        for name in words.keys() & {"waits", "bytes"}:
+            words[name] = max(0, int(words[name]))
+        if "plan" in words:
+            plan = words["plan"]
+            words["plan"] = {name: max(0, int(plan[name])) for name in ("missing", "there")} | _commit(plan)
+        if "done" in words:
+            words["done"] = {"public": words["done"]["public"] is True} | _commit(words["done"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FetchError(f"the process that fetches models wrote {line[:200]!r}") from error
+    return dict(words)
+
+
+def _commit(words: Mapping[str, Any]) -> dict[str, str]:
+    if not is_commit(words["commit"]):
+        raise ValueError(words["commit"])
+    return {"commit": words["commit"]}

@@ -14,7 +14,7 @@ import structlog
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.cache_room import CacheRoom
 from agent.model_cache.cache_uses import CacheUses
-from agent.model_cache.fetch_process import FetchError, FetchProcess
+from agent.model_cache.fetch_process import FetchError, FetchProcess, opened_place
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
@@ -185,31 +185,26 @@ class Fetches:
             "repo": fetch.repo,
             "revision": fetch.revision,
             "token": token,
-            "cache_dir": str(self.path),
             "name": fetch.name,
         }
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots)
-            child = await stack.enter_async_context(FetchProcess(task, env))
+            async with opened_place(self._folder, fetch.repo) as place:
+                child = await stack.enter_async_context(FetchProcess(task, env, place))
             stack.callback(self.uses.wanted.pop, fetch.repo, None)
             progress = Progress(name, stall_s, time.monotonic())
             said = await stack.enter_async_context(aclosing(child.words()))
-            told, waits = "", False
+            told, waits, commit = "", False, ""
             async for words in said:
                 if "error" in words:
-                    gone = bool(words.get("gone")) and is_commit(fetch.revision)
-                    code = f"{Cause.MODEL_COMMIT_GONE}: " if gone else ""
-                    text = f"{code}{name} cannot be fetched: {words['error']}"
-                    raise FetchError(text, final=bool(words.get("final")), gone=gone)
+                    raise _refusal(fetch, words)
                 if "done" in words:
-                    return await self._note_fetched(fetch, token, words["done"])
+                    return await self._note_fetched(fetch, token, words["done"], commit)
                 if waits := "waits" in words:
                     told = progress.waits(words["waits"], time.monotonic())
                 else:
                     if "plan" in words:
-                        plan = words["plan"]
-                        progress.plan(plan["missing"], plan["there"])
-                        await self.room.make(fetch.repo, plan["missing"] - plan["there"])
+                        commit = await self._begin(fetch.repo, words["plan"], progress)
                         await child.go()
                     elif "bytes" in words:
                         self.uses.wanted[fetch.repo] = progress.left(words["bytes"])
@@ -222,12 +217,27 @@ class Fetches:
                     raise FetchError(f"{name} cannot be fetched: no progress for {stall_s:g} s{other}")
         raise AssertionError("a child's words end with an error at the latest")
 
-    async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any]) -> str:
-        commit = str(done["commit"])
+    async def _begin(self, repo: str, plan: Mapping[str, Any], progress: Progress) -> str:
+        """Makes room for what the child has planned; returns the commit."""
+        progress.plan(plan["missing"], plan["there"])
+        await self.room.make(repo, plan["missing"] - plan["there"])
+        await asyncio.to_thread(self._folder.note_begun, repo, plan["commit"])
+        return str(plan["commit"])
+
+    async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any], commit: str) -> str:
+        if done["commit"] != commit:
+            raise FetchError(f"hf:{fetch.repo} cannot be fetched: another commit than planned was fetched")
         noted = (fetch.repo, fetch.revision, commit, token)
         await asyncio.to_thread(self._folder.note_fetched, *noted, is_public=done["public"], name=fetch.name)
         await asyncio.to_thread(self._folder.note_use, fetch.repo, time.time(), commit)
         return commit
+
+
+def _refusal(fetch: ModelFetch, words: Mapping[str, Any]) -> FetchError:
+    gone = bool(words.get("gone")) and is_commit(fetch.revision)
+    code = f"{Cause.MODEL_COMMIT_GONE}: " if gone else ""
+    text = f"{code}hf:{fetch.repo} cannot be fetched: {words['error']}"
+    return FetchError(text, final=bool(words.get("final")), gone=gone)
 
 
 _OURS: Final = "GPUWARD_"

@@ -6,8 +6,11 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from agent.beneath import PlaceBeneath
 
 _POLL_S: Final = 0.02
 
@@ -16,8 +19,30 @@ class LockedError(TimeoutError):
     """Another process holds the lock."""
 
 
+@dataclass(frozen=True, slots=True)
+class LockBeneath:
+    """A file to lock in a folder beneath another one.
+
+    Attributes:
+        place: the folder.
+        name: of the file.
+    """
+
+    place: PlaceBeneath
+    name: str
+
+    def open(self) -> int:
+        """Opens the file, which is made if it is missing; returns its descriptor. Raises as `OpenFolder`."""
+        with self.place.open() as folder:
+            return folder.open(self.name, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def __str__(self) -> str:
+        """Its path."""
+        return str(self.place.root / self.place.name / self.name)
+
+
 @contextmanager
-def file_lock(path: Path, limit_s: float) -> Iterator[None]:
+def file_lock(path: Path | LockBeneath, limit_s: float) -> Iterator[None]:
     """Holds the lock of a file, which it makes if it is missing. Blocks, for at most `limit_s`.
 
     Raises:
@@ -32,7 +57,7 @@ def file_lock(path: Path, limit_s: float) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def waited_lock(path: Path, limit_s: float) -> AsyncIterator[None]:
+async def waited_lock(path: Path | LockBeneath, limit_s: float) -> AsyncIterator[None]:
     """Holds the lock as `file_lock` does, and waits for it in a thread. Cancelling the wait leaves no lock behind."""
     taking = asyncio.create_task(asyncio.to_thread(take_lock, path, limit_s), name=f"lock {path.name}")
     try:
@@ -51,13 +76,22 @@ def _release_taken(taking: asyncio.Task[Callable[[], None]]) -> None:
         taking.result()()
 
 
-def take_lock(path: Path, limit_s: float) -> Callable[[], None]:
+def take_lock(path: Path | LockBeneath, limit_s: float) -> Callable[[], None]:
     """Takes the lock of a file; returns what releases it. Blocks, for at most `limit_s`.
 
     Raises:
         LockedError, OSError: as for `file_lock`.
     """
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    opened = path.open() if isinstance(path, LockBeneath) else os.open(path, flags, 0o600)
+    return lock_opened(opened, str(path), limit_s)
+
+
+def lock_opened(opened: int, name: str, limit_s: float) -> Callable[[], None]:
+    """As `take_lock`, of an open file, which it closes where the lock cannot be had.
+
+    The lock belongs to the open file: a process that inherits its descriptor holds it too.
+    """
     until = time.monotonic() + limit_s
     while True:
         try:
@@ -65,7 +99,7 @@ def take_lock(path: Path, limit_s: float) -> Callable[[], None]:
         except BlockingIOError as error:
             if time.monotonic() >= until:
                 os.close(opened)
-                raise LockedError(f"another process of this host holds {path}") from error
+                raise LockedError(f"another process of this host holds {name}") from error
             time.sleep(_POLL_S)
         except BaseException:
             os.close(opened)

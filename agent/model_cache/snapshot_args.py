@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from agent.model_cache.cache_folder import folder_name
+from agent.model_cache.hub_layout import folder_name
+from schemas.hub_commits import is_commit
 from schemas.wire import StartOrder
 
 
@@ -11,7 +12,7 @@ def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
     places = {
         fetch.repo: str(cache_dir / folder_name(fetch.repo) / "snapshots" / fetch.revision)
         for fetch in order.fetches
-        if fetch.by_folder
+        if fetch.by_folder and is_commit(fetch.revision)  # else it could name any folder
     }
     return order.model_copy(update={"argv": tuple(_placed(part, places) for part in order.argv)}) if places else order
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from agent.beneath import OpenFolder, PlaceBeneath
 from agent.decide.eviction import Use
 
 _ID_FILE: Final = "cache-agent"
@@ -38,19 +39,18 @@ class UseMarks:
         boot_id: of the host now.
     """
 
-    def __init__(self, folder: Path, agent: str, boot_id: str) -> None:
+    def __init__(self, folder: PlaceBeneath, agent: str, boot_id: str) -> None:
         self._folder = folder
-        self._own = folder / f"{agent}.json"
+        self._own = f"{agent}.json"
         self._boot_id = boot_id
 
     def commits(self) -> dict[str, dict[str, str]]:
         """What this agent noted before its restart: of each process the commit of each model."""
-        known = self._read(self._own)
+        known = self._all().get(self._own)
         return {} if known is None else known["commits"]
 
     def save(self, uses: Collection[Use], commits: Mapping[str, Mapping[str, str]], wanted_bytes: int) -> None:
         """Says what this agent uses, and how much it is about to write."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
         told = {
             "boot_id": self._boot_id,
             "uses": sorted(uses),
@@ -58,31 +58,38 @@ class UseMarks:
             "wanted_bytes": wanted_bytes,
             "written_s": time.time(),
         }
-        new = self._own.with_suffix(".new")
-        new.write_text(json.dumps(told), encoding="utf-8")
-        new.replace(self._own)
+        with self._folder.open(make=0o700) as folder:
+            folder.replace_text(self._own, json.dumps(told), 0o600)
 
     def all_uses(self) -> set[Use]:
         """What all agents use, this one as it has said last."""
-        own = self._read(self._own)
-        return self.others()[0] | ({(repo, commit) for repo, commit in own["uses"]} if own else set())
+        return {(repo, commit) for known in self._all().values() for repo, commit in known["uses"]}
 
     def others(self) -> tuple[set[Use], int]:
         """What other agents use, and the bytes that they are about to write."""
         uses: set[Use] = set()
         wanted = 0
-        for path in self._folder.glob("*.json"):
-            known = None if path == self._own else self._read(path)
-            if known is not None:
+        for name, known in self._all().items():
+            if name != self._own:
                 uses |= {(repo, commit) for repo, commit in known["uses"]}
                 if abs(time.time() - known["written_s"]) < _WANTED_FOR_S:
                     wanted += known["wanted_bytes"]
         return uses, wanted
 
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        """None: there is none, or the host has rebooted since."""
+    def _all(self) -> dict[str, dict[str, Any]]:
+        """The marks of this boot, by the name of their file."""
+        found = {}
+        with suppress(OSError), self._folder.open() as folder:
+            for name in folder.entries():
+                known = self._read(folder, name) if name.endswith(".json") else None
+                if known is not None:
+                    found[name] = known
+        return found
+
+    def _read(self, folder: OpenFolder, name: str) -> dict[str, Any] | None:
+        """None: it cannot be read, or the host has rebooted since."""
         try:
-            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            known: dict[str, Any] = json.loads(folder.read_text(name))
             return known if known["boot_id"] == self._boot_id else None
         except (OSError, ValueError, KeyError, TypeError):
             return None

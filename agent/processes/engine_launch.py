@@ -1,7 +1,9 @@
 """Launches one engine through a parent of its own. Nothing of it runs before its pid is journalled."""
 
 import asyncio
+import errno
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,13 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from agent.errors import SpawnError
+from agent.errors import ProgramMissingError, SpawnError
+from agent.installed_engines import PROGRAMS, lost_interpreter
 from agent.processes.account import Account
 from agent.processes.end_record import reserve_record
 from agent.processes.engine_parent import EngineParent
 from agent.processes.privileges import without_privileges
 from agent.processes.procfs import start_ticks
 from agent.processes.spawn import open_log, unreachable
+from schemas.engine_builds import INSTALL
+from schemas.exit_causes import Cause
 
 _PROGRAM: Final = Path(__file__).with_name("parent_main.py")
 _LIMIT_S: Final = 30.0
@@ -105,6 +110,7 @@ class EngineLaunch:
         """Runs the engine.
 
         Raises:
+            ProgramMissingError: the program is not there.
             SpawnError: it could not be run; the message names the program or folder.
         """
         if self._channel is None:
@@ -117,7 +123,7 @@ class EngineLaunch:
         except OSError:  # TimeoutError is one
             return  # the parent is dead or hangs: whether the engine runs shows its pid, which is watched
         if answer not in (b"", b"ok"):
-            raise SpawnError(self._failure(answer))
+            raise self._failure(answer)
 
     def _give_up(self, parent: EngineParent) -> None:
         self.close()
@@ -176,8 +182,24 @@ class EngineLaunch:
             answer += read
         return answer.removesuffix(b"\n")
 
-    def _failure(self, answer: bytes) -> str:
+    def _failure(self, answer: bytes) -> SpawnError:
         number, _, text = answer.decode(errors="replace").partition(" ")
+        program = self._argv[0]
+        if number == str(errno.ENOENT) and text == program:
+            return ProgramMissingError(missing_program(program, self._env))
         error = text if number == "0" else str(OSError(int(number), os.strerror(int(number)), text or None))
-        where = unreachable(self._argv[0], self._env, self._account)
-        return f"cannot start {self._argv[0]!r}: {error}{where}"
+        where = unreachable(program, self._env, self._account)
+        return SpawnError(f"cannot start {program!r}: {error}{where}")
+
+
+def missing_program(program: str, env: Mapping[str, str]) -> str:
+    """The reason code, why the program cannot be run, and what installs it. A shell's words for it are kept."""
+    engine = next((name for name, known in PROGRAMS.items() if known == program), None)
+    found = shutil.which(program, path=env.get("PATH"))
+    interpreter = None if found is None else lost_interpreter(found)
+    if found is not None and interpreter is not None:
+        why = f"{found} names an interpreter that is not there: {interpreter}"
+    else:
+        why = f"{os.strerror(errno.ENOENT)}: {program!r}" + ("" if "/" in program else " on the search path of engines")
+    how = INSTALL.get(engine or "")
+    return f"{Cause.ENGINE_MISSING}: {why}" + (f"; install it: {how}" if how else "")

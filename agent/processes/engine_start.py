@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SpawnError
+from agent.errors import ProgramMissingError, SpawnError
 from agent.model_cache.snapshot_args import with_snapshots
 from agent.process_records import name_of
 from agent.processes.account import Account
@@ -152,7 +152,11 @@ class EngineStart:
             env.setdefault("HF_HUB_OFFLINE", "1")
         record = folders.end(key)
         async with EngineLaunch(argv, env, work=work, log=output, record=record, account=account) as launch:
-            return await self._run_launched(launch, record)
+            try:
+                return await self._run_launched(launch, record)
+            except ProgramMissingError:
+                context.note_missing(argv[0])
+                raise
 
     async def _run_launched(self, launch: EngineLaunch, record: Path) -> ProcessGroup | None:
         """Journals the pid before anything runs, so that the next agent knows it whenever this one dies."""

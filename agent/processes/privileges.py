@@ -1,6 +1,7 @@
 """What a process of the host may: the agent's capabilities, and a start that gains none. Linux only."""
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -12,6 +13,8 @@ _NEEDED: Final = {  # by bit, to run engines as another account and to look afte
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_PTRACE": 19,
 }  # fmt: skip
 
+_NEEDED_TO_FETCH: Final = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
+
 _Result = TypeVar("_Result")
 
 
@@ -20,6 +23,25 @@ def missing_capabilities(status: Path = Path("/proc/self/status")) -> tuple[str,
     lines = status.read_text(encoding="utf-8").splitlines()
     (held,) = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
     return tuple(name for name, bit in _NEEDED.items() if not held >> bit & 1)
+
+
+def missing_for_fetches() -> tuple[str, ...]:
+    """Capabilities that an agent of root lacks for fetching models as another account."""
+    return tuple(name for name in missing_capabilities() if name in _NEEDED_TO_FETCH)
+
+
+def become(uid: int, gid: int) -> None:
+    """Makes this process, all its threads, an account without capabilities and other groups, for good.
+
+    Raises:
+        OSError: it may not, or is still root.
+    """
+    os.setgroups(())
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    _set(_SET_NO_NEW_PRIVS, 1)
+    if 0 in (*os.getresuid(), *os.getresgid()):
+        raise PermissionError(errno.EPERM, "still runs as root")
 
 
 def without_privileges(call: Callable[[], _Result]) -> _Result:

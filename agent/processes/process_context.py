@@ -23,7 +23,8 @@ class ProcessContext:
     """The agent around a process.
 
     `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
-    listed a process at the newest reading. `allotting` is held while an instance gets its account.
+    listed a process at the newest reading. `allotting` is held while an instance gets its account. `note_missing`
+    takes the name of a program that a start did not find.
     """
 
     journal: Journal
@@ -42,3 +43,4 @@ class ProcessContext:
     signs: EngineSigns
     fetches: Fetches
     containers: ContainerRuntime
+    note_missing: Callable[[str], None] = lambda _program: None

@@ -84,6 +84,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "rollout resume": _DEPLOYMENT,
     "rollout undo": _DEPLOYMENT,
     "rollout history": Verb(("deployments",), pairs=frozenset({"--diff"})),
+    "label worker": _OF_WORKER,
     "cordon": _WORKERS,
     "uncordon": _WORKERS,
     "drain": Verb(("workers",), _MANY, flags=_flags("--now --restart-tasks --keep-tasks --wait")),

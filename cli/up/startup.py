@@ -178,7 +178,7 @@ async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Dae
     known = await api.find(path_of("workers", host.name))
     token: str | None = None
     if known is None or known.get("deleted_at") is not None:
-        token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S}))["token"]
+        token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S, "name": host.name}))["token"]
     start = AgentStart(host, options.data_dir / _AGENTS / host.name, api.url, token, _authority(options))
     supervisor.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
 

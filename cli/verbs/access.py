@@ -1,6 +1,7 @@
 """Verbs about credentials: join-token, key, secret."""
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
@@ -30,6 +31,15 @@ _DEFAULT_EXPIRY_S: Final = 3600.0
 _DEFAULT_OVERLAP_S: Final = 86_400.0
 _MAX_SECRET: Final = 64 * 1024
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id, as `list` prints it.")]
+NetworksOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--advertise-network",
+        metavar="CIDR",
+        help="Network within which its agent may --advertise another address than the one that it connects from. May "
+        "be given several times.",
+    ),
+]
 _NO_LIMIT: Final = "none"
 _ALL: Final = "all"
 _ROLE: Final = "role:"
@@ -82,11 +92,30 @@ def create_token(
     uses: Annotated[
         int, typer.Option("--uses", min=1, max=MAX_TOKEN_USES, metavar="N", help="Number of agents that may join.")
     ] = 1,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Only worker that may join with it; needed for a deleted one's name.")
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="Trusted label of the workers that join with it. May be given several times.",
+        ),
+    ] = None,
+    networks: NetworksOption = None,
 ) -> None:
     """Create a token and print it. It is shown only once, and joins one agent or as many as `--uses` says."""
 
     async def work(api: "Api") -> None:
-        body = {"expires_s": expires_s} | ({"uses": uses} if uses > 1 else {})  # older controllers know no uses
+        body: dict[str, object] = {"expires_s": expires_s}
+        given: dict[str, object] = {
+            "uses": uses if uses > 1 else None,
+            "name": name,
+            "labels": stated_labels(labels or ()),
+        }
+        given["advertise_networks"] = networks
+        body |= {field: value for field, value in given.items() if value}  # older controllers know none of these
         print((await api.post(path_of(TOKENS.plural), body))["token"])
 
     run(ctx, work)
@@ -221,12 +250,20 @@ def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
 
 
 @secret.command("set")
-def set_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
+def set_secret(
+    ctx: typer.Context,
+    name: SecretArgument,
+    scope: ForOption = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Store it unencrypted where the controller has no key. Else it is refused.")
+    ] = False,
+) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
 
     async def work(api: "Api") -> None:
-        limits = _scope(scope)
-        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **limits})
+        # A controller of before `plain` refuses the field, so it is sent only where it is asked for.
+        more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
+        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")
 
     run(ctx, work)
@@ -272,6 +309,21 @@ def rotate_secrets_key(ctx: typer.Context) -> None:
 def delete_secret(ctx: typer.Context, name: SecretArgument) -> None:
     """Delete a secret. Running instances keep its value; new starts that need it are refused."""
     delete(ctx, ("secrets", name), f"secret/{name} deleted")
+
+
+def stated_labels(given: Iterable[str]) -> dict[str, str]:
+    """Labels as options name them.
+
+    Raises:
+        UsageError: one is not KEY=VALUE.
+    """
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--label: must be KEY=VALUE, such as gpuward.io/zone=a, got {text[:80]!r}")
+        found[key] = value
+    return found
 
 
 def _scope(given: list[str] | None) -> dict[str, object]:

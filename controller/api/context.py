@@ -25,6 +25,7 @@ from http1.forwarded import TrustedProxies
 from http1.origin_middleware import GatewayTrust
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.worker_labels import TRUSTED_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class ApiContext:
         reserve: when and how long capacity is reserved for a pending instance.
         operators_may: what operators may write in a deployment beside what every operator may.
         viewers_read_logs: whether keys of the role `viewer` may read logs.
+        trusted_labels: patterns of the keys of labels that hosts do not set.
         longest_window_s: how long samples are kept; the longest allowed window of a policy.
         proxies: whose `X-Forwarded-*` counts.
         from_gateway: whether the gateway passes a request on, whose word on its origin counts.
@@ -92,6 +94,7 @@ class ApiContext:
     connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     viewers_read_logs: bool = False
+    trusted_labels: Sequence[str] = TRUSTED_LABELS
     prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
     authority: KnownAuthority | None = None

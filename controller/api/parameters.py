@@ -18,6 +18,7 @@ from controller.store.views.paging import MAX_LIMIT
 from schemas.fields import NAME_PATTERN
 from schemas.manifest.problems import FieldProblem, nearest
 from schemas.units import parse_duration_s
+from schemas.worker_labels import is_trusted
 
 DEFAULT_LIMIT: Final = 100
 _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
@@ -145,6 +146,18 @@ def new_name(request: web.Request) -> str:
         fix = "must be a DNS label: lower case letters, digits and '-', at most 63 characters"
         raise invalid([FieldProblem("name", fix)])
     return name
+
+
+def check_trusted(labels: Iterable[str], trusted: Sequence[str]) -> None:
+    """Refuses to state labels that the worker's agent sets.
+
+    Raises:
+        ApiError: 400.
+    """
+    for key in labels:
+        if not is_trusted(key, trusted):
+            fix = f"its host's agent sets this label (--label); only {', '.join(trusted) or 'none'} can be stated"
+            raise invalid([FieldProblem(f"labels.{key}", f"{fix}: GPUWARD_TRUSTED_LABELS on the controllers")])
 
 
 def refuse_preconditions(headers: Mapping[str, str], expects: str) -> None:

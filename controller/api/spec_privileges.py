@@ -15,21 +15,33 @@ from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.domain.grants import Grant
 from controller.domain.spec_changes import change_between
-from controller.engines.privileges import powers
+from controller.engines.privileges import next_change_needs, powers
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
 
 SETTING: Final = "GPUWARD_OPERATORS_MAY"
 
 
-def judge_for(request: web.Request) -> Judge:
-    """The check of this request's caller: called with a name, the stored spec if there is one, and the new spec."""
+def granted_to(request: web.Request) -> frozenset[Grant]:
+    """What this request's caller may write beside what each may."""
     role = request[PRINCIPAL].role
     if role == "admin":
-        return partial(judge, frozenset(Grant))
-    if role == "viewer":
-        return partial(judge, frozenset())
-    return partial(judge, request.app[CONTEXT].operators_may)
+        return frozenset(Grant)
+    return frozenset() if role == "viewer" else request.app[CONTEXT].operators_may
+
+
+def judge_for(request: web.Request) -> Judge:
+    """The check of this request's caller: called with a name, the stored spec if there is one, and the new spec."""
+    return partial(judge, granted_to(request))
+
+
+def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str = "") -> list[str]:
+    """Warns of what the caller may repeat as it is stored, and not change. `name` is the deployment's, among several.
+
+    A change by a caller that lacks a grant is refused, so that this warns of nothing that was just changed.
+    """
+    needs = next_change_needs(spec, granted)
+    return [f"{name}: {needs}".removeprefix(": ")] if needs else []
 
 
 def judge(granted: Collection[Grant], name: str, old: DeploymentSpec | None, new: DeploymentSpec) -> None:

@@ -209,6 +209,9 @@ def _of_access(facts: AttentionFacts) -> Iterator[AttentionEntry]:
     if n := facts.unreadable_secrets:
         title = "a secret cannot be read" if n == 1 else f"{n} secrets cannot be read"
         yield _entry("error", "secrets", "secrets_unreadable", _CLUSTER, title, count=n)
+    if n := facts.plain_secrets:
+        title = "a secret is stored unencrypted" if n == 1 else f"{n} secrets are stored unencrypted"
+        yield _entry("warning", "secrets", "secrets_plain", _CLUSTER, title, count=n)
     if facts.keys:
         first, n = facts.keys[0], len(facts.keys)
         title = f"API key {first.name} expires soon" if n == 1 else f"{n} API keys expire soon"

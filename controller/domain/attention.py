@@ -124,6 +124,7 @@ class AttentionFacts:
         leader: whether a controller leads.
         violations: the broken rows of the ledger, in words.
         unreadable_secrets: how many secrets no key of this controller opens.
+        plain_secrets: how many secrets are stored unencrypted.
         keys: that expire soon, the first one first.
         certificates: of this controller.
     """
@@ -138,5 +139,6 @@ class AttentionFacts:
     idle: Sequence[IdleInstance] = ()
     gpus: Sequence[SickGpu] = field(default=())
     unreadable_secrets: int = 0
+    plain_secrets: int = 0
     keys: Sequence[ExpiringKey] = ()
     certificates: Sequence[CertificateFacts] = ()

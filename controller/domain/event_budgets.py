@@ -22,6 +22,7 @@ AGENT_CAUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
             (
+                "advertise_refused",
                 "agent_message_malformed",
                 "breaker_closed",
                 "breaker_opened",

@@ -53,6 +53,8 @@ class CustomEngine(SingleEngine):
             raise SpecError("args: engine custom passes no args; write them into command")
         if spec.probe is not None and not _needs_port(spec):
             raise SpecError("probe: needs a port, and the command has no {port}; use {port} in it, or remove the probe")
+        if spec.serving.apps is not None and not _needs_port(spec):
+            raise SpecError("serving.apps: needs a port, and the command has no {port}; use {port} in it")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         """Anything."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from schemas.engine_variables import variables_of
+
 _LIBRARIES: Final = "loads libraries into the process"
 _CODE: Final = "loads code into the process"
 _PROGRAMS: Final = "chooses programs that the process runs"
@@ -39,8 +41,8 @@ _RESERVED_PREFIXES: Final = {
     "VLLM_RAY_DP_": _DEGREES,
 }
 
-HARMLESS: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONHASHSEED"})
-# What needs the grant `environment`, with what it does.
+UNLISTED: Final = "is not listed as harmless"
+# All that is not listed as harmless needs the grant `environment`. What these can do is known, and the refusal says it.
 PREFIXES: Final[Mapping[str, str]] = {
     "LD_": _LIBRARIES,
     "DYLD_": _LIBRARIES,
@@ -106,11 +108,16 @@ def reserved(name: str) -> str | None:
     return _RESERVED.get(name.upper(), found)
 
 
-def power_of(name: str) -> str | None:
-    """What this variable can do to the host or to secrets; None: nothing, so it needs no grant."""
-    upper = name.upper()  # proxies are read in lower case too
-    if upper in HARMLESS:
+def power_of(name: str, engine: str) -> str | None:
+    """Why this variable of an engine needs a grant; None: it is listed as harmless.
+
+    Args:
+        name: of the variable, as it is written.
+        engine: the engine's name, or `auto`.
+    """
+    if name in variables_of(engine):
         return None
+    upper = name.upper()  # proxies are read in lower case too
     by_prefix = (why for prefix, why in PREFIXES.items() if upper.startswith(prefix))
     by_suffix = (why for suffix, why in SUFFIXES.items() if upper.endswith(suffix))
-    return NAMES.get(upper) or next(by_prefix, None) or next(by_suffix, None)
+    return NAMES.get(upper) or next(by_prefix, None) or next(by_suffix, UNLISTED)

@@ -42,6 +42,8 @@ def validate(spec: DeploymentSpec) -> None:
     _check_env(spec)
     if spec.runtime == "docker":
         check_container(spec)
+    if spec.serving.apps is not None and engine.name != CustomEngine.name:
+        raise SpecError("serving.apps: is for engine custom alone; remove it, or run the server by a command")
     engine.validate(spec)
 
 

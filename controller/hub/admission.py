@@ -19,6 +19,8 @@ from controller.hub.identification import Identification
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
 from controller.hub.messages import NO_DATABASE
+from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, proxy_address
+from controller.hub.proxy_names import ProxyNames
 from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
 from controller.runtime.clock import Clock
@@ -65,6 +67,7 @@ class Admission:
         welcome: Callable[[Session, Identity, Hello, HandshakeResult], None],
         serves: Callable[[web.Request], bool],
         spoken: Protocols,
+        trust: HostTrust,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -72,6 +75,8 @@ class Admission:
         self._welcome = welcome
         self._serves = serves
         self._spoken = spoken
+        self._trust = trust
+        self._names = ProxyNames()
         self._closing = False
         self._handshakes: Counter[str] = Counter()  # by worker
         self._times = WorkerTimes()
@@ -83,6 +88,7 @@ class Admission:
     def close(self) -> None:
         """Admits no more."""
         self._closing = True
+        self._names.close()
 
     async def admit(self, request: web.Request) -> tuple[web.StreamResponse, Session | None]:
         """Admits or refuses one agent. Returns the answer to its request, and its session; None: it is refused."""
@@ -162,6 +168,9 @@ class Admission:
         except NoCommonProtocolError as error:
             await agreement.record_refusal(self._database, identity, str(error))
             raise HandshakeRefusedError(str(error)) from error
+        except AdvertiseRefusedError as error:
+            await agreement.record_refusal(self._database, identity, str(error), agreement.ADVERTISE_REFUSED)
+            raise HandshakeRefusedError(str(error)) from error
         except MalformedMessageError as error:
             await handshake.record_malformed(self._database, identity.id, identity.name, error)
             raise HandshakeRefusedError(str(error)) from error
@@ -192,10 +201,12 @@ class Admission:
         return session
 
     async def _write(self, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
+        advertised = proxy_address(hello, peer)
+        behind = await self._names.resolve(advertised.rpartition(":")[0])  # before its turn, which it would hold up
         async with asyncio.timeout(TURN_LIMIT_S), self._queue.turn():
             if is_ahead(identity, hello):
                 await pass_seen(self._database, identity, hello)
-            return await handshake.accept(self._database, identity, hello, peer)
+            return await handshake.accept(self._database, identity, hello, peer, behind=behind, trust=self._trust)
 
     @contextmanager
     def _counted(self, worker_id: str) -> Iterator[None]:

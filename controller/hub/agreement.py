@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 
 COMPATIBLE: Final = "Compatible"  # the condition of a worker
 NO_COMMON_PROTOCOL: Final = "no_common_protocol"
+REACHABLE: Final = "Reachable"  # the condition of a worker
+ADVERTISE_REFUSED: Final = "advertise_refused"
 WRITE_LIMIT_S: Final = 10.0
 
 # aiohttp warns of every connection without a common subprotocol, in the agent's words and before it is known.
@@ -85,16 +87,17 @@ def _check_number(number: int, offered: Protocols, spoken: Protocols) -> None:
         raise NoCommonProtocolError(no_common_protocol(agent, spoken))
 
 
-async def record_refusal(database: Database, identity: Identity, why: str) -> None:
+async def record_refusal(database: Database, identity: Identity, why: str, reason: str = NO_COMMON_PROTOCOL) -> None:
     """Makes the refusal visible: a condition of the worker, and an event when it is new. Best effort."""
-    log.warning("no common protocol", worker=identity.name, reason=why)
+    log.warning("agent refused", worker=identity.name, code=reason, reason=why)
+    condition = REACHABLE if reason == ADVERTISE_REFUSED else COMPATIBLE
     message = f"the agent of {identity.name} is refused: {why}"
     try:
         async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
-            if await set_condition(connection, identity.id, COMPATIBLE, NO_COMMON_PROTOCOL, why):
+            if await set_condition(connection, identity.id, condition, reason, why):
                 await write_events(
                     connection,
-                    [NewEvent(NO_COMMON_PROTOCOL, message, (f"worker:{identity.id}",), actor=f"agent:{identity.name}")],
+                    [NewEvent(reason, message, (f"worker:{identity.id}",), actor=f"agent:{identity.name}")],
                 )
                 await notify(connection, "worker", [identity.id])
     except DATABASE_ERRORS as error:

@@ -16,6 +16,7 @@ from controller.store.deployments import processes
 from controller.store.workers import sessions
 from controller.store.workers.devices import lock_devices, write_devices
 from schemas.wire import DeviceFacts, Inventory
+from schemas.worker_labels import TRUSTED_LABELS
 
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization", "details"})
@@ -33,7 +34,12 @@ def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, .
 
 
 async def write_device_change(
-    database: Database, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str = ""
+    database: Database,
+    session: Session,
+    report: Inventory | tuple[DeviceFacts, ...] | None,
+    error: str = "",
+    *,
+    trusted: Sequence[str] = TRUSTED_LABELS,
 ) -> bool:
     """Writes a changed inventory, or changed GPUs (None: they can no longer be read, which `error` explains).
 
@@ -46,7 +52,7 @@ async def write_device_change(
             return False
         if isinstance(report, Inventory):
             plan = await write_inventory(connection, worker, report)
-            await sessions.write_host(connection, worker, report, gpus_known=plan.gpus_known)
+            await sessions.write_host(connection, worker, report, gpus_known=plan.gpus_known, trusted=trusted)
             await record_runtimes(connection, worker, report)
         else:
             plan = await write_gpus(connection, worker, report, error)

@@ -1,7 +1,8 @@
 """The handshake: credential, hello, and one transaction that makes the connection the worker's newest session."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ from aiohttp import WSMsgType, web
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed
-from controller.hub.agreement import COMPATIBLE, check_hello, check_unparsed
+from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import write_inventory
@@ -21,7 +22,8 @@ from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
 from controller.hub.lost_history import proven_by
-from controller.hub.proxy_address import proxy_address
+from controller.hub.proxy_address import DEFAULT_TRUST, AddressFacts, HostTrust, judged_address, proxy_address
+from controller.hub.proxy_names import Address, literal, own_addresses
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
@@ -33,11 +35,12 @@ from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.deployments.found import keep_found, of_those_found
 from controller.store.workers import sessions
-from controller.store.workers.conditions import clear_condition
+from controller.store.workers.conditions import clear_conditions
 from controller.store.workers.gpu_cordon import read_dismissed
 from controller.store.workers.gpu_details import write_details
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.sessions import Identity, NewSession
+from controller.store.workers.stated import Stated, read_stated
 from schemas.wire import LOWEST_PROTOCOL, Hello, ProcessReport, Protocols, Rejected, encode
 
 log = structlog.get_logger(__name__)
@@ -103,17 +106,37 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
     return hello
 
 
-async def accept(database: Database, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
+async def accept(
+    database: Database,
+    identity: Identity,
+    hello: Hello,
+    peer: str | None,
+    *,
+    behind: Sequence[Address] = (),
+    trust: HostTrust = DEFAULT_TRUST,
+) -> HandshakeResult:
     """Writes all facts of a hello, as the worker's newest session.
+
+    Args:
+        database: of the ledger.
+        identity: of the credential.
+        hello: what the agent says.
+        peer: the address that it connects from.
+        behind: the addresses of the host that it advertises; none: they are unknown.
+        trust: what hosts are believed of themselves.
 
     Raises:
         MalformedMessageError: the address of the agent's proxy is invalid.
+        AdvertiseRefusedError: it is not believed.
         HandshakeRefusedError: it is the first one since a boot or a loss of commits, but not the newest.
         WorkerGoneError: the worker was deleted meanwhile.
     """
     address = proxy_address(hello, peer)
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
+        if hello.advertise is not None:
+            stated = await read_stated(connection, worker)
+            address = judged_address(address, behind, _facts(identity, stated, peer, trust))
         new = await sessions.begin_session(
             connection,
             worker,
@@ -126,7 +149,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             proven=proven_by(identity, hello) is not None,
         )
         events = await record_quarantine(connection, identity, new)
-        await clear_condition(connection, worker, COMPATIBLE)
+        await clear_conditions(connection, worker, (COMPATIBLE, REACHABLE))
         if new.held:
             await write_events(connection, events)
             await notify(connection, "worker", [worker])
@@ -153,7 +176,7 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
             names_all=first,
         )
         plan = await write_inventory(connection, worker, hello.inventory)
-        await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known)
+        await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known, trusted=trust.labels)
         await record_runtimes(connection, worker, hello.inventory)
         # Before anything can be placed here: the memory that unclaimed processes use.
         foreign = await write_readings(
@@ -174,6 +197,13 @@ async def accept(database: Database, identity: Identity, hello: Hello, peer: str
     return HandshakeResult(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found
     )
+
+
+def _facts(identity: Identity, stated: Stated, peer: str | None, trust: HostTrust) -> AddressFacts:
+    networks = None
+    if stated.networks is not None:
+        networks = (*map(ipaddress.ip_network, stated.networks), *trust.networks)
+    return AddressFacts(identity.name, literal(peer) if peer else None, own_addresses(), networks, stated.proxy_address)
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:

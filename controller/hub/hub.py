@@ -23,6 +23,7 @@ from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
 from controller.hub.join import JoinHandler
 from controller.hub.lost_history import LostHistory
 from controller.hub.messages import MessageHandler
+from controller.hub.proxy_address import DEFAULT_TRUST, HostTrust
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
@@ -60,6 +61,7 @@ class Hub:
         metrics: what is counted; None: nothing.
         serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
+        trust: what hosts are believed of themselves.
         rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
         unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
     """
@@ -78,6 +80,7 @@ class Hub:
         metrics: HubMetrics | None = None,
         serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
+        trust: HostTrust = DEFAULT_TRUST,
         unreachable_after_s: float = math.inf,
         rotate_credentials_s: float = 30 * 86_400.0,
     ) -> None:
@@ -105,6 +108,7 @@ class Hub:
             welcome=self._welcome,
             serves=serves,
             spoken=spoken,
+            trust=trust,
         )
         self._liveness = Liveness(
             database,
@@ -122,6 +126,7 @@ class Hub:
             liveness=self._liveness,
             superseded=self._superseded,
             metrics=metrics,
+            trusted=trust.labels,
         )
         self._log = log.bind(controller=instance_id)
         self._open: set[Session] = set()

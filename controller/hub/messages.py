@@ -1,7 +1,7 @@
 """Handles each message of an agent, from the welcome to the end of the connection."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -28,6 +28,7 @@ from schemas.wire import (
     ProcessReport,
     Samples,
 )
+from schemas.worker_labels import TRUSTED_LABELS
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class MessageHandler:
         liveness: Liveness,
         superseded: Callable[[Session], None],
         metrics: HubMetrics,
+        trusted: Sequence[str] = TRUSTED_LABELS,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -67,6 +69,7 @@ class MessageHandler:
         self._liveness = liveness
         self._superseded = superseded
         self._metrics = metrics
+        self._trusted = trusted
 
     async def read_all(self, session: Session) -> None:
         """Handles messages until the connection ends."""
@@ -121,6 +124,6 @@ class MessageHandler:
     ) -> None:
         if wait_s := session.changes.take(self._clock.monotonic(), 1.0):
             await asyncio.sleep(wait_s)  # what it sends meanwhile waits, too
-        if not await devices.write_device_change(self._database, session, report, error):
+        if not await devices.write_device_change(self._database, session, report, error, trusted=self._trusted):
             self._superseded(session)
         session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_RECHECK_S

@@ -2,15 +2,64 @@
 
 import ipaddress
 import re
-import socket
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from controller.hub.bounds import MalformedMessageError
+from controller.hub.proxy_names import Address, literal
 from schemas.wire import Hello
+from schemas.worker_labels import TRUSTED_LABELS
 
+SETTING: Final = "GPUWARD_ADVERTISE_NETWORKS"
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ADDRESS: Final = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
 )
+
+
+class AdvertiseRefusedError(Exception):
+    """The address that an agent advertises is not believed; the text says why and what allows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTrust:
+    """What a host is believed of itself.
+
+    Attributes:
+        labels: patterns of keys of labels that it does not set.
+        networks: within which any host may advertise another address than its own.
+    """
+
+    labels: Sequence[str] = TRUSTED_LABELS
+    networks: Sequence[Network] = ()
+
+
+DEFAULT_TRUST: Final = HostTrust()
+
+
+@dataclass(frozen=True, slots=True)
+class AddressFacts:
+    """What an advertised address is judged by.
+
+    Attributes:
+        worker: its name.
+        peer: the address that its agent connects from; None: unknown.
+        own: addresses of this controller's host.
+        networks: in which it may be; None: anywhere.
+        known: HOST:PORT that was accepted last; empty: none was.
+    """
+
+    worker: str
+    peer: Address | None
+    own: Collection[Address]
+    networks: Sequence[Network] | None
+    known: str = ""
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether the agent runs on this controller's host."""
+        return self.peer is not None and (self.peer.is_loopback or self.peer in self.own)
 
 
 def proxy_address(hello: Hello, peer: str | None) -> str:
@@ -30,19 +79,59 @@ def proxy_address(hello: Hello, peer: str | None) -> str:
         field = "advertise" if hello.advertise is not None else "proxy_port"
         raise MalformedMessageError(f"{field}: must be HOST:PORT, such as gpu-1.example:7070, got {address!r}")
     host = match["host"].strip("[]")
-    if host != peer and _means_another_place_on_each_host(host):
+    if host != peer and (ip := literal(host)) is not None and _means_another_place_on_each_host(ip):
         raise MalformedMessageError(f"advertise: {host} is link-local, multicast or unspecified; name the host's own")
     return address
 
 
-def _means_another_place_on_each_host(host: str) -> bool:
-    """Whether a host is written as such an address: a cloud's metadata server has one."""
-    try:
-        address = ipaddress.ip_address(socket.inet_aton(host))  # also takes 0xa9fea9fe, which resolvers do
-    except OSError:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False  # a name
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_link_local or address.is_multicast or address.is_unspecified
+def judged_address(address: str, found: Iterable[Address], facts: AddressFacts) -> str:
+    """The address to connect to: of a name the first of its addresses that is accepted, since a name may change.
+
+    Args:
+        address: HOST:PORT as the agent advertises it.
+        found: the addresses of its host; none: they are unknown now, and what was accepted last stays.
+        facts: what it is judged by.
+
+    Raises:
+        AdvertiseRefusedError: none is accepted.
+    """
+    host, _, port = address.rpartition(":")
+    if facts.shares_host:
+        return address
+    whys, written = [], literal(host)
+    for ip in found if written is None else (written,):
+        shown = f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004 - of IP
+        if not (why := _refusal(ip, shown, facts)):
+            return shown
+        whys.append(why)
+    if not whys and facts.known:
+        known = literal(facts.known.rpartition(":")[0])
+        if known is None or not (why := _refusal(known, facts.known, facts)):
+            return facts.known
+        whys.append(why)
+    raise AdvertiseRefusedError(
+        f"--advertise {host}: " + (whys[0] if whys else "the controller cannot resolve this name; write an address")
+    )
+
+
+def _refusal(ip: Address, shown: str, facts: AddressFacts) -> str:
+    """Why an address is not accepted; empty: it is."""
+    if ip == facts.peer:
+        return ""
+    if ip.is_loopback or _means_another_place_on_each_host(ip):
+        return f"{ip} means another place on each host; name the host's own address"
+    if ip in facts.own:
+        return f"{ip} is the controller's own address; name that of the agent's host"
+    networks = facts.networks
+    if networks is None or shown == facts.known or any(ip in network for network in networks):
+        return ""
+    network = f"{ip}/{ip.max_prefixlen}"
+    return (
+        f"{ip} is not the address that the agent connects from ({facts.peer or 'unknown'}); to allow it: gpuward label "
+        f"worker {facts.worker} --advertise-network {network}, or {SETTING}={network} on the controllers"
+    )
+
+
+def _means_another_place_on_each_host(ip: Address) -> bool:
+    """Whether an address is such a one: a cloud's metadata server has one."""
+    return ip.is_link_local or ip.is_multicast or ip.is_unspecified

@@ -7,13 +7,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from controller.store.core.notify import MAX_IDS, PLACES
+from controller.store.core.notify import ENDS, MAX_IDS, PLACES
 
 MAX_PENDING: Final = MAX_IDS  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256  # watchers
 MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
 _EVERY_KIND: Final = "*"
-_BETWEEN_GATEWAYS: Final = (PLACES,)  # nothing that is read has changed
+_BETWEEN_GATEWAYS: Final = (PLACES, ENDS)  # nothing that is read has changed
 
 
 class TooManySubscribersError(Exception):

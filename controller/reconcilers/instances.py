@@ -7,6 +7,7 @@ from controller.decide.instances.decide import decide
 from controller.decide.instances.rollout import STOP_REASON as ROLLOUT
 from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
+from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
 from controller.domain.restart_delays import RestartSettings
@@ -41,7 +42,9 @@ class InstancesReconciler:
         metrics: Metrics | None = None,
         *,
         held: Callable[[], bool] = lambda: False,
+        operators_may: Collection[Grant] = frozenset(Grant),
     ) -> None:
+        self._operators_may = operators_may
         self._held = held
         self._metrics = metrics
         self._database = database
@@ -81,7 +84,7 @@ class InstancesReconciler:
 
     def _decide(self, facts: DeploymentFacts) -> DeploymentStep:
         known, finished = known_need(facts.revisions[facts.revision]), self._analyses.finished(facts.uid)
-        effects = decide(facts, self._settings, finished, known)
+        effects = decide(facts, self._settings, finished, known, self._operators_may)
         names = tuple(new_instance_id(facts.name) for _ in effects.creates)
         return DeploymentStep(facts, effects, _restart_payloads(facts, effects), names)
 

@@ -12,7 +12,7 @@ from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling
-from schemas.manifest.serving import Queue, ServingLimits
+from schemas.manifest.serving import Apps, Queue, ServingLimits
 from schemas.simulated import SimulatedGpu, SimulatedHosts, SimulatedReserve, SimulatedWorker
 from tables import code, one_line, sentence, table
 
@@ -45,6 +45,7 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Abort", Abort),
     ("ServingLimits", ServingLimits),
     ("Queue", Queue),
+    ("Apps", Apps),
     ("UtilizationPolicy object", PolicyManifest),
     ("UtilizationPolicy", UtilizationPolicy),
     ("Webhook", Webhook),

@@ -4,9 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from controller.engines.environment import HARMLESS, NAMES, PREFIXES, SUFFIXES
+from controller.engines.environment import NAMES, PREFIXES, SUFFIXES
 from controller.engines.options import Limit, Privilege
 from controller.engines.privileges import OPTIONS, powers
+from controller.engines.server_flags import versions
+from schemas.engine_variables import variables_of
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.docker import DockerOptions
 from tables import code, table
@@ -26,13 +28,24 @@ def page() -> str:
     """The whole page."""
     lines = [HEAD, "## Flags that need a grant", ""]
     lines.append("Administrators may set them. Operators need the grant in `GPUWARD_OPERATORS_MAY`.")
+    lines.append(
+        "A flag that the server's own parser did not have in the version that Gpuward has read needs `code`. Of other"
+    )
+    lines.append("versions the nearest counts; where the version is unknown, as on a host, each of these does.")
+    lines.append("")
+    lines += [*table(("server", "versions that were read"), _versions())]
     lines.append("")
     lines += ["### containers", "", *table(("field", "grant", "what it does"), _of_containers()), ""]
     for engine, options in OPTIONS.items():
         lines += [f"### {engine}", "", *table(("flag", "grant", "what it does"), _privileged(options.privileged)), ""]
-    lines += ["## Variables that need the grant `environment`", ""]
-    harmless = ", ".join(code(name) for name in sorted(HARMLESS))
-    lines += [f"{harmless} need none. Upper and lower case count alike.", ""]
+    lines += ["## Variables", ""]
+    lines.append(
+        "Operators may set those of the first table, as they are written there. Each other one needs the grant"
+    )
+    lines.append(
+        "`environment`; the second table says what some of them can do. Who may write a `command` may set them."
+    )
+    lines += ["", *table(("engine", "variable", "what it sets"), _harmless()), ""]
     lines += [*table(("what it does", "variables"), _variables()), ""]
     lines += ["## Flags that no deployment may set", ""]
     lines += ["They follow from other fields, or would take more than the instance claims.", ""]
@@ -60,6 +73,18 @@ def _privileged(privileged: Mapping[str, Privilege]) -> Iterable[list[str]]:
         if one.keys:
             why += f"; only with {', '.join(code(key) for key in sorted(one.keys))}"
         yield [code(name), code(one.grant), why]
+
+
+def _versions() -> Iterable[list[str]]:
+    return [[code(engine), ", ".join(versions(engine))] for engine in OPTIONS]
+
+
+def _harmless() -> Iterable[list[str]]:
+    of_all = variables_of("custom")
+    yield from (["all", code(name), meaning] for name, meaning in sorted(of_all.items()))
+    for engine in OPTIONS:
+        own = {name: meaning for name, meaning in variables_of(engine).items() if name not in of_all}
+        yield from ([code(engine), code(name), meaning] for name, meaning in sorted(own.items()))
 
 
 def _variables() -> Iterable[list[str]]:

@@ -67,6 +67,10 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "separated by commas; `*`: any",
         "hsts": "For how long browsers shall use this host by TLS alone, such as `365d` "
         "(`Strict-Transport-Security`); 0: no answer has that header",
+        "trusted_labels": "Keys of workers' labels, separated by commas, that join tokens and administrators state and "
+        "hosts do not; `*` stands for any characters; see [Access](access.md)",
+        "advertise_networks": "Networks, separated by commas, within which agents may advertise another address than "
+        "the one that they connect from",
         "trusted_proxy": "Networks of the proxies whose `X-Forwarded-*` counts, separated by commas",
         "keep_history_days": "Days for which one-minute history and spans of claims are kept",
         "gpu_hour_prices": "What an hour of a GPU costs, by words of its model: `MODEL=PRICE`, separated by commas, "

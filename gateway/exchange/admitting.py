@@ -39,9 +39,13 @@ class Admitting(Holding):
         principal = await self._of_database(lambda _: self._models.keys.first_owner(keys))
         if self._state not in OVER:
             if principal is None:
-                self.fail(unauthenticated())
+                self.fail(self._unknown())
             else:
                 self._admission(principal)
+
+    def _unknown(self) -> GatewayError:
+        """The error without a valid key."""
+        return unauthenticated()
 
     @abstractmethod
     def _admission(self, principal: Principal) -> None:

@@ -4,20 +4,25 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_bytes
 from typing import Final
 
 import structlog
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.comments import FIRST_S
+from gateway.crash_watch import body_digest, request_digest
+from gateway.errors import GatewayError
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import returned, said_by
 from gateway.exchange.holding import Models
 from gateway.exchange.receiving import Receiving
-from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S
-from gateway.outcomes import MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
+from gateway.exchange.states import ANSWERING, DONE, HELD_LIMIT_S, OVER
+from gateway.outcomes import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.request_body import Asked
-from gateway.unserved import settled_error
+from gateway.unserved import broken_off, late_refusal, settled_error
 from gateway.usage.include_usage import REFUSALS, refuses_usage, without_usage_chunk
 from http1.head import RequestHead, ResponseHead, lines_of
 from http1.pieces import keep
@@ -45,7 +50,7 @@ class _Kept:
 class Answering(Receiving):
     """The part of an exchange that a replica's agent calls, and what it makes of the answer."""
 
-    __slots__ = ("_answer", "_asked", "_busy", "_held", "_hides_usage", "_refusal", "_writable")
+    __slots__ = ("_answer", "_asked", "_body", "_busy", "_held", "_hides_usage", "_refusal", "_writable")
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class Answering(Receiving):
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
         self._asked: Asked | None = None  # while it may go to a replica
+        self._body = b""  # digest of its body, where that is known
         self._answer: ResponseHead | None = None  # of the engine, until its first piece comes
         self._busy: _Kept | None = None  # a 503 that is being read
         self._held: _Kept | None = None  # one that was read
@@ -79,7 +85,8 @@ class Answering(Receiving):
             table.answered(self._endpoint)
             if told is not None:
                 table.told(self._endpoint, told)
-            if self._hides_usage and head.status in REFUSALS and self._endpoint.limits.stream_usage == "auto":
+            of_usage = self._asks_for_usage(self._endpoint) and head.status in REFUSALS
+            if of_usage or (self._comments and head.status != _OK):
                 self._refusal = _Kept(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
@@ -93,7 +100,8 @@ class Answering(Receiving):
         if answer is not None:
             self._enter_answer(answer)
         if self._writable:
-            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+            now = self._loop.time()
+            self.deadline, self._comment_at = now + self._endpoint.limits.silence_timeout, now + FIRST_S
         counted = self._passage is None or self._passage.piece(data)
         shown = data
         if self._events is not None:
@@ -155,7 +163,8 @@ class Answering(Receiving):
             return
         if ready:
             self._upstream.resume_reading()
-            self.deadline = self._loop.time() + self._endpoint.limits.silence_timeout
+            now = self._loop.time()
+            self.deadline, self._comment_at = now + self._endpoint.limits.silence_timeout, now + FIRST_S
         else:
             self._upstream.pause_reading()
             self.deadline = math.inf
@@ -166,6 +175,7 @@ class Answering(Receiving):
         self._status = head.status
         if self._endpoint is not None:
             self._note_outcome(self._endpoint, failed=head.status >= _SERVER_ERROR)
+        self._note_body()
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         events, plain, encoding = said_by(head).body
@@ -180,8 +190,7 @@ class Answering(Receiving):
         """Sends the head with the beginning of the body."""
         if self._comments:  # the answer has begun: only events can follow
             if head.status != _OK or self._events is None:
-                what = f"the engine answered {head.status}" if head.status != _OK else "the engine sent no events"
-                self._break_off("engine_error", f"{what}, after the stream had begun with comments")
+                self._break_off(late_refusal(head.status, body))
             else:
                 self._connection.send(body)
             return
@@ -194,7 +203,8 @@ class Answering(Receiving):
         Else the refusal is passed on. The engine has done nothing, and the field was not its client's.
         """
         endpoint = self._endpoint
-        if endpoint is None or not refuses_usage(refusal.head.status, b"".join(refusal.pieces)):
+        asks = endpoint is not None and self._asks_for_usage(endpoint)
+        if endpoint is None or not (asks and refuses_usage(refusal.head.status, b"".join(refusal.pieces))):
             self._pass_on_refusal(refusal)
             return False
         self._refusal = self._answer = None
@@ -204,10 +214,14 @@ class Answering(Receiving):
         self._ask(endpoint)
         return True
 
+    def _asks_for_usage(self, endpoint: Endpoint) -> bool:
+        """Whether the engine got a field that its client did not send, and which it may do without."""
+        return self._hides_usage and endpoint.limits.stream_usage == "auto"
+
     def _pass_on_refusal(self, refusal: _Kept) -> None:
         self._refusal = None
-        for piece in refusal.pieces:
-            self.response_body(piece)
+        if refusal.pieces:
+            self.response_body(b"".join(refusal.pieces))
 
     def _shown(self, events: bytes) -> bytes:
         return without_usage_chunk(events) if self._hides_usage else events
@@ -216,10 +230,14 @@ class Answering(Receiving):
         """The lines of the answer's head."""
         picked, sent, now = self._picked_at, self._sent_at, self._loop.time()
         spans_ms = (1e3 * (picked - self.arrived), 1e3 * (sent - picked), 1e3 * (now - sent))
-        lines = _LINES % (returned(head), self.request_id.encode(), *spans_ms)
+        lines = _LINES % (self._engines_lines(head), self.request_id.encode(), *spans_ms)
         if self._passage is not None and self._passage.limited():
             lines += lines_of(self._models.meter.headers(self._passage))
         return lines
+
+    def _engines_lines(self, head: ResponseHead) -> bytes:
+        """Those of the engine's that its client gets."""
+        return returned(head)
 
     def _ended(self, happening: Happening, detail: str) -> None:
         """One replica gave no answer: the table of verdicts says what follows."""
@@ -228,6 +246,8 @@ class Answering(Receiving):
             return
         if happening in OF_ENGINE and not (happening in MIDWAY and self._status >= _SERVER_ERROR):  # counted already
             self._note_outcome(endpoint, requests=0 if happening in MIDWAY else 1, failed=True)
+        if happening in ENDS:
+            self._models.crashes.note(endpoint, self._identity() or token_bytes(32))
         self._leave()
         match VERDICTS[happening]:
             case TryAnother():
@@ -238,10 +258,34 @@ class Answering(Receiving):
                 self._next_replica()
             case Settled(status=None) as settled:
                 log.warning("answer broke off", instance=endpoint.instance, code=settled.code, error=detail)
-                what = f"the answer of {endpoint.model!r} broke off ({settled.code}); it is incomplete"
-                self._break_off(settled.code, f"{what} and is not repeated")
+                self._end(happening, partial(self._break_off, broken_off(settled, endpoint, detail)))
             case Settled() as settled:
-                self.fail(settled_error(settled, endpoint, detail))
+                self._end(happening, partial(self.fail, settled_error(settled, endpoint, detail)))
+
+    def _end(self, happening: Happening, end: Callable[[], None]) -> None:
+        """Ends it, where its engine may have crashed once other gateways know: its client may go to one at once."""
+        if happening in ENDS and self._models.crashes.shares:
+            self.deadline = math.inf
+            self._work(self._end_once_shared, end)
+        else:
+            end()
+
+    async def _end_once_shared(self, end: Callable[[], None]) -> None:
+        await self._models.crashes.shared()
+        if self._state not in OVER:
+            end()
+
+    def _identity(self) -> bytes:
+        """What tells this request from others; empty: not all of its body has come."""
+        self._note_body()
+        known = self._models.routes.table.model(self._model)
+        deployment = known.uid if known is not None else self._model
+        return request_digest(self.key, deployment, self._body) if self._body else b""
+
+    def _note_body(self) -> None:
+        """Keeps the body's digest before the body goes."""
+        if not self._body and self._asked is not None:
+            self._body = body_digest(self._asked.body)
 
     def _note_outcome(self, endpoint: Endpoint, *, requests: int = 1, failed: bool) -> None:
         """Counts a request that an engine has answered or broken off, while a revision is rolled out."""
@@ -258,7 +302,7 @@ class Answering(Receiving):
 
     def _answer_held(self, held: _Kept) -> None:
         if self._comments:
-            self._break_off("engine_busy", "each replica that was asked answered 503")
+            self._break_off(GatewayError(_BUSY, "engine_busy", "each replica that was asked answered 503"))
             return
         self._status = _BUSY
         lines = self._returned(held.head)

@@ -3,12 +3,14 @@
 No timer of its own: the gateway sweeps deadlines by `overdue`. What follows an end without an answer: `outcomes.py`.
 """
 
+import asyncio
 import errno
 from collections.abc import Callable
 from typing import Final
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.crash_watch import WAIT_S, body_digest, crashes_engine
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.heads import address_of, forwarded, id_for_engine
 from gateway.exchange.holding import Models
@@ -32,7 +34,7 @@ _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_adapter", "_has_home", "_place", "_rechecked", "_session")
+    __slots__ = ("_adapter", "_has_home", "_place", "_rechecked", "_session", "_suspected")
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Exchange(Waiting):
     ) -> None:
         super().__init__(models, head, connection, request_id, admit)
         self._tried = {}
-        self._rechecked = False
+        self._rechecked = self._suspected = False
         self._adapter = ""  # for which it asks
         self._session = b""
         self._has_home = False  # its session goes to one of the replicas
@@ -65,6 +67,7 @@ class Exchange(Waiting):
 
     async def _read_long(self, pieces: list[bytes]) -> None:
         try:
+            self._body = await asyncio.to_thread(body_digest, pieces)  # would hold up the loop for 30 ms
             self._asked = await self._models.long_requests.read(pieces)
         except BadRequestError as error:
             self._refuse(error)
@@ -97,6 +100,8 @@ class Exchange(Waiting):
 
     def _next_replica(self) -> None:
         """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
+        if self._models.crashes.suspects and self._crashes_engines():
+            return
         table, queues = self._models.routes.current(), self._models.queues
         endpoint, lane = None, ""
         if self._place is None:
@@ -124,6 +129,25 @@ class Exchange(Waiting):
             self.fail(adapter_not_loaded(self._adapter, self._model))
         else:
             self._wait(table, lane)
+
+    def _crashes_engines(self) -> bool:
+        """Whether it goes to no replica: it is refused, or waits once until it is known whether it is to be."""
+        identity = self._identity()
+        found = self._models.crashes.suspicion(identity)
+        if found is None or (self._suspected and not found.crashes):
+            return False
+        if found.crashes:
+            self.fail(crashes_engine(self._model, found))
+        else:
+            self._suspected = True
+            self._enter(WAITING)
+            self._work(self._await_decision, identity)
+        return True
+
+    async def _await_decision(self, identity: bytes) -> None:
+        await self._models.crashes.decided(identity, WAIT_S)
+        if self._state is WAITING:
+            self._next_replica()
 
     def _of_asked(self) -> Asked:
         if self._asked is None:
@@ -196,9 +220,9 @@ class Exchange(Waiting):
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if self._state is WAITING:
-            self._comment(now)
         if now < self.deadline:
+            if now >= self._comment_at:
+                self._comment(now)
             return
         match self._state:
             case State.RECEIVING:

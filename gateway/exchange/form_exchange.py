@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.crash_watch import crashes_engine
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.heads import forwarded, id_for_engine
@@ -28,12 +29,13 @@ _LEAST_BYTES: Final = 4096
 class FormExchange(Exchange):
     """One request with a form. Of its body at most `MOST_HELD_BYTES`, and one read more, are held."""
 
-    __slots__ = ("_continued", "_due_bytes", "_form")
+    __slots__ = ("_behind", "_continued", "_due_bytes", "_form")
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._form: FormReader | None = None
         self._continued = False  # the replica's agent takes the body: from now on no other one may have it
+        self._behind = b""  # the piece that came last, while it may be that of a form that crashes engines
         self._due_bytes = 0  # how much of the body must have come at the deadline
 
     # The client's side
@@ -72,8 +74,7 @@ class FormExchange(Exchange):
         if self._continued:
             if self._size >= self._due_bytes:
                 self._open_window()
-            if self._upstream is not None:
-                self._upstream.send(data)
+            self._send_piece(data)
         elif self._size > MOST_HELD_BYTES:
             self._connection.pause_reading()
 
@@ -82,9 +83,31 @@ class FormExchange(Exchange):
         self._complete = True
         if self._admitted and self._state not in OVER:
             self._read(b"")
-        if self._continued and self._upstream is not None:
+        if self._continued and self._upstream is not None and not self._is_refused():
+            if self._behind:
+                self._upstream.send(self._behind)
             self._upstream.end()
             self._await_answer()
+
+    def _send_piece(self, data: bytes) -> None:
+        """Passes a piece on; where some form crashes engines, the one before, so that none gets all of it."""
+        if self._upstream is None:
+            return
+        behind, self._behind = self._behind, data if self._models.crashes.suspects else b""
+        for piece in (behind, b"" if self._behind else data):
+            if piece:
+                self._upstream.send(piece)
+
+    def _is_refused(self) -> bool:
+        """Refuses a form of which all is known by now, where it crashes engines. No engine has got all of it."""
+        found = self._models.crashes.suspicion(self._identity()) if self._models.crashes.suspects else None
+        if found is not None and found.crashes:
+            self.fail(crashes_engine(self._model, found))
+        return self._state in OVER
+
+    def _note_body(self) -> None:
+        if self._form is not None:
+            self._body = self._form.digest
 
     def _route(self) -> None:
         """It was complete before its key was known."""
@@ -136,6 +159,8 @@ class FormExchange(Exchange):
         upstream, endpoint = self._upstream, self._endpoint
         if self._continued or self._state is not State.SENT or upstream is None or endpoint is None:
             return
+        if self._complete and self._is_refused():
+            return
         self._continued = True
         self._sent_at = self._loop.time()
         asked = self._of_asked()
@@ -173,6 +198,10 @@ class FormExchange(Exchange):
         else:
             self._open_window(UPLOAD_LIMIT_S, MAX_BODY_BYTES)
             self._connection.pause_reading()
+
+    def _wants_events(self) -> bool:
+        """As for every request. Before a form is complete, its client does not read."""
+        return self._complete and self._form is not None and self._form.streams
 
     def _next_replica(self) -> None:
         """As for every request, but where its body has begun to pass on, no other replica gets it."""

@@ -1,13 +1,15 @@
 """The heads that pass through the gateway: what goes on to an agent, what comes back, what the agent says. Pure."""
 
+import re
 from functools import lru_cache
 from random import getrandbits
 from typing import Final, NamedTuple
 
 from controller.live.endpoints import Endpoint
+from gateway.app_paths import APPS
 from gateway.event_stream import is_event_stream, is_plain
 from gateway.outcomes import Happening, of_agents_answer
-from http1.head import HOP_BY_HOP, PassedOn, RequestHead, ResponseHead, lines_of
+from http1.head import HOP_BY_HOP, VARYING, Fields, PassedOn, RequestHead, ResponseHead, end_to_end, lines_of
 from http1.pool import Address
 from http1.tls.pinned import Pinned
 from schemas.wire import (
@@ -40,6 +42,12 @@ _NOT_RETURNED_PREFIXES: Final = (
     *(b"x-accel-", b"x-sendfile", b"x-lighttpd-", b"x-litespeed-", b"x-lsapi", b"x-reproxy-", b"x-forwarded-"),
     *(b"x-real-ip", b"x-http-method", b"x-original-", b"x-rewrite-"),
 )
+_APP_HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%bx-request-id: %b\r\n%b\r\n"
+_RETURNED_OF_APPS: Final = frozenset((b"accept-ranges", b"allow", b"link"))
+_LOCATION: Final = b"location"
+_SWITCHES: Final = b"sec-websocket-"
+# An engine knows itself by the address at which its agent reaches it.
+_OF_ENGINE: Final = re.compile(rb"(?i:http://(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?(?=[/?#]|$))|(?=/(?!/))")
 # The id and the length stand together: see `http1.known_heads`.
 _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
@@ -48,6 +56,7 @@ _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _PATH: Final = object()
 _ID: Final = b"x-request-id"
 _SAID: Final = object()  # key of what is worked out once for heads that are alike
+UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
 
@@ -81,6 +90,15 @@ def forwarded(
     framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
     names = (head.method, replica.path, head.target)
     return _HEAD % (*names, lines, replica.lines, expected, request_id.encode(), framing)
+
+
+def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, length: int, target: bytes) -> bytes:
+    """The head for a replica's agent of a request below `/apps`. `target`: for the server; `length`: of the body."""
+    replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
+    framing = b"content-length: %d\r\n" % length if length or head.has_body or b"content-length" in head.named else b""
+    upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % head.upgrade if head.upgrade else b""
+    names = (head.method, replica.path, target)
+    return _APP_HEAD % (*names, _FORWARDED.lines(head), replica.lines, request_id.encode(), upgrade or framing)
 
 
 def id_for_engine(head: RequestHead, request_id: str) -> str:
@@ -123,7 +141,25 @@ def _replica(address: str, instance: str, secret: str, certificate: str) -> _Rep
 
 def returned(head: ResponseHead) -> bytes:
     """The lines for the client, of an engine's answer."""
-    return _RETURNED.lines(head)
+    lines = _RETURNED.lines(head)
+    return lines + UNBUFFERED if said_by(head).body[0] else lines
+
+
+def returned_by_app(head: ResponseHead, name: str) -> Fields:
+    """The fields for the client, of the answer of a server below `/apps/NAME`."""
+    fields = []
+    for field, value in end_to_end(head, HOP_BY_HOP | VARYING, prefix=_OURS):
+        if field == _LOCATION:
+            fields.append((field, _location(value, name)))
+        elif field in _RETURNED_OF_APPS or field.startswith(_SWITCHES) or _may_return(field):
+            fields.append((field, value))
+    return [*fields, (b"x-accel-buffering", b"no")] if said_by(head).body[0] else fields
+
+
+def _location(value: bytes, name: str) -> bytes:
+    """A path of the engine as its client knows it; places elsewhere stay as they are."""
+    own = _OF_ENGINE.match(value)
+    return value if own is None else APPS + name.encode() + value[own.end() :]
 
 
 class Said(NamedTuple):

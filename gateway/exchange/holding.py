@@ -11,7 +11,9 @@ import structlog
 from controller.live.endpoints import Endpoint
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
-from gateway.errors import NO_RETRY, GatewayError, response, unavailable
+from gateway.comments import FIRST_S
+from gateway.crash_watch import CrashWatch
+from gateway.errors import NO_RETRY, GatewayError, error_event, response, unavailable
 from gateway.event_stream import WholeEvents
 from gateway.exchange.heads import path_of
 from gateway.exchange.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER, RECEIVING, SENT, UPLOAD_LIMIT_S, State
@@ -53,6 +55,7 @@ class Models:
         failed: logs a request that ended with an error of ours: the error, its path and its id.
         long_requests: reads long bodies in turns.
         outcomes: of revisions while one is rolled out.
+        crashes: requests that crash engines.
         loop: in which they run. To ask for the running one is a system call each time.
     """
 
@@ -67,6 +70,7 @@ class Models:
     under_way: "set[Holding]" = field(default_factory=set)
     long_requests: LongRequests = field(default_factory=LongRequests)
     outcomes: RevisionOutcomes = field(default_factory=RevisionOutcomes)
+    crashes: CrashWatch = field(default_factory=CrashWatch)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
 
@@ -80,6 +84,7 @@ class Holding(ABC):
     __slots__ = (
         *(
             "_client_gone",
+            "_comment_at",
             "_comments",
             "_connection",
             "_database_s",
@@ -131,7 +136,8 @@ class Holding(ABC):
         self._upstream: ClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._events: WholeEvents | None = None  # of the answer
-        self._comments = 0  # sent while it waited; with the first one its answer has begun
+        self._comments = 0  # sent before the engine's first piece; with the first one its answer has begun
+        self._comment_at = self.arrived + FIRST_S  # when a comment may be due
         self._client_gone = False
         self._database_s = DATABASE_S
         self._failed = False  # an error of ours is the answer
@@ -150,7 +156,7 @@ class Holding(ABC):
         self._models.queues.note_refusal(self._model, error)
         if self._comments:
             self._models.failed(error, self._head.path, self.request_id)
-            self._break_off(error.code, str(error))
+            self._break_off(error)
             return
         self._over(DONE)
         self._models.failed(error, self._head.path, self.request_id)
@@ -165,10 +171,11 @@ class Holding(ABC):
     def end_for_stop(self) -> None:
         """The gateway stops, and the time to drain is over."""
         message = "the gateway stops; the answer is incomplete and is not repeated"
+        error = GatewayError(503, "unavailable", message, headers=NO_RETRY)
         if self._state is ANSWERING:
-            self._break_off("unavailable", message)
+            self._break_off(error)
         elif self._state not in OVER:
-            self.fail(GatewayError(503, "unavailable", message, headers=NO_RETRY))
+            self.fail(error)
 
     def gone(self) -> None:
         """The client is gone: the engine's request ends with it."""
@@ -178,12 +185,13 @@ class Holding(ABC):
             self._models.queues.note_cancel(self._model, self._state)
             self._over(CUT)
 
-    def _break_off(self, code: str, message: str) -> None:
+    def _break_off(self, error: GatewayError) -> None:
         """Tells the client by an error event where it reads events, and by the cut connection in any case."""
         events = WholeEvents() if self._events is None and self._comments else self._events
         self._over(CUT)
         if events is not None:
-            self._connection.send(events.error(self._head.path, code, message))
+            event = error_event(error, self._head.path, self.request_id, events.next_number())
+            self._connection.send(events.last(event))
         self._connection.close()
 
     def _work(self, wait: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:

@@ -1,14 +1,18 @@
 """A request in its model's queue: how it gets there, goes on and leaves, and what a stream reads meanwhile."""
 
+import math
 from typing import Final
 
-from gateway.comments import comment, next_comment_s
+from gateway.comments import EVERY_S, STILL, UNANSWERED_S, comment
 from gateway.exchange.answering import Answering
+from gateway.exchange.heads import UNBUFFERED, said_by
 from gateway.exchange.states import OVER, WAIT_LIMIT_S, WAITING, State
 from gateway.pick_instance import RoutingTable
 from gateway.unserved import waited_too_long
+from http1.head import lines_of
 
 _EVENTS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+_OK: Final = 200
 
 
 class Waiting(Answering):
@@ -53,16 +57,50 @@ class Waiting(Answering):
         self.fail(waited_too_long(self._model, self._models.routes.table.model(self._model)))
 
     def _comment(self, now: float) -> None:
-        """Begins the answer of a stream that waits for long, and keeps it alive by comments."""
-        if self._asked is None or not self._asked.stream or now < next_comment_s(self.arrived, self._comments):
+        """Keeps a stream alive by comments while it waits for a replica, or for its engine."""
+        match self._state:
+            case State.WAITING if self._wants_events():
+                table = self._models.routes.table
+                known = table.model(self._model)
+                load_s = known.load_s if known is not None else None
+                self._begin_events(now, comment(now - self.arrived, load_s, waking=not table.runs(self._model)))
+            case State.SENT if self._complete:
+                self._comment_on_engine(now)
+            case State.ANSWERING if self._events is not None:
+                if self._events.between and self._writable:
+                    self._connection.send(STILL)
+                self._comment_at = now + EVERY_S
+            case State.ANSWERING:
+                self._comment_at = math.inf
+            case _:
+                pass
+
+    def _comment_on_engine(self, now: float) -> None:
+        """The engine has sent no piece yet. The first comment commits the status: not before that is the engine's."""
+        if self._busy is not None or self._refusal is not None:
             return
-        table = self._models.routes.table
-        known = table.model(self._model)
-        if not self._comments:
-            self._connection.start(200, [*_EVENTS, (b"x-request-id", self.request_id.encode())], length=None)
+        answer = self._answer
+        if self._comments:
+            self._begin_events(now, STILL)
+        elif answer is not None:
+            events, plain, _ = said_by(answer).body
+            if answer.status == _OK and events and plain:
+                self._connection.start(_OK, self._returned(answer), length=None)
+                self._begin_events(now, STILL)
+        elif now >= self._sent_at + UNANSWERED_S and self._wants_events():
+            self._begin_events(now, STILL)
+
+    def _begin_events(self, now: float, text: bytes) -> None:
+        if not self._comments and not self._connection.started:
+            fields = [*_EVENTS, (b"x-request-id", self.request_id.encode())]
+            self._connection.start(_OK, lines_of(fields) + UNBUFFERED, length=None)
         self._comments += 1
-        load_s = known.load_s if known is not None else None
-        self._connection.send(comment(now - self.arrived, load_s, waking=not table.runs(self._model)))
+        self._comment_at = now + EVERY_S
+        self._connection.send(text)
+
+    def _wants_events(self) -> bool:
+        """Whether its client reads a stream of events, and has sent all of its request."""
+        return self._complete and self._asked is not None and self._asked.stream
 
     def _over(self, state: State) -> None:
         self._models.queues.leave(self, self._model, refused=True)

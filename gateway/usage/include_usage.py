@@ -18,7 +18,7 @@ _MOST_KEYS: Final = 64  # of this name, at any depth
 _MOST_OPTIONS: Final = 4096
 _CHANGED_TO: Final = token_hex(16)
 _CHANGED: Final = orjson.dumps(_CHANGED_TO)
-_TRUE: Final = frozenset({"true", "1", "1.0", "t", "on", "y", "yes"})
+TRUE: Final = frozenset({"true", "1", "1.0", "t", "on", "y", "yes"})
 _MARK: Final = b'"usage"'
 _BLANK: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -44,7 +44,7 @@ def refuses_usage(status: int, body: bytes) -> bool:
 def is_streamed(content: Mapping[str, Any]) -> bool:
     """Whether engines take a request for one of a stream: their parsers do so for some words and numbers, too."""
     value = content.get("stream")
-    return value is True or (isinstance(value, str | int | float) and str(value).lower() in _TRUE)
+    return value is True or (isinstance(value, str | int | float) and str(value).lower() in TRUE)
 
 
 def with_usage_asked(pieces: tuple[bytes, ...], asked: Asked) -> tuple[bytes, ...] | None:

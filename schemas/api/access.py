@@ -46,6 +46,9 @@ class TokenView(View):
         used_by: name of that host.
         uses: hosts that have joined with it.
         max_uses: hosts that may.
+        name: the only name that a host may join with; null: any.
+        labels: trusted labels of the workers that join with it.
+        advertise_networks: within which they may advertise another address than they connect from.
     """
 
     id: str
@@ -55,6 +58,9 @@ class TokenView(View):
     used_by: str | None = None
     uses: int = 0
     max_uses: int = 1
+    name: str | None = None
+    labels: dict[str, str] = {}
+    advertise_networks: list[str] = []
     revoked_at: datetime | None = None
 
 

@@ -6,10 +6,12 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
+from schemas.api.stated import Networks, StatedLabelChanges, StatedLabels
 from schemas.base import Strict
 from schemas.fields import Line, Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
+from schemas.wire.join import WorkerName
 
 MAX_AWAKE_S = 30 * 86400.0
 MAX_UNUSED_S = 3650 * 86400.0
@@ -238,6 +240,17 @@ class TokenBody(Strict):
 
     expires_s: Seconds = 3600.0
     uses: Annotated[int, Field(ge=1, le=MAX_TOKEN_USES)] = 1
+    name: WorkerName | None = Field(None, description="the only name that a worker may join with")
+    labels: Annotated[StatedLabels, Field(description="trusted labels of the workers that join with it")] = {}
+    advertise_networks: Annotated[
+        Networks, Field(description="within which they may advertise another address than they connect from")
+    ] = []
+
+    @model_validator(mode="after")
+    def _one_of_a_name(self) -> Self:
+        if self.name is not None and self.uses > 1:
+            raise ValueError("uses: must be 1 with a name, since one worker has it")
+        return self
 
     @field_validator("expires_s")
     @classmethod
@@ -245,6 +258,18 @@ class TokenBody(Strict):
         if not 1 <= value <= MAX_TOKEN_TTL_S:
             raise ValueError("must be between 1s and 30d")
         return value
+
+
+class WorkerBody(Strict):
+    """`PATCH /workers/{name}`. What is absent stays as it is."""
+
+    labels: Annotated[StatedLabelChanges, Field(description="trusted labels; null removes one")] = {}
+    advertise_networks: (
+        Annotated[
+            Networks, Field(description="within which its agent may advertise another address than it connects from")
+        ]
+        | None
+    ) = None
 
 
 class SecretScopeBody(Strict):
@@ -271,3 +296,6 @@ class SecretBody(SecretScopeBody):
     """`PUT /secrets/{name}`."""
 
     value: Annotated[str, Field(max_length=65536)]
+    plain: bool = Field(
+        False, description="Store it unencrypted where the controller has no key. With a key it is encrypted anyway."
+    )

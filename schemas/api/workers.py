@@ -27,6 +27,18 @@ class RuntimeView(View):
     version: str = ""
 
 
+class EngineView(View):
+    """An engine that is installed on a worker.
+
+    Attributes:
+        name: as in manifests.
+        version: of its program; None: unknown.
+    """
+
+    name: str
+    version: str | None = None
+
+
 class WorkerSpecView(View):
     """What an operator has set for the worker.
 
@@ -48,6 +60,7 @@ class WorkerStatus(View):
         state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
         protocol: of the agent's newest connection; None: it has not connected since this field exists.
         runtimes: besides processes of the host; empty: none, or its agent does not say.
+        engines: that are installed; None: its agent does not report them.
         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
         fence_until: nothing of a lost worker runs after this; None: unknown.
@@ -68,6 +81,7 @@ class WorkerStatus(View):
     simulated: bool = False
     labels: dict[str, str] = {}
     runtimes: list[RuntimeView] = []
+    engines: list[EngineView] | None = None
     gpus: int = 0
     gpus_known: bool = False
     memory_mib: int = 0

@@ -41,6 +41,38 @@ def _on_or_off(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+# Each is compared with a request's path byte by byte, so none needs an escape.
+_APP_PATH: Final = re.compile(r"/|(?:/[A-Za-z0-9._~!$&'()*+,=:@-]+)+")
+MAX_APP_PATHS: Final = 64
+_MAX_APP_PATH: Final = 256
+
+
+class Apps(Strict):
+    """A custom server's own paths, which programs reach at `/apps/NAME/...` with an API key."""
+
+    paths: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_APP_PATHS)] = Field(
+        description="Paths of the server that requests may ask for, each with all below it, such as `[/render, "
+        "/jobs]`. `[/]`: all. The server sees a path without `/apps/NAME`."
+    )
+    csp: Literal["sandbox", "none"] = Field(
+        "sandbox",
+        description="Content-Security-Policy of the answers. `sandbox`: what a browser shows of them has no rights of "
+        "the dashboard's origin. `none`: they have no such header.",
+    )
+
+    @field_validator("paths")
+    @classmethod
+    def _listed_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if len(path) > _MAX_APP_PATH or not _APP_PATH.fullmatch(path):
+                raise ValueError(f"{path!r} is not a valid path; write / or /part/part, without an escape or a final /")
+            if any(not part.strip(".") for part in path.split("/")[1:] if part):
+                raise ValueError(f"{path!r} has a part of dots alone; write the path that it leads to")
+        if len(set(value)) < len(value):
+            raise ValueError("names a path twice; remove one of them")
+        return value
+
+
 class ServingLimits(Strict):
     """How requests to the model are served. All but the adapters changes in place, for requests that come later."""
 
@@ -79,6 +111,12 @@ class ServingLimits(Strict):
         "auto",
         description="Whether the gateway asks the engine for the token counts of streams (`include_usage`). `auto`: "
         "until a replica refuses that field. Without counts of the engine, tokens are estimated.",
+    )
+
+    apps: Apps | None = Field(
+        None,
+        description="Own paths of the server of a `custom` engine, for programs: `/apps/NAME/...`. Without it they are "
+        "not reachable.",
     )
 
     @field_validator("aliases")

@@ -45,11 +45,14 @@ def is_credential(text: str) -> bool:
     return _CREDENTIAL.fullmatch(text) is not None
 
 
+WorkerName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+
+
 class JoinRequest(Wire):
     """The body of `POST /api/v1/join`."""
 
     token: Annotated[str, Field(max_length=512)]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: WorkerName
     agent_version: str = ""
 
 

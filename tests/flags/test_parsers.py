@@ -1,5 +1,6 @@
 """Reserved flags, and those that Gpuward emits, against the real argument parsers of vLLM, SGLang and Transformers."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from controller.engines.switches import TRANSFORMERS_SWITCHES
 from controller.engines.vllm import VllmEngine
 from flags.conftest import SERVERS, Parser, read, refused, taken_for_another
 from flags.emitted import Emitted, emitted
+from flags.write_server_flags import FILE, tables
 
 BOTH = [(engine, server) for engine, servers in SERVERS.items() for server in servers]
 # Not a flag of the parser, but known nevertheless: SGLang's program takes this one away before it parses the rest.
@@ -154,3 +156,7 @@ def test_what_bounds_the_claim_arrives(engine: str, server: str) -> None:
         # A value that is the default is not listed as set.
         assert answer["set"].get(share, written) == written, one.name
         assert one.argv.count(flag) == 1
+
+
+def test_the_table_of_flags_is_that_of_the_parsers() -> None:
+    assert json.loads(FILE.read_text()) == tables(), "run make server-flags"

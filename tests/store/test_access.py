@@ -7,7 +7,7 @@ import pytest
 from controller.store.access.key_reads import find_keys, hash_secret, read_keys
 from controller.store.access.keys import create_first_key, create_key, list_keys, revoke_key
 from controller.store.access.secrets import StoredSecret, delete_secret, put_secret, resolve_secrets
-from controller.store.access.tokens import create_token, list_tokens, redeem, revoke_token
+from controller.store.access.tokens import TokenTerms, create_token, list_tokens, redeem, revoke_token
 from controller.store.core.database import Database
 from controller.store.core.refusals import LastAdminKeyError, NotFoundError, TokenRefusedError, WorkerNameTakenError
 from controller.store.workers.maintenance import delete_worker
@@ -136,22 +136,36 @@ async def test_a_taken_name_is_refused_and_the_token_stays_good(migrated: Databa
     token = (await create_token(migrated)).token
     with pytest.raises(WorkerNameTakenError, match="gpuward delete worker w"):
         await redeem(migrated, token, "w")
+    assert (await redeem(migrated, token, "v")).worker == "v"
+
+
+async def test_a_deleted_name_needs_a_token_for_it(migrated: Database) -> None:
+    await redeem(migrated, (await create_token(migrated)).token, "w")
     await delete_worker(migrated, "w")
-    assert (await redeem(migrated, token, "w")).worker == "w"
+    any_name = (await create_token(migrated)).token
+    with pytest.raises(WorkerNameTakenError, match="gpuward join-token create --name w"):
+        await redeem(migrated, any_name, "w")
+    assert (await redeem(migrated, any_name, "v")).worker == "v"
+    named = (await create_token(migrated, terms=TokenTerms("w"))).token
+    for other in ("v", "new"):
+        with pytest.raises(TokenRefusedError):
+            await redeem(migrated, named, other)
+    assert (await redeem(migrated, named, "w")).worker == "w"
+    assert [one.name for one in await list_tokens(migrated)] == [None, None, "w"]
 
 
 async def test_a_join_is_repeated_whatever_has_become_of_its_token(migrated: Database) -> None:
     ends = ["update join_tokens set revoked_at = now()", "update join_tokens set expires_at = now()"]
-    for end in ends:
+    for name, end in zip(("v", "w"), ends, strict=True):
         token, chosen = (await create_token(migrated, uses=2)).token, new_credential()
-        first = await redeem(migrated, token, "w", chosen)
+        first = await redeem(migrated, token, name, chosen)
         await rows(migrated, end)
-        assert await redeem(migrated, token, "w", chosen) == first
+        assert await redeem(migrated, token, name, chosen) == first
         with pytest.raises(TokenRefusedError):
-            await redeem(migrated, token, "w", new_credential())
-        await delete_worker(migrated, "w")
+            await redeem(migrated, token, name, new_credential())
+        await delete_worker(migrated, name)
         with pytest.raises(TokenRefusedError):
-            await redeem(migrated, token, "w", chosen)
+            await redeem(migrated, token, name, chosen)
 
 
 async def test_secrets_are_replaced_resolved_and_removed(migrated: Database) -> None:

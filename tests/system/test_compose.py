@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from controller.api_socket import FILE_NAME
+from controller.store.access.secret_keys import parse_keys
 from gateway.settings import GatewaySettings
 from schemas.simulated import SimulatedHosts
 from support.processes.cluster import Cluster
@@ -279,3 +280,28 @@ def test_the_image_gets_every_package_of_the_project() -> None:
     let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == let_through, "a COPY of an ignored path fails the build"
     assert copied >= {package.parent.name for package in ROOT.glob("*/__init__.py") if package.parent.name != "tests"}
+
+
+def test_the_first_start_makes_a_key_and_later_ones_keep_it(tmp_path: Path) -> None:
+    controller = COMPOSE["services"]["controller"]
+    named, *arguments = controller["command"]
+    assert named == controller["environment"]["GPUWARD_SECRETS_KEY_FILE"]
+    volumes = (volume.split(":") for volume in controller["volumes"])
+    assert any(Path(named).is_relative_to(at) for name, at, *_ in volumes if name == "controller"), "in its volume"
+    (tmp_path / "gpuward").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "gpuward").chmod(0o755)
+    file = tmp_path / "secrets.key"
+
+    def start() -> str:
+        argv = ["sh", str(SCRIPTS / "controller.sh"), str(file), *arguments]
+        done = subprocess.run(
+            argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=True, timeout=20
+        )
+        return done.stdout.decode()
+
+    assert start().endswith("controller --no-gateway\n")
+    made = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(parse_keys(made)) == 1
+    assert start() == "controller --no-gateway\n"
+    assert file.read_text() == made, "another key would open no stored secret"

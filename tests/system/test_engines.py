@@ -1,5 +1,6 @@
 """Model servers as hosts have them installed: which is chosen, its arguments, and its answers."""
 
+import asyncio
 import json
 import os
 import sys
@@ -102,7 +103,7 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     asked = {"model": f"path:{folder}", "engine": "vllm"}
     for number, (placement, args, code) in enumerate(
         (
-            ({"workers": ["plain"]}, {}, "engine_unsupported"),
+            ({"workers": ["plain"]}, {}, "engine_missing"),
             ({"workers": ["old"]}, {}, "compute_capability"),
             ({"workers": ["old"]}, {"dtype": "half", "kv-cache-dtype": "fp8"}, "compute_capability"),
         )
@@ -119,6 +120,39 @@ async def test_the_best_engine_that_a_host_has_serves_the_model(cluster: Cluster
     }
     (item,) = (await cluster.post("/plan", {"manifests": [manifest]}))["items"]
     assert item["fits"]
+    await cluster.audit()
+
+
+async def test_auto_goes_on_where_the_program_of_an_engine_is_missing(cluster: Cluster, tmp_path: Path) -> None:
+    """One host names an engine that is not there; the other one names none, and reports what is installed."""
+    folder, log = model(cluster.folder / "model"), tmp_path / "started"
+    path = install(tmp_path / "bin", log, "transformers")
+    await cluster.start_controller(GPUWARD_RESTART_BACKOFF_S="0.5")
+    named = {"engines": ["vllm", "transformers"]}
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cluster.start_agent("named", gpus=1, memory="80GiB", host=named, PATH=path))
+        group.create_task(cluster.start_agent("plain", gpus=1, memory="80GiB", PATH=path))
+    for name in ("named", "plain"):
+        served = {"engine": "auto", "model": f"path:{folder}", "placement": {"workers": [name]}}
+        await cluster.apply(name, **served)
+        await cluster.running(name)
+        (instance,) = await cluster.instances(name)
+        assert (instance["status"]["engine"], instance["status"]["worker"]) == ("transformers", name)
+        status = (await cluster.get(f"/workers/{name}"))["status"]
+        assert [one["name"] for one in status["engines"]] == ["transformers"]
+        assert await ask(cluster, name) == 200
+    events = (await cluster.get("/events"))["items"]
+    failed = [one["subjects"] for one in events if one["evidence"].get("reason") == "engine_missing"]
+    tried = {subject["name"] for subjects in failed for subject in subjects if subject["kind"] == "worker"}
+    assert tried == {"named"}, "only where a file names what is not there a start is tried"
+    await cluster.apply("other", engine="sglang", model=f"path:{folder}")
+
+    async def named_missing() -> bool:
+        statuses = [one["status"] for one in await cluster.instances("other")]
+        explained = [one["explain"]["message"] for one in statuses if one["reason"] == "engine_missing"]
+        return any("pip install" in message for message in explained)
+
+    await cluster.until(named_missing, "it says what is missing")
     await cluster.audit()
 
 

@@ -77,6 +77,9 @@ def of_compose() -> list[Start]:
             for name, value in services[daemon]["environment"].items()
         }
         argv = services[daemon]["command"]
+        if daemon == "controller":
+            assert 'exec gpuward controller "$@"' in (ROOT / "deploy/compose/controller.sh").read_text()
+            argv = ["controller", *argv[1:]]
         if daemon == "agent":
             (added,) = re.findall(r"exec gpuward agent \"\$@\" (.*)", (ROOT / "deploy/compose/agent.sh").read_text())
             argv = [

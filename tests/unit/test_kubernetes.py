@@ -142,9 +142,22 @@ def test_secrets_come_from_objects_and_never_stand_in_a_manifest() -> None:
             one["secretRef"]["name"]: one["secretRef"].get("optional", False) for one in container(daemon)["envFrom"]
         }
         assert named == {"gpuward-database": False, "gpuward-settings": True}
-    secrets = [one["secret"] for one in workloads()["agent"]["volumes"] if "secret" in one]
-    assert [one["defaultMode"] for one in secrets] == [0o400]
+    for daemon, names in (("agent", ["gpuward-join"]), ("controller", ["gpuward-secrets-key"]), ("gateway", [])):
+        secrets = [one["secret"] for one in workloads()[daemon]["volumes"] if "secret" in one]
+        assert [one["secretName"] for one in secrets] == names
+        assert {one["defaultMode"] for one in secrets} <= {0o400}
     assert [one for one in objects() if one["kind"] == "Secret"] == []
+
+
+def test_controllers_have_a_key_that_encrypts_secrets_and_gateways_have_not() -> None:
+    variables = {one["name"]: one.get("value") for one in container("controller")["env"]}
+    file = Path(variables["GPUWARD_SECRETS_KEY_FILE"] or "")
+    (volume,) = (one["name"] for one in container("controller")["volumeMounts"] if one["mountPath"] == str(file.parent))
+    (secret,) = (one["secret"] for one in workloads()["controller"]["volumes"] if one["name"] == volume)
+    assert not secret.get("optional"), "a new cluster never stores secrets unencrypted"
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"create secret generic {secret['secretName']}" in page
+    assert f"--from-file={file.name}=" in page
 
 
 def test_each_probe_asks_a_port_that_the_container_names() -> None:

@@ -12,7 +12,8 @@ from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
 from controller.api.key_share import KeyShare
-from controller.api.spec_privileges import judge_for
+from controller.api.spec_privileges import granted_to, judge_for
+from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
@@ -37,6 +38,7 @@ class DryRunCaller:
 
     Attributes:
         judge: raises for what it may not write.
+        granted: what it may write beside what each may.
         analyse: works out an unknown need; None: only needs that are known are told.
         analysing: held while needs are worked out.
         computing: held from when the body has come to the end; raises ApiError 429 or 503 where too many are under way.
@@ -48,6 +50,7 @@ class DryRunCaller:
     """
 
     judge: Judge
+    granted: frozenset[Grant]
     analyse: Analyse | None
     analysing: AbstractAsyncContextManager[Any]
     computing: AbstractContextManager[None]
@@ -70,6 +73,7 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     if principal.role == "viewer":
         return DryRunCaller(
             judge,
+            granted_to(request),
             analyse=None,
             analysing=nullcontext(),
             computing=app[VIEWERS_AT_ONCE].admitted(principal.key_id),
@@ -81,6 +85,7 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
         )
     return DryRunCaller(
         judge,
+        granted_to(request),
         analyse=app[CONTEXT].analyse,
         analysing=analyses,
         computing=nullcontext(),

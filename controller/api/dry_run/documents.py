@@ -1,6 +1,6 @@
 """The manifests of one request to plan or to apply, and the checks of all of them together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ from controller.api.errors import invalid
 from controller.api.named_secrets import named_secret_warnings
 from controller.api.placement_names import warnings_of
 from controller.api.redact_secrets import secret_warnings
+from controller.api.spec_privileges import grant_warnings
+from controller.domain.grants import Grant
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
@@ -68,6 +70,7 @@ async def check_documents(
     longest_window_s: float,
     known: Redaction | None,
     keys: SecretKeys = NO_KEYS,
+    granted: Collection[Grant],
 ) -> Checked:
     """Checks manifests against the rows, as if all of them were applied one after the other.
 
@@ -77,6 +80,7 @@ async def check_documents(
         longest_window_s: how long samples are kept.
         known: the values of secrets; None: the caller may not learn of any.
         keys: that open secrets.
+        granted: what the caller may write beside what each may.
 
     Raises:
         ApiError: 400, names every problem.
@@ -103,4 +107,6 @@ async def check_documents(
     for one in documents.written.values():
         warnings += secret_warnings(known or NOTHING_REDACTED, one.spec(), one.name)
         warnings += coverage_warnings(one.spec(), one.name)
+    for deployment in documents.deployments.values():
+        warnings += grant_warnings(granted, deployment.spec(), deployment.name)
     return Checked(policies, warnings)

@@ -62,6 +62,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         longest_window_s=context.longest_window_s,
         known=context.known_secrets.redaction() if caller.knows_secrets else None,
         keys=context.secret_keys,
+        granted=caller.granted,
     )
     policies = checked.policies
     async with caller.analysing:

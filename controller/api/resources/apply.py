@@ -9,7 +9,7 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.documents import check_documents, read_documents
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.api.spec_privileges import judge_for
+from controller.api.spec_privileges import granted_to, judge_for
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import input_hash
 from controller.store.deployments.apply_all import AppliedDocument, Document, apply_all
@@ -30,6 +30,7 @@ async def post(request: web.Request) -> web.Response:
         longest_window_s=context.longest_window_s,
         known=context.known_secrets.redaction(),
         keys=context.secret_keys,
+        granted=granted_to(request),
     )
     applied = await apply_all(
         context.database,

@@ -1,6 +1,6 @@
 """Deployments: list, read, apply, delete, start, stop, scale, wake."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,8 @@ from controller.api.placement_names import placement_warnings
 from controller.api.redact_secrets import secret_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
-from controller.api.spec_privileges import judge_for
+from controller.api.spec_privileges import grant_warnings, granted_to, judge_for
+from controller.domain.grants import Grant
 from controller.domain.redaction import Redaction
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
@@ -51,6 +52,7 @@ async def _apply(
     if_match: int | None,
     longest_window_s: float,
     judge: store.Judge,
+    granted: Collection[Grant],
     creations: Creations,
     redaction: Redaction,
     secret_keys: SecretKeys,
@@ -61,7 +63,7 @@ async def _apply(
             *await named_secret_warnings(connection, {name: spec}, secret_keys, named=False),
             *secret_warnings(redaction, spec),
         ]
-    warnings += coverage_warnings(spec)
+    warnings += [*coverage_warnings(spec), *grant_warnings(granted, spec)]
     applied = await creations.apply(
         name,
         spec,
@@ -133,6 +135,7 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     apply=_apply,
     of_caller=lambda request: {
         "judge": judge_for(request),
+        "granted": granted_to(request),
         "creations": request.app[CREATIONS],
         "redaction": request.app[CONTEXT].known_secrets.redaction(),
         "secret_keys": request.app[CONTEXT].secret_keys,

@@ -29,6 +29,7 @@ async def put(request: web.Request) -> web.Response:
         context.secret_keys,
         deployments=body.deployments,
         admins_only=body.admins_only,
+        plain=body.plain,
     )
     await context.known_secrets.refresh()  # so that the next answer shows the value no more
     return web.Response(status=204)

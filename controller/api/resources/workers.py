@@ -6,14 +6,15 @@ from aiohttp import web
 
 from controller.api.body import read_model
 from controller.api.context import CONTEXT
-from controller.api.parameters import expect_first_generation, flag, parameters_of
+from controller.api.parameters import check_trusted, expect_first_generation, flag, parameters_of
 from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
+from controller.store.workers.stated import state_worker
 from schemas.api.envelopes import Page
-from schemas.api.requests import DrainBody
+from schemas.api.requests import DrainBody, WorkerBody
 from schemas.api.workers import WorkerView
 
 
@@ -23,6 +24,14 @@ async def delete(request: web.Request) -> web.Response:
     await expect_first_generation(request, "worker", name, worker_by_name)
     await delete_worker(request.app[CONTEXT].database, name, confirm_dead=confirm_dead)
     return web.Response(status=204)
+
+
+async def patch(request: web.Request) -> web.Response:
+    """`PATCH /workers/{name}`."""
+    body, name, context = await read_model(request, WorkerBody), request.match_info["name"], request.app[CONTEXT]
+    check_trusted(body.labels, context.trusted_labels)
+    await expect_first_generation(request, "worker", name, worker_by_name)
+    return json_response(await state_worker(context.database, name, body.labels, body.advertise_networks))
 
 
 async def drain(request: web.Request) -> web.Response:
@@ -54,6 +63,10 @@ ROUTES: Final = (
         "DELETE", _PATH + "/{name}", delete, Access.ADMINISTER, "Delete a worker", "workers", status=204,
         query=(Query("confirm_dead", "the host is certainly dead: release its claims", "boolean"),),
         expects="generation",
+    ),
+    Route(
+        "PATCH", _PATH + "/{name}", patch, Access.ADMINISTER, "State trusted labels of a worker, and its networks",
+        "workers", WorkerView, WorkerBody, expects="generation",
     ),
     *(
         Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView,

@@ -154,7 +154,8 @@ def end_backoff(
     host = facts.hosts.get(instance.host_of(0) or "")
     unfit = host is None or host.phase != "ready" or host.draining or not all(c.healthy for c in instance.claims)
     # A restart in place renews one rank's command; a gang is placed again as a whole.
-    if unfit or len(instance.ranks) > 1 or settings.leaves_worker(instance.failures):
+    lacks_engine = instance.reason == Cause.ENGINE_MISSING  # its agent reports that, so another engine or worker is due
+    if unfit or lacks_engine or len(instance.ranks) > 1 or settings.leaves_worker(instance.failures):
         requeue_for_placement(instance, effects, instance.reason)
         return
     effects.restarts.append(Restart(instance.id, instance.phase, instance.epoch))

@@ -4,6 +4,8 @@
 the effects.
 """
 
+from collections.abc import Collection
+
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
 from controller.decide.instances.done_tasks import finish_done
@@ -19,13 +21,18 @@ from controller.decide.instances.scale import stop_all, wanted_replicas
 from controller.decide.instances.status import derive_status
 from controller.decide.instances.stop import stop
 from controller.domain.effects import DeploymentEffects
+from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.placement import Need
 from controller.domain.restart_delays import RestartSettings
 
 
 def decide(
-    facts: DeploymentFacts, settings: RestartSettings, finished: Finished | None = None, known: Need | None = None
+    facts: DeploymentFacts,
+    settings: RestartSettings,
+    finished: Finished | None = None,
+    known: Need | None = None,
+    operators_may: Collection[Grant] = frozenset(Grant),
 ) -> DeploymentEffects:
     """The next step of one deployment.
 
@@ -34,6 +41,7 @@ def decide(
         settings: backoff and retries.
         finished: an analysis that ended since the last step.
         known: the newest revision's need, if it is known without an analysis.
+        operators_may: what operators are granted.
     """
     effects = DeploymentEffects()
     wanted = wanted_replicas(facts)
@@ -66,5 +74,6 @@ def decide(
     if is_placeable(facts, effects):
         effects.wake_placement = True
     note_rollout(facts, rolling, effects)
-    derive_status(facts, wanted, effects, rolling.judgement.record if rolling is not None else None)
+    record = rolling.judgement.record if rolling is not None else None
+    derive_status(facts, wanted, effects, record, operators_may)
     return effects

@@ -1,15 +1,17 @@
 """A deployment's status: its phase, reason and conditions, derived from its instances as this step leaves them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.decide.rollouts.judge import BLOCKED
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
+from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
 from controller.domain.rollouts import RolloutRecord, RolloutState
 from controller.domain.wanted import AUTOSCALER, is_asleep
+from controller.engines.privileges import next_change_needs
 
 P = InstancePhase
 D = DeploymentPhase
@@ -29,7 +31,11 @@ class _After:
 
 
 def derive_status(
-    facts: DeploymentFacts, wanted: int, effects: DeploymentEffects, rollout: RolloutRecord | None = None
+    facts: DeploymentFacts,
+    wanted: int,
+    effects: DeploymentEffects,
+    rollout: RolloutRecord | None = None,
+    operators_may: Collection[Grant] = frozenset(Grant),
 ) -> None:
     """Adds the deployment's status to the effects where it differs from the stored one.
 
@@ -38,6 +44,7 @@ def derive_status(
         wanted: number of wanted replicas.
         effects: what is added to.
         rollout: how far its rollout is, with `update: rolling`.
+        operators_may: what operators are granted.
     """
     instances = _after(facts, effects)
     current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
@@ -50,7 +57,8 @@ def derive_status(
         # All run between two replacements of a rollout, but not all as applied.
         phase = D.DEGRADED if stands else D.PROGRESSING
     reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
-    conditions = _conditions(facts, wanted, ready, phase, current=current)
+    needs = next_change_needs(facts.spec, operators_may)
+    conditions = _conditions(facts, wanted, ready, phase, needs, current=current)
     status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
     if stored != (phase, reason, message, ready, facts.generation, conditions):
@@ -140,18 +148,20 @@ def _of_rollout(found: tuple[str, str], rollout: RolloutRecord | None) -> tuple[
 
 
 def _conditions(
-    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase, *, current: bool
+    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase, needs: str, *, current: bool
 ) -> tuple[Mapping[str, Any], ...]:
     states = {
-        "Available": (ready > 0, "" if ready else "no_instance_runs"),
-        "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED, D.ASLEEP), f"{ready} of {wanted} run"),
-        "UpToDate": (current, "" if current else "older_revision_runs"),
+        "Available": (ready > 0, "" if ready else "no_instance_runs", ""),
+        "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED, D.ASLEEP), f"{ready} of {wanted} run", ""),
+        "UpToDate": (current, "" if current else "older_revision_runs", ""),
     }
+    if needs:  # an earlier version took it from an operator; the condition is there only as long as it does not hold
+        states["OperatorsMayChange"] = (False, "grant_needed", needs)
     before = {c["type"]: c for c in facts.conditions}
     found: list[Mapping[str, Any]] = []
-    for name, (holds, reason) in states.items():
+    for name, (holds, reason, message) in states.items():
         status = "true" if holds else "false"
         old = before.get(name)
         since = old["since"] if old is not None and old["status"] == status else facts.now.isoformat()
-        found.append({"type": name, "status": status, "reason": reason, "message": "", "since": since})
+        found.append({"type": name, "status": status, "reason": reason, "message": message, "since": since})
     return tuple(found)

@@ -1,7 +1,7 @@
 """Explains an ask that fits nowhere: the workers counted by reason, the nearest miss in figures, and one line."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import Search, engine_chain, search_for
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
+from schemas.engine_builds import missing_text
 from schemas.placement_reasons import Reason
 
 _MIB_PER_GIB: Final = 1024
@@ -35,7 +36,21 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     searches = [search_for(inventory, by) for by in engine_chain(ask)]
     found = [(search, worker_misses(search)) for search in searches]
     search, misses = max(found, key=lambda pair: int(_NEARNESS[pair[1].reached].max(initial=-1)))
-    return _explained(search, misses)
+    explain = _explained(search, misses)
+    nearest = explain.nearest
+    if nearest is None or nearest.code != Reason.ENGINE_MISSING:
+        return explain
+    named = nearest.model_copy(update={"message": _missing_engines(searches, nearest.worker)})
+    explain = explain.model_copy(update={"nearest": named})
+    return explain.model_copy(update={"message": one_line(explain)})
+
+
+def _missing_engines(searches: Sequence[Search], worker: str) -> str:
+    """Which of the possible engines to install there. One that lacks something else there too would not help."""
+    missing = STAGE[Reason.ENGINE_MISSING]
+    numbers = {facts.name: n for n, facts in enumerate(searches[0].request.inventory.workers.facts)}
+    names = [s.request.ask.compatibility.engine for s in searches if s.request.failed_at[numbers[worker]] == missing]
+    return f"{missing_text(names)}, such as on {worker}"
 
 
 def _explained(search: Search, misses: WorkerMisses) -> Explain:

@@ -14,6 +14,7 @@ _SHORT: Final = {
     "os_arch": "arch",
     "label_mismatch": "labels",
     "runtime_unsupported": "runtime",
+    "engine_missing": "without the engine",
     "engine_unsupported": "engine",
     "driver_too_old": "driver",
     "compute_capability": "capability",

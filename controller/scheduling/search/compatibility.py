@@ -38,7 +38,9 @@ def platform_reason(compatibility: Compatibility, platform: Platform, *, needs_g
     installed = platform.engines is None or not compatibility.engine or compatibility.engine in platform.engines
     on_cpu = compatibility.without_gpu and compatibility.without_gpu in (platform.engines or ())
     real = compatibility.simulated_only and not platform.simulated
-    if not installed or (needs_gpu and (on_cpu or real)):
+    if not installed:
+        return Reason.ENGINE_MISSING
+    if needs_gpu and (on_cpu or real):
         return Reason.ENGINE_UNSUPPORTED
     if needs_gpu and driver_version(platform.driver) < compatibility.min_driver:
         return Reason.DRIVER_TOO_OLD

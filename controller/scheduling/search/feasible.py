@@ -29,6 +29,7 @@ STAGES: Final = (
     Reason.LABEL_MISMATCH,
     Reason.OS_ARCH,
     Reason.RUNTIME_UNSUPPORTED,
+    Reason.ENGINE_MISSING,
     Reason.ENGINE_UNSUPPORTED,
     Reason.DRIVER_TOO_OLD,
     Reason.NOT_ALL_SELECTED_READY,
@@ -47,7 +48,8 @@ STAGES: Final = (
     Reason.CPU,
 )
 _OF_PLATFORM: Final = (
-    Reason.OS_ARCH, Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD,
+    Reason.OS_ARCH, Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_MISSING, Reason.ENGINE_UNSUPPORTED,
+    Reason.DRIVER_TOO_OLD,
 )  # fmt: skip
 STAGE: Final = {reason: stage for stage, reason in enumerate(STAGES)}
 FITS: Final = len(STAGES)

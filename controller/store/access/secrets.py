@@ -18,6 +18,11 @@ from schemas.manifest.problems import FieldProblem, join_path
 _USE_NOTED_EVERY: Final = "1 minute"
 _BATCH: Final = 200
 MOST_KNOWN: Final = 10_000  # of which the values are held in memory
+MAKE_KEY: Final = (
+    "make one on the controller's host (head -c 32 /dev/urandom | base64 > FILE, mode 0600), set "
+    "GPUWARD_SECRETS_KEY_FILE to it on every controller and restart them; --plain (in the API: plain: true) stores it "
+    "unencrypted"
+)
 # A scope of null stays as it is.
 _PUT: Final = """
     insert into secrets (name, value, sealed, key_id, deployments, admins_only, changed_at)
@@ -50,13 +55,16 @@ async def put_secret(
     *,
     deployments: Sequence[str] | None = None,
     admins_only: bool | None = None,
+    plain: bool = True,
 ) -> None:
     """Stores a secret; replaces an older one of that name. A scope of None stays as it is; at first it is for all.
 
+    `plain`: without a key it is stored unencrypted instead of refused.
+
     Raises:
-        NoSecretsKeyError: it would be the only one that is not encrypted.
+        NoSecretsKeyError: there is no key, and `plain` is not set, or the other secrets are encrypted.
     """
-    plain, sealed = (None, keys.seal(name, value)) if keys.current else (value, None)
+    stored, sealed = (None, keys.seal(name, value)) if keys.current else (value, None)
     globs = None if deployments is None else list(deployments)
     async with database.transaction() as connection:
         if not keys.current and await connection.fetchval(_ANY_SEALED):
@@ -64,7 +72,9 @@ async def put_secret(
                 "this controller has no key, and the other secrets are encrypted; "
                 "set GPUWARD_SECRETS_KEY_FILE on it, as on the other controllers"
             )
-        await connection.execute(_PUT, name, plain, sealed, keys.current, globs, admins_only)
+        if not (keys.current or plain):
+            raise NoSecretsKeyError(f"this controller has no key to encrypt secret {name!r} with; {MAKE_KEY}")
+        await connection.execute(_PUT, name, stored, sealed, keys.current, globs, admins_only)
         await write_events(connection, [NewEvent("secret_set", f"secret {name} was set", (f"secret:{name}",))])
         await notify_all(connection, {"secret": [name], "deployment": await _lacking(connection)})
 
@@ -164,6 +174,12 @@ async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> 
     rows = await connection.fetch("select name, key_id from secrets where sealed is not null order by 1")
     await keys.learn(row["key_id"] for row in rows)
     return [row["name"] for row in rows if row["key_id"] not in keys.ids]
+
+
+async def count_plain(connection: Reader) -> int:
+    """How many secrets are stored unencrypted."""
+    (row,) = await connection.fetch("select count(*) as n from secrets where sealed is null")
+    return int(row["n"])
 
 
 async def closed_secrets(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 import secrets
 import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import func
+import orjson
+from sqlalchemy import func, text
 from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
@@ -24,15 +27,36 @@ from controller.store.core.refusals import (
     WorkerNameTakenError,
 )
 from controller.store.workers.credentials import new_proxy_secret
+from controller.store.workers.stated import write_stated
 from schemas.api.access import TokenCreated, TokenView
 from schemas.wire import CREDENTIAL_HEADER, JoinResponse, new_credential
 
 TOKEN_PREFIX: Final = "gpj_"  # noqa: S105 - the common prefix, not a secret
 DEFAULT_TTL_S: Final = 3600.0
+_WAS_DELETED: Final = "select exists (select from workers where name = $1 and deleted_at is not null)"
+_WRITE_TERMS: Final = text(
+    """insert into token_terms (token_id, worker_name, labels, networks)
+       values (:token_id, :worker_name, cast(cast(:labels as text) as jsonb), cast(:networks as text[]))"""
+)
+_TERMS: Final = "select token_id, worker_name, labels::text as labels, networks from token_terms"
 _BY_CREDENTIAL: Final = "workers_credential"  # the index that keeps credentials unique
 
 
-async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S, uses: int = 1) -> TokenCreated:
+@dataclass(frozen=True, slots=True)
+class TokenTerms:
+    """What a token is for: the only name (None: any), and what is stated of the workers that join with it."""
+
+    name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    networks: Sequence[str] = ()
+
+
+_ANY_HOST: Final = TokenTerms()
+
+
+async def create_token(
+    database: Database, *, ttl_s: float = DEFAULT_TTL_S, uses: int = 1, terms: TokenTerms = _ANY_HOST
+) -> TokenCreated:
     """Creates a token that joins `uses` hosts within `ttl_s` seconds of the database's clock."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     async with database.session() as session:
@@ -46,17 +70,21 @@ async def create_token(database: Database, *, ttl_s: float = DEFAULT_TTL_S, uses
             max_uses=uses,
         )
         session.add(row)
+        await session.flush()
+        if terms != _ANY_HOST:
+            await session.execute(_WRITE_TERMS, _stored(row.id, terms))
         hosts = "" if uses == 1 else f" and {uses} hosts"
         message = f"a join token was created, valid for {ttl_s:g} s{hosts}"
         await write_event_in_session(session, NewEvent("token_created", message, (f"token:{row.id}",)))
-    return TokenCreated(token=token, **_view(row).model_dump())
+    return TokenCreated(token=token, **_view(row, terms).model_dump())
 
 
 async def list_tokens(database: Database) -> list[TokenView]:
     """All tokens, including used and revoked ones, oldest first."""
     async with database.session() as session:
         rows = (await session.execute(select(TokenRow).order_by(col(TokenRow.created_at), col(TokenRow.id)))).scalars()
-        return [_view(row) for row in rows]
+        terms = {one.token_id: _read_terms(one) for one in await session.execute(text(_TERMS))}
+        return [_view(row, terms.get(row.id, _ANY_HOST)) for row in rows]
 
 
 async def revoke_token(database: Database, token_id: str) -> TokenView:
@@ -73,7 +101,8 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
             event = NewEvent("token_revoked", f"join token {row.id} was revoked", (f"token:{row.id}",))
             await write_event_in_session(session, event)
-        return _view(row)
+        found = (await session.execute(text(_TERMS + " where token_id = :token_id"), {"token_id": row.id})).first()
+        return _view(row, _ANY_HOST if found is None else _read_terms(found))
 
 
 async def redeem(database: Database, token: str, name: str, chosen: str | None = None) -> JoinResponse:
@@ -113,14 +142,18 @@ async def _join(database: Database, token: str, name: str, credential: str) -> u
                 """update join_tokens set used_at = now(), used_by = $2, uses = uses + 1
                     where hash = $1 and uses < max_uses and (used_at is null or max_uses > 1)
                       and revoked_at is null and expires_at > now()
+                      and not exists (select from token_terms t
+                                       where t.token_id = join_tokens.id and t.worker_name <> $2)
                 returning id""",
                 hash_secret(token),
                 name,
             )
             if used is None:
                 raise TokenRefusedError(
-                    "the join token is unknown, used up, revoked or expired; make one with `gpuward join-token create`"
+                    "the join token is unknown, used up, revoked, expired or for another name; make one with "
+                    "`gpuward join-token create`"
                 )
+            terms = await connection.fetchrow("select * from token_terms where token_id = $1", used)
             await connection.execute(
                 """insert into workers (id, name, credential_hash, proxy_secret, joined_with)
                    values ($1, $2, $3, $4, $5)""",
@@ -130,6 +163,14 @@ async def _join(database: Database, token: str, name: str, credential: str) -> u
                 new_proxy_secret(),
                 used,
             )
+            named = terms is not None and terms["worker_name"] is not None
+            if not named and await connection.fetchval(_WAS_DELETED, name):
+                raise WorkerNameTakenError(
+                    f"a worker named {name!r} was deleted, so only a token for this name may give it to another host: "
+                    f"gpuward join-token create --name {name}; or choose another name with --name"
+                )
+            labels, networks = ({}, []) if terms is None else (terms["labels"], terms["networks"])
+            await write_stated(connection, worker, labels, networks)
             message = f"worker {name} joined"
             objects, evidence = (f"worker:{worker}", f"token:{used}"), {"token": str(used)}
             await write_events(connection, [NewEvent("joined", message, objects, evidence, actor=f"token:{used}")])
@@ -159,7 +200,16 @@ async def _joined_before(database: Database, token: str, name: str, credential: 
     return found
 
 
-def _view(row: TokenRow) -> TokenView:
+def _stored(token_id: uuid.UUID, terms: TokenTerms) -> dict[str, Any]:
+    labels, networks = orjson.dumps(dict(terms.labels)).decode(), list(terms.networks)
+    return {"token_id": token_id, "worker_name": terms.name, "labels": labels, "networks": networks}
+
+
+def _read_terms(row: Any) -> TokenTerms:
+    return TokenTerms(row.worker_name, orjson.loads(row.labels), tuple(row.networks))
+
+
+def _view(row: TokenRow, terms: TokenTerms) -> TokenView:
     return TokenView(
         id=str(row.id),
         created_at=row.created_at,
@@ -169,4 +219,7 @@ def _view(row: TokenRow) -> TokenView:
         uses=row.uses,
         max_uses=row.max_uses,
         revoked_at=row.revoked_at,
+        name=terms.name,
+        labels=dict(terms.labels),
+        advertise_networks=list(terms.networks),
     )

@@ -7,7 +7,7 @@ follow the requests, or did so until then), `wake` (a request waits for a sleepi
 `key` (an API key is created or revoked), `secret` (a secret is set, scoped or deleted; ids are names), `policy` (a user
 changed a policy), `lease`, `cut` (the database lost commits), `found` (an agent runs what a ledger that lost commits
 does not know) and `decided` (the leader has decided on that; ids are workers), `places` (a gateway lacks places in
-queues; ids are gateways).
+queues; ids are gateways), `ends` (a gateway had requests in flight at an engine that ended).
 
 One kind says more: `gone` comes before `deployment` when one is deleted. Its id is `uid@seconds`, with the tombstone's
 time. A tombstone is never undone, so the deployment's computations end without a read.
@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 CHANNEL: Final = "gpuward"
 GONE: Final = "gone"
 PLACES: Final = "places"
+ENDS: Final = "ends"
 Hints = Mapping[str, Collection[str]]  # ids by kind
 MAX_IDS: Final = 1024  # of one kind in one transaction; beyond this all of the kind are read again
 _MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000

@@ -10,7 +10,11 @@ from schemas.manifest.deployment import DeploymentSpec
 
 # Fields that the release before does not know, with their defaults. Stored without these a spec can be read by its
 # gateways and controllers, which run on during an upgrade.
-_NEWER: Final = (("placement", "strategy", "auto"), ("serving", "stream_usage", "auto"))
+_NEWER: Final = (
+    ("placement", "strategy", "auto"),
+    ("serving", "stream_usage", "auto"),
+    ("serving", "apps", None),
+)
 _FEWEST: Final = 1024  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
 
 

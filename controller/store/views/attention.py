@@ -16,7 +16,7 @@ from controller.domain.attention import (
 )
 from controller.store.access.key_expiry import EXPIRING
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.access.secrets import unreadable_secrets
+from controller.store.access.secrets import count_plain, unreadable_secrets
 from controller.store.core.database import Reader
 from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
@@ -148,6 +148,7 @@ async def read_attention(
         idle=[_idle(row) for row in await connection.fetch(_IDLE)],
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
         unreadable_secrets=len(await unreadable_secrets(connection, secret_keys)),
+        plain_secrets=await count_plain(connection),
         keys=[_key(row) for row in await connection.fetch(_KEYS)],
         certificates=certificates,
     )

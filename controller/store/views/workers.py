@@ -10,7 +10,8 @@ from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces
 from schemas.api.envelopes import Condition, Page
-from schemas.api.workers import WorkerSpecView, WorkerStatus, WorkerView
+from schemas.api.workers import EngineView, WorkerSpecView, WorkerStatus, WorkerView
+from schemas.engine_builds import versions_of
 from schemas.worker_conditions import DRAINED
 
 # A deleted worker is shown while claims on its devices are left.
@@ -148,6 +149,12 @@ def _names(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+def _engines(reported: Sequence[str] | None) -> list[EngineView] | None:
+    if reported is None:
+        return None
+    return [EngineView(name=name, version=version or None) for name, version in versions_of(reported).items()]
+
+
 async def _views(rows: Sequence[Any]) -> list[WorkerView]:
     return [_view(row) for row in rows]
 
@@ -169,6 +176,7 @@ def _view(row: Any) -> WorkerView:
                 columns_of(WorkerStatus, row)
                 | {
                     "state": worker_state(row),
+                    "engines": _engines(row["engines"]),
                     "connected": bool(row["connected"]),
                     "conditions": worker_conditions(row),
                 }

@@ -8,8 +8,9 @@ from typing import Any, Final
 from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.core.database import Connection
 from controller.store.core.lost_commits import UNSETTLED
+from controller.store.workers.stated import read_stated
 from schemas.wire import Hello, Inventory
-from schemas.worker_labels import with_agent_labels
+from schemas.worker_labels import with_agent_labels, with_stated_labels
 
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
 _OWNERS: Final = "select id, name, proxy_secret, deleted_at, session from workers"
@@ -210,12 +211,15 @@ def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:
     return Quarantine(before["quarantine_reason"], before["quarantined_until"], addresses)
 
 
-async def write_host(connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool) -> None:
-    """Stores the host's own facts from a full report.
+async def write_host(
+    connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool, trusted: Sequence[str]
+) -> None:
+    """Stores the host's own facts from a full report. The worker's row is locked: what is stated of it stays meanwhile.
 
     The agent's own labels are derived anew, for agents that send none, and for those that send a user's instead.
     """
-    host, labels = inventory.host, with_agent_labels(inventory.host, inventory.gpus)
+    host, stated = inventory.host, await read_stated(connection, worker_id)
+    labels = with_stated_labels(with_agent_labels(host, inventory.gpus), stated.labels, trusted)
     await connection.execute(
         _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,
         None if host.engines is None else list(host.engines),

@@ -89,7 +89,8 @@ async def test_a_deleted_worker_does_not_come_back(hub: HubUnderTest) -> None:
     await delete_worker(hub.database, "w")
     status, body = await ask(hub, token, "w", credential)
     assert (status, body["error"]["code"]) == (409, "credential_taken")
-    assert (await ask(hub, token, "w", new_credential()))[0] == 200
+    assert (await ask(hub, token, "w", new_credential()))[0] == 409, "nor its name"
+    assert (await ask(hub, token, "v", new_credential()))[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from controller.live.known_secrets import KnownSecrets
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
+from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
@@ -32,6 +33,8 @@ from support.loopback import listening
 
 KEPT_S = 2 * 3600.0  # samples
 SECRET = "of the gateway"
+_KEY = new_key()
+SECRETS = SecretKeys(lambda: parse_keys(_KEY))  # of a controller with a key
 ROLES = ("admin", "operator", "viewer", "inference")
 
 
@@ -100,6 +103,7 @@ async def served(
     viewers_read_logs: bool = False,
     prices: GpuPrices = NO_PRICES,
     proxies: TrustedProxies | None = None,
+    secret_keys: SecretKeys = SECRETS,
 ) -> AsyncIterator[ServedApi]:
     """Serves until the end of the context."""
     surroundings, changes = Surroundings(), ChangeFanout()
@@ -113,7 +117,8 @@ async def served(
         registry=surroundings.registry,
         version="1.2.3",
         longest_window_s=KEPT_S,
-        known_secrets=KnownSecrets(database, changes),
+        known_secrets=KnownSecrets(database, changes, secret_keys),
+        secret_keys=secret_keys,
         operators_may=operators_may,
         viewers_read_logs=viewers_read_logs,
         prices=prices,

@@ -46,6 +46,7 @@ _MODELS: Final[dict[str, tuple[int, int, int | None, int | None, int | None]]] =
     "s40h28": (53687091200, 28, 4, 152064, None),
     "s225vl": (292057776128, 24, 8, 248064, 16),
 }
+_ENGINES: Final = ["vllm", "sglang", "llama-cpp", "transformers"]
 
 
 def host_of(name: str, **more: Any) -> dict[str, Any]:
@@ -57,7 +58,8 @@ def host_of(name: str, **more: Any) -> dict[str, Any]:
         for vendor, size, n in gpus
     ]
     kept = {"host_memory": mib(reserved["ram"]), "gpu_memory": mib(reserved["vram"])}
-    return {"name": name, "gpus": kinds, "host_memory": mib(ram), "reserved": kept, **_MORE.get(name, {}), **more}
+    host = {"name": name, "gpus": kinds, "host_memory": mib(ram), "reserved": kept, "engines": _ENGINES}
+    return {**host, **_MORE.get(name, {}), **more}
 
 
 def args_of(model: str, *, need_per_gpu: str | None = None) -> dict[str, Any]:

@@ -142,7 +142,7 @@ async def test_keys_tokens_and_secrets(api: ServedApi, db: Database) -> None:
     assert not any("token" in one for one in (await api.get("/api/v1/tokens"))["items"])
     assert (await api.call("PUT", "/api/v1/secrets/hf", json={"value": "s3cret"}))[0] == 204
     assert (await api.call("GET", "/api/v1/secrets/hf"))[0] == 405, "never returned"
-    assert await rows(db, "select name, value from secrets") == [{"name": "hf", "value": "s3cret"}]
+    assert await rows(db, "select name, value from secrets") == [{"name": "hf", "value": None}], "encrypted"
     assert (await api.call("DELETE", "/api/v1/secrets/hf"))[0] == 204
     assert (await api.call("DELETE", "/api/v1/secrets/hf"))[0] == 404
 

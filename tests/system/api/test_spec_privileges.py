@@ -109,3 +109,36 @@ async def test_a_setting_grants_operators_some_of_it(db: Database) -> None:
         status, answer = await put(api, "c", {**TRUSTING, "env": {"PATH": "/x"}}, "operator")
         assert status == 403
         assert [one["path"] for one in answer["error"]["details"]["problems"]] == ["env.PATH"]
+
+
+async def test_what_an_earlier_version_took_goes_on_and_is_warned_about(db: Database) -> None:
+    """A stored spec that needs a grant only since there is a list is repeated and scaled, and says what it needs."""
+    held = {**SERVER, "args": {"a-flag-of-next-year": 1}, "env": {"LESSOPEN": "|x", "NCCL_DEBUG": "INFO"}}
+    async with served(db) as api:
+        # As an operator's key left it there when nothing was asked for it.
+        assert (await put(api, "a", held, "admin"))[0] == 201
+        status, answer = await put(api, "a", held, "operator")
+        assert (status, answer["generation"]) == (200, 1)
+        (warning,) = answer["warnings"]
+        for word in ("args.a-flag-of-next-year", "env.LESSOPEN", "code", "environment"):
+            assert word in warning
+        assert "NCCL_DEBUG" not in warning
+        manifests = {"manifests": [{"kind": "Deployment", "name": "a", **held}]}
+        for url in ("/api/v1/apply", PLAN):
+            status, answer = await api.call("POST", url, role="operator", json=manifests)
+            assert (status, len(answer["warnings"])) == (200, 1), url
+            assert answer["warnings"][0].startswith("a: ")
+        status, answer = await put(api, "a", {**held, "replicas": 3}, "operator")
+        assert (status, len(answer["warnings"])) == (200, 1)
+        status, answer = await put(api, "a", {**held, "args": {"a-flag-of-next-year": 2}}, "operator")
+        assert (status, len(answer["error"]["details"]["problems"])) == (403, 2)
+        assert (await put(api, "a", {**held, "replicas": 3}, "admin"))[1]["warnings"] == []
+    async with served(db, operators_may=frozenset({Grant.CODE, Grant.ENVIRONMENT})) as api:
+        assert (await put(api, "a", {**held, "replicas": 3}, "operator"))[1]["warnings"] == []
+
+
+async def test_who_may_give_a_command_may_set_its_variables(db: Database) -> None:
+    command = {"command": ["serve", "{port}"], "env": {"LD_PRELOAD": "/x.so", "LESSOPEN": "|x"}}
+    async with served(db, operators_may=frozenset({Grant.COMMAND})) as api:
+        assert (await put(api, "a", command, "operator"))[0] == 201
+        assert (await put(api, "b", {**SERVER, "env": command["env"]}, "operator"))[0] == 403

@@ -83,3 +83,52 @@ async def test_what_waits_for_the_engine_is_told_apart() -> None:
     for transport in transports[1:]:
         transport.lose()
     await asyncio.sleep(0)
+
+
+async def test_a_websocket_passes_both_ways_and_does_not_wait_for_the_engine() -> None:
+    def handle(head: RequestHead, connection: ServerConnection) -> Handler:
+        connection.admit()
+        return engines.ask(head, connection, "i", 9, b"/socket")
+
+    engines = Engines(InFlightRequests())
+    pool = engines.pool = MemoryPool()
+    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+    service = Service(handle, lambda _: b"{}", door)
+    transport = MemoryTransport(ServerConnection(service, opened=lambda _: None, closed=lambda _: None))
+    fields = (
+        b"Connection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: a\r\nCookie: a=b\r\nx-request-id: r\r\n\r\n"
+    )
+    transport.receive(b"GET /engines/i/socket HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer s\r\n" + fields)
+    await settle()
+    (engine,) = pool.made
+    sent = bytes(engine.written)
+    assert sent.startswith(b"GET /socket HTTP/1.1\r\n")
+    assert sent.count(b"\r\n\r\n") == 1
+    for line in (
+        b"connection: upgrade\r\n",
+        b"upgrade: websocket\r\n",
+        b"sec-websocket-key: a\r\n",
+        b"x-request-id: r",
+    ):
+        assert line in sent
+    assert b"content-length" not in sent
+    assert b"cookie" not in sent
+    assert b"authorization" not in sent
+    switched = b"HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: b\r\n\r\n"
+    engine.receive(switched + b"hello")
+    await settle()
+    assert transport.written.startswith(b"HTTP/1.1 101")
+    assert b"upgrade: websocket" in transport.written
+    assert b"sec-websocket-accept: b" in transport.written
+    assert transport.written.endswith(b"\r\n\r\nhello")
+    transport.receive(b"there")
+    assert engine.written.endswith(b"there")
+    assert engines.in_flight.count("i") == 1
+    waits, _ = engines.waits("i")
+    assert waits == [], "a quiet socket does not show that the engine hangs"
+    engine.receive_eof()
+    await settle()
+    assert transport.closing
+    assert engines.in_flight.count("i") == 0
+    engines.close()
+    await asyncio.sleep(0)

@@ -197,6 +197,9 @@ def test_a_secret_is_read_from_stdin_and_not_printed(gpuward, api):
     assert result.exit_code == 0
     assert "s3cret" not in result.output
     assert api.secrets == {"hf": "s3cret"}
+    assert gpuward("secret", "set", "hf", "--plain", stdin="s3cret\n").exit_code == 0
+    # Controllers of the version before refuse fields that they do not know.
+    assert api.bodies("PUT", "/api/v1/secrets/hf") == [{"value": "s3cret"}, {"value": "s3cret", "plain": True}]
     assert gpuward("secret", "set", "empty", stdin="").exit_code == 2
     assert gpuward("secret", "delete", "hf").exit_code == 0
     assert api.secrets == {}
@@ -291,3 +294,17 @@ def test_restart_is_of_a_deployment_or_of_one_instance(gpuward, api):
     assert gpuward("restart", "chat", "--instance", "chat-x").exit_code == 0
     assert api.bodies("POST", "/api/v1/deployments/chat/restart") == [None, {"instance": "chat-x"}]
     assert gpuward("restart", "none").exit_code == 3
+
+
+def test_label_worker_states_labels_and_networks(gpuward, api):
+    api.add(worker("gpu-1"))
+    given = ("gpuward.io/zone=a", "gpuward.io/old-", "gpuward.io/note=b-", "--advertise-network", "10.9.0.0/24")
+    gpuward("label", "worker", "gpu-1", *given)
+    assert api.bodies("PATCH", "/api/v1/workers/gpu-1") == [
+        {
+            "labels": {"gpuward.io/old": None, "gpuward.io/zone": "a", "gpuward.io/note": "b-"},
+            "advertise_networks": ["10.9.0.0/24"],
+        }
+    ]
+    assert gpuward("label", "worker", "gpu-1").exit_code == 2
+    assert gpuward("label", "worker", "gpu-1", "zone").exit_code == 2

@@ -49,6 +49,7 @@ CRASH = {"reason": "crash", "message": "exited with code 3; restarts in 20 s", "
 CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({}, None),
     ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
+    ({"plain_secrets": 3}, ("warning", "secrets", "secrets_plain", 3, "cluster/")),
     ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),
     ({"certificates": [CertificateFacts(ago(-60), 59.0), CertificateFacts(ago(-60), 60.0, authority=True)]}, None),
     (

@@ -33,7 +33,7 @@ HEARS_AGENTS = (
 STANDS_FOR = {
     "GPU_MEMORY_HELD": ["gpu_memory_held"],
     "IMAGE_DIFFERS": ["image_differs"],
-    "NO_COMMON_PROTOCOL": ["no_common_protocol"],
+    "hub/agreement.py reason": ["no_common_protocol", "advertise_refused"],
     "Reason.METADATA_UNKNOWN": ["metadata_unknown"],
     "f'worker_{change.new}'": [f"worker_{phase}" for phase in WorkerPhase],
     "hub/gpu_events.py reason": ["gpus_readable", "gpus_unreadable"],

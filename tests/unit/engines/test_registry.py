@@ -25,6 +25,7 @@ def spec(**fields: Any) -> DeploymentSpec:
         ({"model": "path:/m", "engine": "transformers"}, "transformers"),
         ({"model": "gguf:/m.gguf", "command": ["serve", "{model}"]}, "custom"),
         ({"engine": "simulated"}, "simulated"),
+        ({"command": ["serve", "{port}"], "serving": {"apps": {"paths": ["/"], "csp": "none"}}}, "custom"),
     ],
 )
 def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
@@ -46,6 +47,16 @@ def test_the_engine_of_a_spec(fields: dict[str, Any], name: str) -> None:
         ({"engine": "sglang"}, "model: engine sglang needs"),
         ({"command": ["x"], "parallel": {"tp": 2}}, "parallel: engine custom"),
         ({"command": ["x"], "args": {"a": 1}}, "args: engine custom"),
+        ({"command": ["x"], "serving": {"apps": {"paths": ["/"]}}}, "serving.apps: .*{port}"),
+        *(
+            ({**engine, "serving": {"apps": {"paths": ["/"]}}}, "serving.apps: is for engine custom")
+            for engine in (
+                {"model": "hf:org/name"},
+                {"model": "hf:org/name", "engine": "vllm"},
+                {"model": "gguf:/m.gguf", "engine": "llama-cpp"},
+                {"engine": "simulated"},
+            )
+        ),
         ({"command": ["x"], "probe": {"path": "/x"}}, "probe: .*{port}"),
         ({"command": ["x"], "resources": {"gpus": 0, "gpu_memory": "1GiB"}}, "resources.gpus: is 0"),
         ({"command": ["x"], "resources": {"gpus": 0, "exclusive": True}}, "resources.gpus: is 0"),

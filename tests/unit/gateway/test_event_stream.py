@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from gateway.errors import GatewayError, error_event
 from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
 from support.growth import assert_in_line
 
@@ -22,7 +23,7 @@ def test_all_bytes_pass_in_order(size: int) -> None:
 @pytest.mark.parametrize("end", range(len(STREAM)))
 def test_an_error_event_never_joins_a_begun_one(end: int) -> None:
     events = WholeEvents()
-    passed = events.pass_on(STREAM[:end]) + events.error(b"/v1/chat/completions", "engine_died", "it died")
+    passed = events.pass_on(STREAM[:end]) + events.last(ended())
     whole, _, last = passed.rstrip(b"\n").rpartition(b"data: {")
     assert json.loads(b"{" + last)["error"]["code"] == "engine_died"
     assert STREAM.startswith(whole)
@@ -39,9 +40,7 @@ def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
     sizes = [len(events.pass_on(piece)) for _ in range(8)]
     assert sum(sizes) > 0, "it is not held for ever"
     assert all(sum(sizes[:one]) + MAX_HELD_BYTES >= len(piece) * one for one, _ in pairwise(range(9)))
-    assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"\n\ndata: {"), (
-        "it ends the piece first"
-    )
+    assert events.last(ended()).startswith(b"\n\ndata: {"), "it ends the piece first"
 
 
 def test_a_line_without_an_end_passes_in_tiny_pieces() -> None:
@@ -53,7 +52,7 @@ def test_a_line_without_an_end_passes_in_tiny_pieces() -> None:
     for byte in b"\n\ndata: one\n\ndata: t":
         passed += events.pass_on(bytes((byte,)))
     assert passed.lstrip(b"x") == b"\n\ndata: one\n\n"
-    assert events.error(b"/v1/chat/completions", "engine_died", "").startswith(b"data: {"), "no event is begun"
+    assert events.last(ended()).startswith(b"data: {"), "no event is begun"
 
 
 @pytest.mark.parametrize("text", [b"x", b"x\r", b"\r\n", b"data: x\n\n"])
@@ -71,11 +70,39 @@ def test_a_stream_of_tiny_pieces_costs_in_line_with_its_length(text: bytes) -> N
     assert_in_line(of, 25_000)
 
 
-def test_messages_have_an_error_event_of_their_own_form() -> None:
-    name, data = WholeEvents().error(b"/v1/messages", "engine_died", "it died").strip().split(b"\n")
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(503, "overloaded_error"), (504, "timeout_error"), (502, "api_error"), (429, "rate_limit_error")],
+)
+def test_messages_have_an_error_event_of_their_own_form(status: int, kind: str) -> None:
+    name, data = ended(b"/v1/messages", status).strip().split(b"\n")
     assert name == b"event: error"
     body = json.loads(data.removeprefix(b"data: "))
-    assert (body["type"], body["error"]["type"], body["error"]["message"]) == ("error", "api_error", "it died")
+    assert (body["type"], body["error"]["type"], body["error"]["message"]) == ("error", kind, "it died")
+    assert body["request_id"] == "id"
+
+
+def test_responses_have_an_error_event_of_their_own_form() -> None:
+    events = WholeEvents()
+    for number in (0, 41):
+        text = b'event: x\ndata: {"sequence_number": %d, "delta": "\\"sequence_number\\": 7"}\n\n' % number
+        for at in range(0, len(text), 9):
+            events.pass_on(text[at : at + 9])
+    name, data = ended(b"/v1/responses", number=events.next_number()).strip().split(b"\n")
+    assert name == b"event: error"
+    body = json.loads(data.removeprefix(b"data: "))
+    assert {key: body[key] for key in ("type", "code", "message", "param", "sequence_number")} == {
+        "type": "error",
+        "code": "engine_died",
+        "message": "it died",
+        "param": None,
+        "sequence_number": 42,
+    }
+    assert body["error"]["code"] == "engine_died", "where clients look for an error in any answer"
+
+
+def ended(path: bytes = b"/v1/chat/completions", status: int = 502, number: int = 0) -> bytes:
+    return error_event(GatewayError(status, "engine_died", "it died"), path, "id", number)
 
 
 @pytest.mark.parametrize(

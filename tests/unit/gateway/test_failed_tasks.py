@@ -64,7 +64,7 @@ async def test_all_that_a_gateway_starts_is_watched() -> None:
     await gateway.start(socket.create_server(("127.0.0.1", 0)))
     started = {task.get_name() for task in asyncio.all_tasks() - before if not task.get_name().startswith("Task-")}
     assert started == {task.get_name() for task in gateway.tasks}
-    assert len(started) == 6
+    assert len(started) == 7
     await gateway.close(0.0)
     assert all(task.done() for task in gateway.tasks)
 

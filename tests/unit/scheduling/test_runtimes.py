@@ -86,7 +86,7 @@ def test_processes_do_not_ask_for_docker() -> None:
 def test_the_image_brings_the_engine_along() -> None:
     without = frozenset({"transformers"})
     assert placed(fleet(WHOLE, engines=without), ask()) == ["w/0"]
-    assert refused(fleet(WHOLE, engines=without), ask(runtime="process")) == {"engine_unsupported": 1}
+    assert refused(fleet(WHOLE, engines=without), ask(runtime="process")) == {"engine_missing": 1}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from schemas.manifest.policy import PolicyManifest, Webhook
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling
-from schemas.manifest.serving import Queue, ServingLimits
+from schemas.manifest.serving import Apps, Queue, ServingLimits
 
 MODELS = (
     *(
@@ -26,7 +26,7 @@ MODELS = (
         Scaling,
         ServingLimits,
     ),
-    *(Rollout, Canary, Abort, Queue, PolicyManifest, Webhook),
+    *(Rollout, Canary, Abort, Queue, Apps, PolicyManifest, Webhook),
 )
 FIELDS = [(model, name) for model in MODELS for name in model.model_fields]
 

@@ -557,7 +557,11 @@ export interface paths {
         delete: operations["delete_workers_name"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * State trusted labels of a worker, and its networks
+         * @description Roles: admin.
+         */
+        patch: operations["patch_workers_name"];
         trace?: never;
     };
     "/api/v1/workers/{name}/cordon": {
@@ -1512,6 +1516,24 @@ export interface components {
             warnings: string[];
         };
         /**
+         * Apps
+         * @description A custom server's own paths, which programs reach at `/apps/NAME/...` with an API key.
+         */
+        Apps: {
+            /**
+             * Paths
+             * @description Paths of the server that requests may ask for, each with all below it, such as `[/render, /jobs]`. `[/]`: all. The server sees a path without `/apps/NAME`.
+             */
+            paths: string[];
+            /**
+             * Csp
+             * @description Content-Security-Policy of the answers. `sandbox`: what a browser shows of them has no rights of the dashboard's origin. `none`: they have no such header.
+             * @default sandbox
+             * @enum {string}
+             */
+            csp: "sandbox" | "none";
+        };
+        /**
          * AttentionEntry
          * @description One cause.
          *
@@ -2257,7 +2279,8 @@ export interface components {
              *       },
              *       "first_token_timeout": 1800,
              *       "silence_timeout": 300,
-             *       "stream_usage": "auto"
+             *       "stream_usage": "auto",
+             *       "apps": null
              *     }
              */
             serving: components["schemas"]["ServingLimits"];
@@ -2511,6 +2534,23 @@ export interface components {
              * @default
              */
             message: string;
+        };
+        /**
+         * EngineView
+         * @description An engine that is installed on a worker.
+         *
+         *     Attributes:
+         *         name: as in manifests.
+         *         version: of its program; None: unknown.
+         */
+        EngineView: {
+            /** Name */
+            name: string;
+            /**
+             * Version
+             * @default null
+             */
+            version: string | null;
         };
         /**
          * ErrorBody
@@ -5602,6 +5642,12 @@ export interface components {
             admins_only: boolean | null;
             /** Value */
             value: string;
+            /**
+             * Plain
+             * @description Store it unencrypted where the controller has no key. With a key it is encrypted anyway.
+             * @default false
+             */
+            plain: boolean;
         };
         /**
          * SecretRef
@@ -5759,6 +5805,11 @@ export interface components {
              * @enum {string}
              */
             stream_usage: "auto" | "on" | "off";
+            /**
+             * @description Own paths of the server of a `custom` engine, for programs: `/apps/NAME/...`. Without it they are not reachable.
+             * @default null
+             */
+            apps: components["schemas"]["Apps"] | null;
         };
         /**
          * SessionBody
@@ -5799,6 +5850,26 @@ export interface components {
              * @default 1
              */
             uses: number;
+            /**
+             * Name
+             * @description the only name that a worker may join with
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Labels
+             * @description trusted labels of the workers that join with it
+             * @default {}
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * Advertise Networks
+             * @description within which they may advertise another address than they connect from
+             * @default []
+             */
+            advertise_networks: string[];
         };
         /**
          * TokenCreated
@@ -5841,6 +5912,23 @@ export interface components {
              */
             max_uses: number;
             /**
+             * Name
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Labels
+             * @default {}
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * Advertise Networks
+             * @default []
+             */
+            advertise_networks: string[];
+            /**
              * Revoked At
              * @default null
              */
@@ -5857,6 +5945,9 @@ export interface components {
          *         used_by: name of that host.
          *         uses: hosts that have joined with it.
          *         max_uses: hosts that may.
+         *         name: the only name that a host may join with; null: any.
+         *         labels: trusted labels of the workers that join with it.
+         *         advertise_networks: within which they may advertise another address than they connect from.
          */
         TokenView: {
             /** Id */
@@ -5891,6 +5982,23 @@ export interface components {
              * @default 1
              */
             max_uses: number;
+            /**
+             * Name
+             * @default null
+             */
+            name: string | null;
+            /**
+             * Labels
+             * @default {}
+             */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * Advertise Networks
+             * @default []
+             */
+            advertise_networks: string[];
             /**
              * Revoked At
              * @default null
@@ -6147,6 +6255,25 @@ export interface components {
             secret: string;
         };
         /**
+         * WorkerBody
+         * @description `PATCH /workers/{name}`. What is absent stays as it is.
+         */
+        WorkerBody: {
+            /**
+             * Labels
+             * @description trusted labels; null removes one
+             * @default {}
+             */
+            labels: {
+                [key: string]: string | null;
+            };
+            /**
+             * Advertise Networks
+             * @default null
+             */
+            advertise_networks: string[] | null;
+        };
+        /**
          * WorkerSpecView
          * @description What an operator has set for the worker.
          *
@@ -6184,6 +6311,7 @@ export interface components {
          *         state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
          *         protocol: of the agent's newest connection; None: it has not connected since this field exists.
          *         runtimes: besides processes of the host; empty: none, or its agent does not say.
+         *         engines: that are installed; None: its agent does not report them.
          *         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
          *         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
          *         fence_until: nothing of a lost worker runs after this; None: unknown.
@@ -6263,6 +6391,11 @@ export interface components {
              * @default []
              */
             runtimes: components["schemas"]["RuntimeView"][];
+            /**
+             * Engines
+             * @default null
+             */
+            engines: components["schemas"]["EngineView"][] | null;
             /**
              * Gpus
              * @default 0
@@ -7163,6 +7296,33 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    patch_workers_name: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WorkerBody"];
+            };
+        };
+        responses: {
+            /** @description State trusted labels of a worker, and its networks */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerView"];
+                };
             };
             default: components["responses"]["Error"];
         };

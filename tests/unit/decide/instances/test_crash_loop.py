@@ -195,3 +195,19 @@ def test_running_long_enough_resets_the_failure_count() -> None:
     assert effects_of(fresh).requeue_after_s == 1
     stable = instance("a", "running", age_s=300, failures=2, processes=(process("running"),))
     assert effects_of(stable).forget_failures == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "phases", "released"), [("engine_missing", ["pending"], True), ("spawn_failed", [], False)]
+)
+def test_after_a_missing_program_it_is_placed_again(reason: str, phases: list[str], released: bool) -> None:
+    """Its agent withdraws the engine, so `auto` goes on to the next one, or to another worker."""
+    missing = process("exited", "spawn_failed", None)
+    missing = replace(missing, message=f"{reason}: no program 'vllm'; install it: pip install vllm")
+    ended = effects_of(instance("a", "starting", processes=(missing,)))
+    assert [(change.reason, "pip install vllm" in change.message) for change in ended.phase_changes] == [(reason, True)]
+    waited = instance("a", "backoff", failures=1, processes=(missing,))
+    effects = effects_of(replace(waited, reason=reason, not_before=NOW - timedelta(seconds=1)), hosts=(host(),))
+    assert phases_of(effects) == phases
+    assert bool(effects.releases) == released
+    assert bool(effects.restarts) != released

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from controller.decide.instances.decide import decide
+from controller.domain.grants import Grant
 from support.builders.facts import NOW, deployment, instance, process, spec
 from support.decisions import RUNNING, SETTINGS, effects_of, running
 
@@ -71,3 +72,20 @@ def test_an_unchanged_status_writes_nothing() -> None:
         message=update.message,
     )
     assert not decide(settled, SETTINGS).writes
+
+
+def test_what_an_earlier_version_took_runs_on_with_a_condition_that_names_the_grant() -> None:
+    held = spec(command=(), engine="vllm", model="hf:org/name", env={"LESSOPEN": "|x"})
+    facts = deployment(running("a"), spec=held, phase="unset")
+
+    def conditions(granted: frozenset[Grant]) -> dict[str, tuple[str, str, str]]:
+        effects = decide(facts, SETTINGS, operators_may=granted)
+        assert effects.status is not None
+        assert not effects.phase_changes, "nothing is stopped"
+        return {one["type"]: (one["status"], one["reason"], one["message"]) for one in effects.status.conditions}
+
+    status, reason, message = conditions(frozenset())["OperatorsMayChange"]
+    assert (status, reason) == ("false", "grant_needed")
+    assert "env.LESSOPEN" in message
+    assert "environment" in message
+    assert "OperatorsMayChange" not in conditions(frozenset({Grant.ENVIRONMENT}))

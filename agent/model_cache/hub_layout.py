@@ -1,0 +1,43 @@
+"""The hub library's layout of a cached repository: `blobs/<etag>`, `snapshots/<commit>/<file>`, `refs/<name>`. Blocks.
+
+What is in it may have been written by another account of the host, so no link is followed.
+"""
+
+import stat
+from contextlib import suppress
+
+from agent.beneath import OpenFolder
+
+
+def folder_name(repo: str) -> str:
+    """The hub library's name for a repository's folder."""
+    return "models--" + repo.replace("/", "--")
+
+
+def blob_sizes(model: OpenFolder) -> dict[str, int]:
+    """Bytes of each blob and part on the disk."""
+    with suppress(OSError), model.folder("blobs") as blobs:
+        return {name: status.st_size for name, status in blobs.entries().items()}
+    return {}
+
+
+def snapshots(model: OpenFolder) -> list[tuple[str, float]]:
+    """The commits of which there is a snapshot, each with its time, the latest first."""
+    found: list[tuple[str, float]] = []
+    with suppress(OSError), model.folder("snapshots") as folder:
+        found = [(name, one.st_mtime) for name, one in folder.entries().items() if stat.S_ISDIR(one.st_mode)]
+    return sorted(found, key=lambda one: -one[1])
+
+
+def blobs_of(model: OpenFolder, commit: str) -> set[str]:
+    """The names of the blobs to which the links of a snapshot point."""
+    with suppress(OSError), model.folder(f"snapshots/{commit}") as folder:
+        return {target.rpartition("/")[2] for target in folder.links()}
+    return set()
+
+
+def remove_name(model: OpenFolder, name: str, commit: str) -> None:
+    """Removes a branch or tag if it names this commit."""
+    with suppress(OSError, ValueError):
+        if model.read_text(f"refs/{name}").strip() == commit:
+            model.unlink(f"refs/{name}")

@@ -1,0 +1,83 @@
+"""Which requests crash engines: judged by what was in flight when engines ended. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+REFUSED_S: Final = 300.0  # for which a request is refused, from its last crash
+KEPT_S: Final = 2 * REFUSED_S  # of each end: two of them count together where they are no further apart than that
+ALONE_AFTER_S: Final = 1.0  # by then every gateway has written what it had in flight
+UNDECIDED_S: Final = 5.0  # after which an end of which nothing was reported holds up nothing more
+_ENOUGH: Final = 2  # crashes with other requests in flight
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAtEnd:
+    """A request that was in flight when an engine's process ended.
+
+    Attributes:
+        instance: of the engine; `epoch`: of its start.
+        request: digest of key, deployment and body.
+        age_s: since the end.
+        crashed: whether the engine crashed; None: unknown yet.
+    """
+
+    instance: str
+    epoch: int
+    request: bytes
+    age_s: float
+    crashed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What follows for a request.
+
+    Attributes:
+        crashes: that count against it; 0: nothing is decided yet, so that it had better wait.
+        left_s: for which this holds.
+    """
+
+    crashes: int
+    left_s: float
+
+
+def suspicions(ends: Iterable[RequestAtEnd]) -> Mapping[bytes, Suspicion]:
+    """The requests that are refused, and those of which it may be decided any moment.
+
+    A request is refused once it was in flight at two crashes, or alone at one. A request that was in flight beside
+    the one that crashes engines meets the first rule only where it is repeated along with it.
+    """
+    by_request: dict[bytes, list[RequestAtEnd]] = defaultdict(list)
+    in_flight: Counter[tuple[str, int]] = Counter()
+    for end in ends:
+        by_request[end.request].append(end)
+        in_flight[end.instance, end.epoch] += 1
+    found: dict[bytes, Suspicion] = {}
+    for request, its_ends in by_request.items():
+        suspicion = _refusal(its_ends, in_flight) or _undecided(its_ends, in_flight)
+        if suspicion is not None:
+            found[request] = suspicion
+    return found
+
+
+def _refusal(ends: Iterable[RequestAtEnd], in_flight: Mapping[tuple[str, int], int]) -> Suspicion | None:
+    crashes = sorted((end for end in ends if end.crashed), key=lambda end: end.age_s)
+    for newest, end in enumerate(crashes):  # the newest crash that makes it refused
+        left_s = REFUSED_S - end.age_s
+        together = sum(other.age_s - end.age_s <= REFUSED_S for other in crashes[newest:])
+        alone = in_flight[end.instance, end.epoch] == 1 and end.age_s >= ALONE_AFTER_S
+        if left_s > 0 and (together >= _ENOUGH or alone):
+            return Suspicion(together, left_s)
+    return None
+
+
+def _undecided(ends: Iterable[RequestAtEnd], in_flight: Mapping[tuple[str, int], int]) -> Suspicion | None:
+    left_s = 0.0
+    for end in ends:
+        if end.crashed is None:
+            left_s = max(left_s, UNDECIDED_S - end.age_s)
+        elif end.crashed and in_flight[end.instance, end.epoch] == 1:
+            left_s = max(left_s, ALONE_AFTER_S - end.age_s)
+    return Suspicion(0, left_s) if left_s > 0 else None

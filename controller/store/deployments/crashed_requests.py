@@ -1,0 +1,55 @@
+"""Requests that were in flight when engines ended: written by gateways, judged by what agents report of the ends."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from controller.domain.crashed_requests import KEPT_S, RequestAtEnd
+from controller.store.core.notify import ENDS, notify
+
+MOST_READ: Final = 10_000
+_NEAR_S: Final = 60.0  # the end of a process comes no later after that of its connections, or it is another end
+# By hand or by an init system. SIGKILL is none of them: engines of several processes end themselves so after a crash.
+_ASKED_CODES: Final = (0, -1, -2, -15, 129, 130, 143)
+_WRITE: Final = """
+    insert into requests_at_ends (instance_id, epoch, request, at)
+    select *, clock_timestamp() from unnest($1::text[], $2::integer[], $3::bytea[]) on conflict do nothing"""
+# A crash is an end that nothing asked for. Of several ranks the first end is the cause; where a rank's end was not
+# seen, as on a lost host, nothing is known.
+_JUDGE: Final = """
+    with ended as (
+        select p.instance_id, p.epoch, bool_and(p.state = 'exited') as complete,
+               bool_or(coalesce(p.reason, 'exit') in ('gone', 'agent_stopped', 'disconnected')) as blameless,
+               (array_agg(coalesce(p.reason, 'exit') = 'exit' and coalesce(p.exit_code, 1) <> all ($1::integer[])
+                          order by p.state <> 'exited', p.reported_at, p.rank))[1] as crashed,
+               max(p.reported_at) as at
+          from processes p
+         where (p.instance_id, p.epoch) in (select instance_id, epoch from requests_at_ends where crashed is null)
+         group by 1, 2)
+    update requests_at_ends r set crashed = e.crashed and not e.blameless
+      from ended e
+     where (r.instance_id, r.epoch) = (e.instance_id, e.epoch) and r.crashed is null and e.complete
+       and e.at between r.at - make_interval(secs => $2) and r.at + make_interval(secs => $2)"""
+_READ: Final = """
+    select instance_id, epoch, request, crashed,
+           greatest(extract(epoch from clock_timestamp() - at), 0)::float8 as age_s
+      from requests_at_ends where crashed is not false order by at desc limit $1"""
+_SOME_UNKNOWN: Final = "select exists (select 1 from requests_at_ends where crashed is null)"
+_PRUNE: Final = "delete from requests_at_ends where at < clock_timestamp() - make_interval(secs => $1)"
+
+
+async def write_requests_at_ends(connection: Any, ends: Sequence[tuple[str, int, bytes]]) -> None:
+    """Adds requests (instance, epoch, digest), and wakes the other gateways. Run it in a transaction."""
+    instances, epochs, requests = zip(*ends, strict=True)
+    await connection.execute(_WRITE, instances, epochs, requests)
+    await connection.execute(_PRUNE, KEPT_S)
+    await notify(connection, ENDS, ("requests",))
+
+
+async def read_requests_at_ends(connection: Any) -> list[RequestAtEnd]:
+    """All that may matter, the newest first, after those were judged of which the end is known by now."""
+    if await connection.fetchval(_SOME_UNKNOWN):
+        await connection.execute(_JUDGE, _ASKED_CODES, _NEAR_S)
+    rows = await connection.fetch(_READ, MOST_READ)
+    return [
+        RequestAtEnd(row["instance_id"], row["epoch"], row["request"], row["age_s"], row["crashed"]) for row in rows
+    ]

@@ -1,0 +1,188 @@
+"""Requests that crash engines: what this gateway had in flight at ends, and what all gateways know of them.
+
+A request is refused where it crashed engines, wherever that was: `controller.domain.crashed_requests` says when.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from math import ceil
+from typing import Final
+
+import structlog
+
+from controller.live.change_fanout import ChangeFanout
+from controller.live.crashed_requests import (
+    ENDS,
+    RequestAtEnd,
+    Suspicion,
+    read_requests_at_ends,
+    suspicions,
+    write_requests_at_ends,
+)
+from controller.live.endpoints import DATABASE_ERRORS, Database, Endpoint
+from gateway.errors import NO_RETRY, GatewayError
+
+log = structlog.get_logger(__name__)
+
+WAIT_S: Final = 4.0  # for which a request waits until it is known whether it crashed an engine; less than a state lasts
+_SHARED_S: Final = 0.5  # for which a client waits at most for the error until other gateways know of it
+_READ_S: Final = 0.1  # that others take to read it, once it is written
+_PERIOD_S: Final = 2.0
+_SOON_S: Final = 0.25  # while something is undecided
+_SPACING_S: Final = 0.02
+_LIMIT_S: Final = 5.0
+_MOST_UNWRITTEN: Final = 10_000  # while the database is away
+_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
+_PROCESS: Final = "process"
+
+
+class CrashWatch:
+    """What is known of requests that were in flight when engines ended, and the task that shares it.
+
+    Args:
+        database: None: this gateway knows of its own ends alone, and judges none.
+
+    Attributes:
+        task: from `start`. It ends only by a defect.
+    """
+
+    def __init__(self, database: Database | None = None) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._ends: list[RequestAtEnd] = []  # with their ages at `_read_at`
+        self._read_at = self._loop.time()
+        self._unwritten: dict[tuple[str, int, bytes], float] = {}  # when each happened
+        self._suspicions: dict[bytes, Suspicion] = {}
+        self._judged_at = 0.0
+        self._poked = asyncio.Event()
+        self._next: asyncio.Future[None] = self._loop.create_future()  # set at the next reading
+        self._away = False
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self, changes: ChangeFanout) -> None:
+        """Starts the task."""
+        self.task = asyncio.create_task(self._run(changes), name="crash-watch")
+
+    async def stop(self) -> None:
+        """Ends the task. What it had no time to write is lost."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=_LIMIT_S)
+
+    @property
+    def suspects(self) -> bool:
+        """Whether any request is refused or suspected. Where none is, no request need be looked at."""
+        return bool(self._suspicions)
+
+    def note(self, endpoint: Endpoint, request: bytes) -> None:
+        """A request was in flight when the connection to its engine ended. `request`: its digest."""
+        if len(self._unwritten) < _MOST_UNWRITTEN:
+            self._unwritten.setdefault((endpoint.instance, endpoint.epoch, request), self._loop.time())
+            self._judge()
+            self._poked.set()
+
+    def suspicion(self, request: bytes) -> Suspicion | None:
+        """What follows for a request; None: nothing."""
+        found = self._suspicions.get(request)
+        if found is not None and found.left_s <= self._loop.time() - self._judged_at:
+            self._judge()  # time alone may have decided it
+            found = self._suspicions.get(request)
+        if found is None:
+            return None
+        return replace(found, left_s=found.left_s - (self._loop.time() - self._judged_at))
+
+    async def decided(self, request: bytes, limit_s: float = WAIT_S) -> None:
+        """Waits until nothing about a request is undecided any more, for at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while (found := self.suspicion(request)) is not None and not found.crashes:
+                    await asyncio.wait([self._next], timeout=found.left_s)
+
+    @property
+    def shares(self) -> bool:
+        """Whether other gateways get to know of ends here."""
+        return self.task is not None and not self._away
+
+    async def shared(self) -> None:
+        """Waits until other gateways know of all ends here: a client may repeat a request at once, at any of them."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SHARED_S):
+                while self._unwritten and self.shares:
+                    await asyncio.wait([self._next])
+                await asyncio.sleep(_READ_S)
+
+    def _judge(self) -> None:
+        now = self._loop.time()
+        aged = [replace(end, age_s=end.age_s + now - self._read_at) for end in self._ends]
+        known = {(end.instance, end.epoch, end.request) for end in aged}
+        aged += [RequestAtEnd(*name, now - at, None) for name, at in self._unwritten.items() if name not in known]
+        self._suspicions, self._judged_at = dict(suspicions(aged)), now
+
+    async def _run(self, changes: ChangeFanout) -> None:
+        with changes.woken_by(ENDS, self._poked.set), changes.woken_by(_PROCESS, self._poke_if_undecided):
+            while True:
+                this, self._next = self._next, self._loop.create_future()
+                await self._exchange()
+                this.set_result(None)
+                await asyncio.sleep(_SPACING_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SOON_S if self._undecided() else _PERIOD_S):
+                        await self._poked.wait()
+                self._poked.clear()
+
+    def _undecided(self) -> bool:
+        return any(not one.crashes for one in self._suspicions.values())
+
+    def _poke_if_undecided(self) -> None:
+        if self._undecided():
+            self._poked.set()
+
+    async def _exchange(self) -> None:
+        if self._database is None:
+            return
+        writing = tuple(self._unwritten)
+        try:
+            async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
+                if writing:
+                    await write_requests_at_ends(connection, writing)
+                ends = await read_requests_at_ends(connection)
+        except _ERRORS as error:
+            if not self._away:
+                why = str(error) or type(error).__name__
+                log.warning("requests that crash engines not read, going on with what is known", error=why)
+            self._away = True
+        else:
+            self._away = False
+            for name in writing:
+                self._unwritten.pop(name, None)
+            self._ends, self._read_at = ends, self._loop.time()
+        self._judge()
+
+
+def body_digest(pieces: Iterable[bytes]) -> bytes:
+    """Digest of a request's body. It takes 0.5 ms for each MiB."""
+    digest = sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+def request_digest(key: str, deployment: str, body: bytes) -> bytes:
+    """What tells a request from others: its key (id), its deployment (uid) and its body's digest."""
+    return sha256(b"\0".join((key.encode(), deployment.encode(), body))).digest()
+
+
+def crashes_engine(model: str, found: Suspicion) -> GatewayError:
+    """422: the request crashes engines. Clients repeat statuses from 500 on, whatever the headers say."""
+    left_s, engines = ceil(found.left_s), "an engine" if found.crashes == 1 else f"{found.crashes} engines"
+    return GatewayError(
+        422,
+        "crashes_engine",
+        f"body: this request was in flight when {engines} of {model!r} crashed, and is refused for another {left_s} s; "
+        "change it, or make it shorter",
+        details={"crashes": found.crashes, "refused_for_s": left_s},
+        headers=NO_RETRY,
+    )

@@ -1,0 +1,201 @@
+"""Requests that crash engines are refused before a replica gets them: bodies, long ones and forms."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.live.crashed_requests import Suspicion
+from controller.live.endpoints import Endpoint
+from gateway.crash_watch import CrashWatch
+from gateway.exchange.form_exchange import FormExchange
+from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
+
+MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
+FILE = b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 4000 + b"\r\n--X--\r\n"
+FORM_HEAD = (
+    b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n"
+    b"Content-Type: multipart/form-data; boundary=%b\r\n\r\n"
+)
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Crashes(CrashWatch):
+    """Takes every end that it is shown for a crash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_ends: list[bytes] = []
+        self.crashes = 1
+
+    def note(self, _: Endpoint, request: bytes) -> None:
+        self.at_ends.append(request)
+
+    @property
+    def suspects(self) -> bool:
+        return bool(self.at_ends)
+
+    def suspicion(self, request: bytes) -> Suspicion | None:
+        return Suspicion(self.crashes, 9.5) if request in self.at_ends else None
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+def a_world(kind: type[World] = World) -> tuple[World, Crashes]:
+    world, crashes = kind(), Crashes()
+    world.models = replace(world.models, crashes=crashes)
+    return world, crashes
+
+
+class Forms(World):
+    request_type = FormExchange
+
+
+def sent(world: World) -> bytes:
+    return b"".join(bytes(made.written) for made in world.pool.made)
+
+
+async def ask(world: World, body: bytes = BODY) -> bytes:
+    """What the client has got of the answer."""
+    before = len(world.transport.written)
+    world.transport.receive(HEAD.replace(b"Length: %d" % len(BODY), b"Length: %d" % len(body)) + body)
+    for _ in range(20):
+        await settle()
+    return bytes(world.transport.written[before:])
+
+
+async def test_the_same_request_is_refused_and_another_is_not() -> None:
+    world, crashes = a_world()
+    await ask(world)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    assert b"502" in world.transport.written
+    answer = await ask(world)
+    assert answer.startswith(b"HTTP/1.1 422 ")
+    assert b"x-should-retry: false" in answer
+    assert b'"crashes_engine"' in answer
+    assert len(crashes.at_ends) == 1
+    await ask(world, b'{"model": "m", "n": 1}')
+    assert world.engine is not None, "at a replica"
+    world.check()
+
+
+@pytest.mark.parametrize("owner", ["k", "other"])
+async def test_another_keys_request_is_another_one(owner: str) -> None:
+    world, _ = a_world()
+    await ask(world)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    world.owner = replace(world.owner, key_id=owner)
+    assert (await ask(world)).startswith(b"HTTP/1.1 422 ") is (owner == "k")
+
+
+async def test_one_whose_answer_had_begun_is_known_too() -> None:
+    world, crashes = a_world()
+    await ask(world)
+    world.answer(OK + EVENT)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    assert world.transport.closing
+    again, _ = a_world()
+    again.models = replace(again.models, crashes=crashes)
+    assert (await ask(again)).startswith(b"HTTP/1.1 422 ")
+
+
+async def test_a_long_body_is_known_in_whatever_pieces_it_comes() -> None:
+    world, crashes = a_world()
+    world.models = replace(world.models, bodies=type(world.bodies)(10**8, 10**8))
+    body = b'{"model": "m", "prompt": "' + b"x" * 700_000 + b'"}'
+    world.transport.receive(HEAD.replace(b"Length: %d" % len(BODY), b"Length: %d" % len(body)))
+    for at in range(0, len(body), 50_000):
+        world.transport.receive(body[at : at + 50_000])
+    while world.engine is None:
+        await settle()
+    world.engine.lose()
+    await settle()
+    assert len(crashes.at_ends) == 1
+    before = len(world.transport.written)
+    world.transport.receive(HEAD.replace(b"Length: %d" % len(BODY), b"Length: %d" % len(body)) + body)
+    while len(world.transport.written) == before:
+        await settle()
+    assert world.transport.written[before:].startswith(b"HTTP/1.1 422 ")
+
+
+async def test_a_request_waits_while_it_is_undecided_and_then_goes_on() -> None:
+    world, crashes = a_world()
+    await ask(world)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    crashes.crashes = 0
+    world.transport.receive(HEAD + BODY)
+    await settle()
+    assert world.engine is None, "at no replica yet"
+    crashes.at_ends.clear()
+    world.models.loop.call_later(0, lambda: None)
+    world.transport.lose()
+    await settle()
+    world.check()
+
+
+def form(boundary: bytes) -> tuple[bytes, bytes, bytes]:
+    model, file = MODEL.replace(b"--X", b"--" + boundary), FILE.replace(b"--X", b"--" + boundary)
+    return FORM_HEAD % (len(model + file), boundary), model, file
+
+
+async def test_no_engine_gets_all_of_a_form_that_crashes_engines() -> None:
+    """Its client chooses another boundary each time."""
+    world, crashes = a_world(Forms)
+    head, model, file = form(b"X")
+    world.transport.receive(head + model + file)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    assert sent(world).endswith(file)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    assert len(crashes.at_ends) == 1
+    for pieces in (1, 2, 3):
+        boundary = b"Y%d" % pieces
+        head, model, file = form(boundary)
+        before, answered = len(sent(world)), len(world.transport.written)
+        world.transport.receive(head + model)
+        await settle()
+        if pieces > 1:
+            world.answer(CONTINUE)
+            await settle()
+        size = -(-len(file) // pieces)
+        for at in range(0, len(file), size):
+            world.transport.receive(file[at : at + size])
+            await settle()
+        if pieces == 1:
+            world.answer(CONTINUE)
+            await settle()
+        assert world.transport.written[answered:].startswith(b"HTTP/1.1 422 "), pieces
+        assert not sent(world)[before:].endswith(b"--" + boundary + b"--\r\n"), pieces
+        world.check()
+        if world.transport.closing:
+            break
+
+
+async def test_another_form_passes_whole_while_one_is_refused() -> None:
+    world, crashes = a_world(Forms)
+    crashes.at_ends.append(b"another")
+    head, model, file = form(b"X")
+    world.transport.receive(head + model)
+    await settle()
+    world.answer(CONTINUE)
+    for at in range(0, len(file), 1500):
+        world.transport.receive(file[at : at + 1500])
+        await settle()
+    assert sent(world).endswith(file)
+    world.check()
