@@ -1,6 +1,7 @@
 """The verb `doctor`. It looks at this host and needs `gpuward[agent]`, but no controller and no GPU."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cli.connection import read_client_env
-from cli.daemon_options import DataDirOption, SimulateOption, missing_library
+from cli.daemon_options import CaOption, DataDirOption, SimulateOption, missing_library
 from cli.daemon_settings import validated
 from cli.errors import CliError
 from cli.output import Format, print_data
@@ -20,6 +21,7 @@ app = typer.Typer()
 
 ENV_FILE: Final = Path("/etc/gpuward/agent.env")
 _OURS: Final = "GPUWARD_"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_URL: Final = "http://unset"
 
 
@@ -34,6 +36,7 @@ def doctor(
     proxy_port: Annotated[
         int | None, typer.Option("--proxy-port", min=0, max=65535, help="Port of the agent's proxy.")
     ] = None,
+    ca: CaOption = None,
     env_file: Annotated[
         Path, typer.Option("--env-file", help="File with the agent's variables, as its systemd unit reads it.")
     ] = ENV_FILE,
@@ -49,9 +52,7 @@ def doctor(
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(missing_library(error, "agent"))
-    for key, value in read_client_env(env_file).items():
-        if key.startswith(_OURS):
-            os.environ.setdefault(key, value)
+    _take_variables(env_file)
     no_url = controller_url is None and "GPUWARD_AGENT_CONTROLLER_URL" not in os.environ
     settings = validated(
         AgentSettings,
@@ -60,6 +61,7 @@ def doctor(
         name=name,
         simulate=simulate,
         proxy_port=proxy_port,
+        ca=ca,
     )
     patient = Patient(
         data_dir=settings.data_dir,
@@ -71,6 +73,7 @@ def doctor(
         simulate=settings.simulate,
         name=settings.name,
         engine_user=settings.engine_user,
+        docker=settings.docker_address(),
         token=settings.join_token is not None or settings.join_token_file is not None,
     )
     findings = examine_quietly(patient)
@@ -81,6 +84,18 @@ def doctor(
         _print(findings)
     if failed:
         complain(CliError(f"{failed} of {len(findings)} findings fail; what to do stands below each"))
+
+
+def _take_variables(env_file: Path) -> None:
+    """Takes the agent's variables from its file, all of them: `HF_HOME`, `DOCKER_HOST` and PATH count for it, too.
+
+    Ours give way to what the caller has set for this one look. Others do not: each shell has a PATH.
+    """
+    for key, value in read_client_env(env_file).items():
+        if key.startswith(_OURS):
+            os.environ.setdefault(key, value)
+        elif _NAME.fullmatch(key) and "\0" not in value:
+            os.environ[key] = value
 
 
 def _print(findings: Sequence[Any]) -> None:
