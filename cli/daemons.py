@@ -4,6 +4,7 @@ This file and `up` import the daemons, and only inside functions: client verbs s
 `gpuward[agent]`.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -60,6 +61,14 @@ def controller(  # noqa: PLR0917 - options of a command
         bool | None,
         typer.Option("--gateway/--no-gateway", help="Run a gateway as a child, which owns the port. Default: yes."),
     ] = None,
+    socket_only: Annotated[
+        bool | None,
+        typer.Option(
+            "--socket-only",
+            help="With --no-gateway: serve the API on the socket in the data folder alone. A gateway service of this "
+            "host owns --host and --port.",
+        ),
+    ] = None,
     gateway_processes: GatewayProcessesOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -79,6 +88,7 @@ def controller(  # noqa: PLR0917 - options of a command
         database_url=database_url,
         trusted_proxy=trusted_proxy or None,
         gateway=gateway,
+        socket_only=socket_only,
         gateway_processes=gateway_processes,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -116,6 +126,14 @@ def gateway(  # noqa: PLR0917 - options of a command
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     ca: CaOption = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            help="Data folder of a controller on this host, in place of --controller: its socket, its database and "
+            "its certificate are found there.",
+        ),
+    ] = None,
     listen_fds: Annotated[str, typer.Option("--listen-fds", hidden=True)] = "",
 ) -> None:
     """Run a gateway: it answers requests to models, and passes all else on to a controller."""
@@ -128,6 +146,7 @@ def gateway(  # noqa: PLR0917 - options of a command
         complain(missing_library(error, "controller"))
     settings = validated(
         GatewaySettings,
+        data_dir=data_dir,
         controller=controller_at,
         host=host,
         port=port,

@@ -108,7 +108,8 @@ async def listen(
     """Takes the public port: for a gateway to serve on, or with the API itself where no gateway is wanted.
 
     Returns:
-        The base URL for clients of this host, and the gateway's sockets; None: the API is served already.
+        The base URL for clients of this host, and the gateway's sockets; None: the API is served already, or by a
+        gateway service of this host, which owns the port.
 
     Raises:
         CannotListenError: the port cannot be had.
@@ -118,6 +119,8 @@ async def listen(
         if settings.gateway:
             listening = await bind(settings.host, settings.port, settings.gateway_processes)
             address = listening[0].getsockname()
+        elif settings.socket_only:
+            address = (settings.host, settings.port)
         else:
             context = None if tls is None else lambda: tls.certificate.context
             site = BoundedSite(runner, serving.connections, settings.host, settings.port, context)

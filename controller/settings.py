@@ -105,6 +105,7 @@ class ControllerSettings(BaseSettings):
     bodies_in_flight: SizeMib = Field(512, ge=64, validate_default=False)  # of requests' bodies held at once, in all
     bodies_in_flight_per_key: SizeMib = Field(256, ge=64, validate_default=False)
     gateway: bool = True  # run one as a child, which owns the port; else others reach the API through their gateways
+    socket_only: bool = False  # serve the API on its socket alone: a gateway service of this host owns host and port
     gateway_processes: Annotated[int, Field(ge=1, le=64)] = 1  # of the child
     gateway_secret: SecretStr | None = None  # of gateways that are not on this host
     # Proxies whose X-Forwarded-* counts.
@@ -134,6 +135,12 @@ class ControllerSettings(BaseSettings):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None  # the authority that join tokens and client.env name; None: one that all clients know
+
+    @model_validator(mode="after")
+    def _socket_for_a_gateway_service(self) -> Self:
+        if self.socket_only and self.gateway:
+            raise ValueError("socket_only: needs --no-gateway, since a gateway of its own would own the port")
+        return self
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:

@@ -23,13 +23,13 @@ from gateway.cors import Cors
 from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
 from gateway.lifeline import Holder, holder_of
-from gateway.prefork import serve_forked
+from gateway.prefork import Handover, serve_forked
 from gateway.settings import GatewaySettings, addresses_of, part_of
 from gateway.siblings import Sockets, bind_sockets
 from http1.bodies import Bodies
 from http1.files import raise_file_limit
 from http1.forwarded import TrustedProxies
-from http1.listening import open_listeners
+from http1.listening import inherited_listener, open_listeners
 from http1.service_manager import READY, STOPPING, ServiceManager
 from http1.tls.pinned import trusting
 from schemas.log_lines import configure_logs
@@ -52,6 +52,9 @@ log = structlog.get_logger(__name__)
 def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     """Runs a gateway until SIGTERM or SIGINT, then ends the process; returns the exit code where it cannot run.
 
+    Where a service manager has passed the socket (`LISTEN_FDS`), the serving processes drain after the end of this one,
+    while its successor serves.
+
     Args:
         settings: validated settings.
         listen_fds: listening sockets of a controller that starts it, one for each process. Then it ends with that,
@@ -69,18 +72,21 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         check_url(settings.database_url.get_secret_value())
         certificate_of(settings)  # each process reads it for itself
         authority_of(settings)
-        listening = _listening(settings, listen_fds)
+        inherited = None if listen_fds else inherited_listener()
+        listening = _listening(settings, listen_fds, inherited)
         sockets = bind_sockets(count) if count > 1 else None
     except (OSError, DatabaseUrlError, UnusableCertificateError) as error:
         log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
+
+    handover = None if inherited is None else Handover()
 
     def run(number: int, parent: int) -> int:
         if count > 1:
             _configure_logs(settings, process=number + 1)
         for other in (one for one in listening if one is not listening[number]):
             other.close()
-        place = Place(listening[number], number, sockets, manager)
+        place = Place(listening[number], number, sockets, manager, handover)
         # Never closed: that would wait for tasks and threads that do not end, and the process ends at once.
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
@@ -88,7 +94,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     gc.collect()
     gc.freeze()  # what is loaded now stays; collections need not look at it, nor copy its pages after a fork
     gc.set_threshold(*_GC_THRESHOLDS)
-    code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None)
+    code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None, handover=handover)
     if sockets is not None:
         sockets.remove()
     if sys.stderr is not None:
@@ -106,12 +112,14 @@ class Place:
         number: from 0.
         sockets: by which the processes ask one another; None: it is the only one.
         manager: the service manager that started the gateway.
+        handover: lets this process drain while its successor serves; None: its parent waits for it.
     """
 
     listening: socket.socket
     number: int
     sockets: Sockets | None
     manager: ServiceManager = field(default_factory=ServiceManager)
+    handover: Handover | None = None
 
     async def keep_alive(self) -> None:
         """Shows the watchdog that the first process lives: the others are restarted by their parent and siblings."""
@@ -128,10 +136,17 @@ async def _serve(settings: GatewaySettings, place: Place, parent: int, *, with_c
     """Serves until a signal, or until another process does instead; returns the exit code."""
     stop = Stop()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    watching = _end_with_controller(parent, stop, place) if with_controller else _end_with_parent(parent, place)
+    stop.replaced = place.handover is not None
+    watching = _end_with_controller(parent, stop, place) if with_controller else _end_with_parent(parent, stop, place)
     tasks = asyncio.create_task(watching, name="parent"), asyncio.create_task(place.keep_alive(), name="watchdog")
+
+    def end() -> None:
+        stop.set()
+        if place.handover is not None:
+            tasks[1].cancel()  # from now on the successor speaks to the service manager
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
 
     def on_ready() -> None:
         if with_controller:
@@ -181,12 +196,17 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         place.manager.tell(READY)
         watch = Watch({feed, *watching, *gateway.tasks})
         await watch.until_stopped(stop)
-        if not watch.failed:
+        if place.handover is not None:
+            gateway.leave()  # never shuts the socket down: other processes have the same one
+            if stop.is_set():
+                place.handover.leave(place.number)
+        elif not watch.failed:
             place.manager.tell(STOPPING)
         log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
-        drain_s = _REPLACED_DRAIN_S if stop.replaced else _DEFECT_DRAIN_S if watch.failed else settings.drain
+        drain_s = _drain_s(settings, place, stop, failed=watch.failed)
         with end_at_last(drain_s):
-            await watch.while_it_drains(gateway.drain(drain_s, replaced=stop.replaced), drain_s)
+            replaced = place.handover is not None or (stop.replaced and stop.is_set())
+            await watch.while_it_drains(gateway.drain(drain_s, replaced=replaced), drain_s)
             watch.failed |= not await gateway.stop()
     finally:
         with end_at_last(0.0):
@@ -196,6 +216,13 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             await in_time("database", partial(_close, database), 2 * _END_LIMIT_S)
     log.info("gateway stopped")
     return 1 if watch.failed else 0
+
+
+def _drain_s(settings: GatewaySettings, place: Place, stop: Stop, *, failed: bool) -> float:
+    """The longest time for answers of models, in seconds."""
+    if stop.is_set() and stop.replaced:
+        return settings.drain if place.handover is not None else _REPLACED_DRAIN_S
+    return _DEFECT_DRAIN_S if failed else settings.drain
 
 
 def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
@@ -245,9 +272,13 @@ def _name(place: Place, count: int) -> str:
     return f"{name}/{place.number + 1}" if count > 1 else name
 
 
-def _listening(settings: GatewaySettings, listen_fds: Sequence[int]) -> list[socket.socket]:
+def _listening(
+    settings: GatewaySettings, listen_fds: Sequence[int], inherited: socket.socket | None
+) -> list[socket.socket]:
     if listen_fds:
         return [socket.socket(fileno=fd) for fd in listen_fds]
+    if inherited is not None:  # all take connections from one queue: none is lost with a process
+        return [inherited.dup() for _ in range(settings.gateway_processes)]
     try:
         return open_listeners(settings.host, settings.port, settings.gateway_processes)
     except OSError as error:
@@ -255,10 +286,12 @@ def _listening(settings: GatewaySettings, listen_fds: Sequence[int]) -> list[soc
         raise OSError(f"cannot listen on {where}: {why}; choose another port with --port") from error
 
 
-async def _end_with_parent(parent: int, place: Place) -> None:
+async def _end_with_parent(parent: int, stop: Stop, place: Place) -> None:
     """Ends this process at once when the one that forked it has: another one may listen on the same port."""
     while holder_of(parent) is Holder.LIVES:  # noqa: ASYNC110 - nothing notifies of it
         await asyncio.sleep(_POLL_S)
+    if place.handover is not None and stop.is_set():
+        return
     place.remove_sockets()
     os._exit(1)
 

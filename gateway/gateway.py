@@ -217,6 +217,12 @@ class Gateway:
         await self.drain(drain_s)
         await self.stop()
 
+    def leave(self) -> None:
+        """Takes no new connections: another process that has the same socket does. Open ones end with their answers."""
+        self._draining = True
+        self._server.leave()
+        self._server.retire()
+
     async def drain(self, drain_s: float, *, replaced: bool = False) -> None:
         """Ends what is passed on at once, and requests to models when they are answered or the time is over.
 
@@ -230,11 +236,14 @@ class Gateway:
         for passed in list(self._controller.under_way):
             passed.cut()
         if replaced:
-            self._server.leave()
+            self.leave()
         began = self._loop.time()
+        # A connection at rest learns of the end with its next answer: few clients send again what is cut meanwhile.
         refuse_after_s = _REFUSE_AFTER_S if drain_s > 2 * _REFUSE_AFTER_S else 0.0
         while (spent := self._loop.time() - began) < drain_s and (self.under_way or spent < refuse_after_s):
-            if spent >= refuse_after_s:
+            if replaced and not len(self._server):
+                break
+            if spent >= refuse_after_s and not replaced:
                 self._server.stop_listening()
             await asyncio.sleep(_POLL_S)
         for exchange in list(self.under_way):

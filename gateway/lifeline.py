@@ -1,7 +1,13 @@
 """A pipe that tells a process about the one which holds its other end: it lives, was replaced, or has ended."""
 
+import ctypes
+import os
 import select
+import signal
 from enum import StrEnum
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class Holder(StrEnum):
@@ -20,3 +26,24 @@ def holder_of(reading_end: int) -> Holder:
     if events & select.POLLHUP:
         return Holder.ENDED
     return Holder.REPLACED if events & select.POLLIN else Holder.LIVES
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, also while its event loop hangs.
+
+    Args:
+        parent: its pid; where it has ended already, this process ends.
+    """
+    _on_parents_death(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undoes `die_with`."""
+    _on_parents_death(0)
+
+
+def _on_parents_death(number: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

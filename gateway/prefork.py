@@ -1,6 +1,8 @@
 """Serves in forked children, and forks again where one dies: all modules are loaded, so it is back in milliseconds."""
 
+import math
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from gateway.lifeline import Holder, holder_of
+from gateway.lifeline import Holder, die_with, holder_of, outlive_parent
 
 log = structlog.get_logger(__name__)
 
@@ -18,6 +20,7 @@ _AGAIN_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0
 _SIGNALS: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+_LEAVES_S: Final = 5.0  # the longest wait for a child to leave its socket
 
 Serve = Callable[[int, int], int]
 
@@ -38,7 +41,44 @@ class _Child:
         self.due = now + self.delay_s
 
 
-def serve_forked(serve: Serve, count: int, *, parents: int | None) -> int:
+class Handover:
+    """How children drain after their parent's end, while its successor serves the socket that a service manager holds.
+
+    At SIGTERM the parent passes that on, waits until each child has left the socket, and ends. The children go on
+    until their answers are complete. A child that does not leave in time, since it hangs, is killed.
+    """
+
+    def __init__(self) -> None:
+        self._left = os.pipe()
+
+    def enter_child(self, parent: int) -> None:
+        """In a child: it dies with its parent until it has left."""
+        die_with(parent)
+
+    def leave(self, number: int) -> None:
+        """In a child: it takes no more connections, and outlives its parent."""
+        outlive_parent()
+        os.write(self._left[1], bytes([number]))
+
+    def complete(self, children: "list[_Child]") -> None:
+        """In the parent: passes SIGTERM on, and returns when all children have left or ended."""
+        for child in children:
+            if child.pid is not None:
+                os.kill(child.pid, signal.SIGTERM)
+        left = set[int]()
+        for _ in range(math.ceil(_LEAVES_S / _AGAIN_S)):  # in ticks: a clock would count while this process is stopped
+            _reap(children)
+            if all(child.pid is None or child.number in left for child in children):
+                return
+            if select.select([self._left[0]], [], [], _AGAIN_S)[0]:
+                left.update(os.read(self._left[0], len(children)))
+        for child in children:
+            if child.pid is not None and child.number not in left:
+                log.error("gateway did not leave its socket in time, and is killed", process=child.number + 1)
+                os.kill(child.pid, signal.SIGKILL)
+
+
+def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Handover | None = None) -> int:
     """Runs `serve` in so many children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
 
     Args:
@@ -46,6 +86,7 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None) -> int:
             SIGTERM and returns the exit code.
         count: of the children.
         parents: a lifeline that the parent of this process holds; when that ends, all end at once. None: it has none.
+        handover: lets the children drain after this process; None: it waits for them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     own = os.pipe()
@@ -54,9 +95,12 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None) -> int:
         now = time.monotonic()
         for child in children:
             if child.pid is None and now >= child.due:
-                child.pid, child.began = _fork(serve, child.number, own), now
+                child.pid, child.began = _fork(serve, child.number, own, handover), now
         came = signal.sigtimedwait(_SIGNALS, _POLL_S if all(child.pid for child in children) else _AGAIN_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
+            if handover is not None:
+                handover.complete(children)
+                return 0
             return _stop(children, parents)
         for child, code in _reap(children):
             child.ended(time.monotonic())
@@ -66,13 +110,16 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None) -> int:
             return _kill(children)
 
 
-def _fork(serve: Serve, number: int, own: tuple[int, int]) -> int:
+def _fork(serve: Serve, number: int, own: tuple[int, int], handover: Handover | None) -> int:
+    parent = os.getpid()
     child = os.fork()
     if child:
         return child
     code = 1
     try:
         os.close(own[1])
+        if handover is not None:
+            handover.enter_child(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = serve(number, own[0])
     except BaseException:

@@ -1,8 +1,9 @@
 """The gateway's settings, validated once. From arguments, else the environment (`GPUWARD_*`), else defaults."""
 
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
@@ -17,6 +18,7 @@ from schemas.quantities import Seconds, SizeMib
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+_SOCKET: Final = "controller.sock"  # of the controller's API, in its data folder
 _HTTP_PORT = 80
 _HTTPS_PORT = 443
 LARGEST_BODY_MIB = 64
@@ -32,6 +34,12 @@ class GatewaySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
 
+    data_dir: Path | None = Field(
+        None,
+        description="The data folder of a controller on this host. Without `controller` the gateway takes from it the "
+        "controller's socket, the embedded database where `database_url` is not set, and the certificate of "
+        "`gpuward ca init` where `tls_cert` is not set.",
+    )
     controller: str = Field(
         description="Where the controller's API is: `http://HOST:PORT` or `https://HOST:PORT`, those of several "
         "controllers with commas, or the path of its socket."
@@ -83,6 +91,13 @@ class GatewaySettings(BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="How logs are written.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_the_data_folder(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not given.get("data_dir") or given.get("controller"):
+            return given
+        return {**_found_in(Path(given["data_dir"]), given), **given}
+
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
         check_pair(self)
@@ -93,6 +108,20 @@ class GatewaySettings(BaseSettings):
     def _reachable(cls, value: str) -> str:
         addresses_of(value, None)
         return value
+
+
+def _found_in(data_dir: Path, given: Mapping[str, object]) -> dict[str, object]:
+    """Settings of a gateway on the host of a controller, as far as its data folder has them."""
+    from controller.live.database import embedded_url  # noqa: PLC0415 - slow to import
+    from http1.tls.authority import Authority  # noqa: PLC0415 - slow to import
+
+    found: dict[str, object] = {"controller": str(data_dir.absolute() / _SOCKET)}
+    if not given.get("database_url"):
+        found["database_url"] = embedded_url(data_dir)
+    authority = Authority(data_dir)
+    if authority.exists and not given.get("tls_cert"):
+        found["tls_cert"] = found["tls_key"] = authority.server
+    return found
 
 
 def addresses_of(controller: str, authority: "SSLContext | None") -> list[Address]:

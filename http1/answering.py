@@ -218,6 +218,10 @@ class AnsweringConnection(asyncio.Protocol):
             self._transport.close()
         self._end()
 
+    def retire(self) -> None:
+        """Ends the connection with its next answer, which announces that."""
+        self._draining = True
+
     def drain(self) -> None:
         """Closes the connection once it is at rest."""
         self._draining = True

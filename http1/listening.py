@@ -1,9 +1,19 @@
-"""The listening sockets of one port: one for each process that serves there, so that the kernel spreads connections."""
+"""The listening sockets of one port: one for each process that serves there, so that the kernel spreads connections.
 
+A service manager may hold the port instead (systemd's socket units): then all processes share its one socket.
+"""
+
+import os
 import socket
+import stat
 from typing import Final
 
 BACKLOG: Final = 1024
+_FIRST_INHERITED: Final = 3  # by systemd's convention, after the standard streams
+_COUNT: Final = "LISTEN_FDS"
+_PID: Final = "LISTEN_PID"
+_NAMES: Final = "LISTEN_FDNAMES"
+_NOT_LISTENING: Final = "LISTEN_FDS: is not a listening TCP socket; write ListenStream=ADDRESS:PORT in the socket unit"
 
 
 def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
@@ -39,6 +49,30 @@ def open_listener(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
     bound.listen(BACKLOG)
     return bound
+
+
+def inherited_listener() -> socket.socket | None:
+    """The listening socket that a service manager has passed to this process; None: it has passed none.
+
+    The variables that name it are removed, and the socket is kept from programs that this process runs.
+
+    Raises:
+        OSError: there are several, or it does not listen for TCP connections.
+    """
+    count, pid, _ = (os.environ.pop(name, "") for name in (_COUNT, _PID, _NAMES))
+    if pid != str(os.getpid()) or not count.isdecimal() or count == "0":
+        return None
+    if count != "1":
+        raise OSError(f"LISTEN_FDS: must be one socket, got {count}; keep one ListenStream= in the socket unit")
+    os.set_inheritable(_FIRST_INHERITED, False)
+    if not stat.S_ISSOCK(os.fstat(_FIRST_INHERITED).st_mode):
+        raise OSError(_NOT_LISTENING)
+    inherited = socket.socket(fileno=_FIRST_INHERITED)
+    listens = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if inherited.family not in (socket.AF_INET, socket.AF_INET6) or not listens:
+        inherited.close()
+        raise OSError(_NOT_LISTENING)
+    return inherited
 
 
 def _bind(host: str, port: int, *, shared: bool) -> socket.socket:

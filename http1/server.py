@@ -37,6 +37,7 @@ class Server:
         self._server: Acceptor | None = None
         self._acceptor = None if context is None else TlsAcceptor(service.door, self._made, context, plain=plain)
         self._bound: socket.socket | None = None
+        self._retired = False
         self._sweeper = Sweeper("requests", _SWEEP_S, self._sweep)
 
     def __len__(self) -> int:
@@ -82,6 +83,12 @@ class Server:
         if self._server is not None:
             self._server.close()
 
+    def retire(self) -> None:
+        """Ends each connection with its next answer; those at rest stay until then."""
+        self._retired = True
+        for connection in list(self._connections):
+            connection.retire()
+
     def drain(self) -> None:
         """Closes each connection as soon as it is at rest."""
         for connection in list(self._connections):
@@ -111,7 +118,10 @@ class Server:
 
     def _made(self, record: Connection | None = None) -> ServerConnection:
         opened, closed = self._connections.add, self._connections.discard
-        return ServerConnection(self._service, opened=opened, closed=closed, record=record)
+        made = ServerConnection(self._service, opened=opened, closed=closed, record=record)
+        if self._retired:  # accepted before, and not served yet
+            made.retire()
+        return made
 
     def _sweep(self, now: float) -> None:
         def look(connection: ServerConnection) -> None:

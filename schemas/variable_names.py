@@ -75,6 +75,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_SAMPLE_EVERY_S",
         "GPUWARD_SECRETS_KEY",
         "GPUWARD_SECRETS_KEY_FILE",
+        "GPUWARD_SOCKET_ONLY",
         "GPUWARD_TLS_CA",
         "GPUWARD_TLS_CERT",
         "GPUWARD_TLS_KEY",

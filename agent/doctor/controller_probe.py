@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from agent.decide.doctor.controller import ControllerFacts
 from agent.facts import Facts
+from agent.link.failure import why_unreachable
 from schemas.wire import CONNECT_PATH, PROXY_REFUSAL_HEADER, SPOKEN, Rejected, controller_message, offered_protocols
 
 _LIMIT_S: Final = 5.0
@@ -51,7 +52,7 @@ async def controller_facts(
                 ahead_s = _ahead_s(answer.headers.get("Date"), middle_s)
                 facts = replace(facts, status=answer.status, ahead_s=ahead_s)
         except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
-            return replace(facts, error=str(error) or f"no answer within {timeout_s:g} s")
+            return replace(facts, error=why_unreachable(url, error))
         if facts.status != _OK:
             return facts
         if not readable:
@@ -82,7 +83,7 @@ async def _ask_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts,
             return replace(facts, credential="refused", refusal="its credential is unknown")
         return replace(facts, refusal=f"the controller answers {error.status}")
     except (aiohttp.ClientError, OSError) as error:
-        return replace(facts, refusal=str(error) or f"no answer within {_LIMIT_S:g} s")
+        return replace(facts, refusal=str(why_unreachable(facts.url or "", error)))
 
 
 async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:

@@ -18,7 +18,6 @@ from agent.errors import AgentError, RefusedError
 from agent.facts import Facts
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
-from agent.settings import default_docker_address
 from http1.tls.pinned import trusting
 
 _QUICK_S: Final = 5.0
@@ -51,6 +50,7 @@ class Patient:
         name: the name of the simulated host.
         token: whether the agent was given a join token.
         engine_user: the setting of that name.
+        docker: where the Docker engine listens; None: the agent runs no containers.
     """
 
     data_dir: Path
@@ -63,6 +63,7 @@ class Patient:
     name: str | None = None
     token: bool = False
     engine_user: str | None = None
+    docker: str | None = None
 
 
 def examine_quietly(patients: Sequence[Patient]) -> tuple[Finding, ...]:
@@ -137,7 +138,7 @@ async def _gpus(patient: Patient) -> list[Finding]:
         found = [ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")]
         return found + list(host.judge_limits(await in_background(partial(host_probes.limit_facts, 0))))
     driver = await in_background(gpu_probes.driver_facts)
-    nvml, docker = await asyncio.gather(gpu_probes.nvml_facts(), docker_probe.docker_facts(default_docker_address()))
+    nvml, docker = await asyncio.gather(gpu_probes.nvml_facts(), docker_probe.docker_facts(patient.docker))
     limits = await in_background(partial(host_probes.limit_facts, len(nvml.gpus)))
     return [
         gpus.judge_driver(driver, nvml),

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import UnreachableError
+from agent.link.failure import why_answered, why_unreachable
 from schemas.wire import (
     CONNECT_PATH,
     MAX_MESSAGE_BYTES,
@@ -92,11 +93,11 @@ class Channel:
         except aiohttp.WSServerHandshakeError as error:
             if error.status in _UNAUTHORIZED:
                 raise UnauthorizedError(f"the credential is refused ({error.status})") from error
-            busy = UnreachableError(f"the controller answers {error.status}")
+            busy = UnreachableError(await why_answered(session, controller_url, error.status))
             busy.retry_after_s = _seconds("" if error.headers is None else error.headers.get("Retry-After", ""))
             raise busy from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(repr(error)) from error
+            raise UnreachableError(str(why_unreachable(controller_url, error))) from error
         return cls(ws, heartbeat, spoken)
 
     async def send(self, message: Wire) -> None:

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from agent.errors import RefusedError, RejectedError, UnreachableError
+from agent.link.failure import why_unreachable
 from http1.client import read_at_most
 from http1.tls.authority import write_private
 from http1.tls.issue import public_key_hash
@@ -116,7 +117,7 @@ class Controllers:
                     raise UnreachableError(f"{self.url} answers {answer.status}")
                 return await read_at_most(answer, _MOST_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(f"{self.url} cannot be reached: {error!r}") from error
+            raise UnreachableError(str(why_unreachable(self.url, error))) from error
 
 
 def _certificate_of(content: bytes, key_hash: str) -> bytes | None:

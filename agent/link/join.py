@@ -6,7 +6,9 @@ from typing import Final
 import aiohttp
 from pydantic import ValidationError
 
+from agent.decide.unreachable import needs_tls
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
+from agent.link.failure import why_unreachable
 from http1.client import read_at_most
 from schemas.base import View
 from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
@@ -16,6 +18,7 @@ _JOIN_LIMIT_S: Final = 45.0
 _CONNECT_LIMIT_S: Final = 15.0
 _TRY_AGAIN: Final = (408, 429)  # the request came too slowly; too many failed
 _CREDENTIAL_TAKEN: Final = "credential_taken"
+_TLS_REQUIRED: Final = "tls_required"
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
 
@@ -64,11 +67,13 @@ async def join(
                 raise UnreachableError(f"{controller_url} answers {response.status}")
             if not response.ok:
                 code, reason = _reason(body)
+                if code == _TLS_REQUIRED:
+                    raise UnreachableError(str(needs_tls(controller_url)))
                 refused = CredentialTakenError if code == _CREDENTIAL_TAKEN else RefusedError
                 raise refused(f"{controller_url} refuses the join of {request.name!r}: {reason}")
             return JoinResponse.model_validate_json(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise UnreachableError(f"{controller_url} cannot be reached: {error!r}") from error
+        raise UnreachableError(str(why_unreachable(controller_url, error))) from error
     except ValidationError as error:
         raise RefusedError(
             f"{controller_url}: the answer to the join is invalid; is this a Gpuward controller's address?"

@@ -1,6 +1,7 @@
 """The verb `doctor`. It looks at this host and needs `gpuward[agent]`, but no controller and no GPU."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cli.connection import CLIENT_ENV, current_default_data_dir, read_client_env
-from cli.daemon_options import DataDirOption, SimulateOption, missing_library
+from cli.daemon_options import CaOption, DataDirOption, SimulateOption, missing_library
 from cli.daemon_settings import validated
 from cli.errors import CliError
 from cli.output import Format, print_data
@@ -23,6 +24,7 @@ app = typer.Typer()
 ENV_FILE: Final = Path("/etc/gpuward/agent.env")
 _OURS: Final = "GPUWARD_"
 _AGENT, _JOURNAL = "agent", "journal.sqlite"  # where an agent's own data folder is, and what it has
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_URL: Final = "http://unset"
 
 
@@ -37,6 +39,7 @@ def doctor(
     proxy_port: Annotated[
         int | None, typer.Option("--proxy-port", min=0, max=65535, help="Port of the agent's proxy.")
     ] = None,
+    ca: CaOption = None,
     env_file: Annotated[
         Path, typer.Option("--env-file", help="File with the agent's variables, as its systemd unit reads it.")
     ] = ENV_FILE,
@@ -53,9 +56,7 @@ def doctor(
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(missing_library(error, "agent"))
-    for key, value in read_client_env(env_file).items():
-        if key.startswith(_OURS):
-            os.environ.setdefault(key, value)
+    _take_variables(env_file)
 
     def patient(*, no_url: bool = False, **given: Any) -> Patient:
         settings = validated(AgentSettings, **given)
@@ -69,12 +70,13 @@ def doctor(
             simulate=settings.simulate,
             name=settings.name,
             engine_user=settings.engine_user,
+            docker=settings.docker_address(),
             token=settings.join_token is not None or settings.join_token_file is not None,
         )
 
     no_url = controller_url is None and "GPUWARD_AGENT_CONTROLLER_URL" not in os.environ
     patients = []
-    if no_url and (name, simulate, proxy_port) == (None, None, None):
+    if no_url and (name, simulate, proxy_port, ca) == (None,) * 4:
         patients = [patient(**given) for given in _agents_of_up(data_dir)]
     if not patients:
         patients = [
@@ -85,6 +87,7 @@ def doctor(
                 name=name,
                 simulate=simulate,
                 proxy_port=proxy_port,
+                ca=ca,
             )
         ]
     findings = examine_quietly(patients)
@@ -128,6 +131,18 @@ def _agents_of_up(data_dir: Path | None) -> list[dict[str, Any]]:
         }
         for host in read_local_agents(folder)
     ]
+
+
+def _take_variables(env_file: Path) -> None:
+    """Takes the agent's variables from its file, all of them: `HF_HOME`, `DOCKER_HOST` and PATH count for it, too.
+
+    Ours give way to what the caller has set for this one look. Others do not: each shell has a PATH.
+    """
+    for key, value in read_client_env(env_file).items():
+        if key.startswith(_OURS):
+            os.environ.setdefault(key, value)
+        elif _NAME.fullmatch(key) and "\0" not in value:
+            os.environ[key] = value
 
 
 def _print(findings: Sequence[Any]) -> None:

@@ -1,14 +1,22 @@
 """The gateway's own way to the database: a few connections, and the changes that it notifies."""
 
+from pathlib import Path
+
 from controller.live.change_fanout import ChangeFanout
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database, DatabaseUrlError, normalise_dsn
 from controller.store.core.notify import GONE
+from controller.store.embedded.layout import Layout
 
-__all__ = ["Database", "DatabaseUrlError", "check_url", "open_lazily", "publish_changes"]
+__all__ = ["Database", "DatabaseUrlError", "check_url", "embedded_url", "open_lazily", "publish_changes"]
 
 _CONNECTIONS = 2
+
+
+def embedded_url(data_dir: Path) -> str:
+    """Of the database that a controller runs in its data folder."""
+    return Layout(data_dir.absolute().resolve()).url("postgresql")
 
 
 def check_url(url: str) -> None:

@@ -55,6 +55,8 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
         "bodies_in_flight_per_key": "Memory that one key's bodies may hold; one more gets 429 `too_much_in_flight`",
         "gateway": "Whether it runs a gateway as a child, which owns the port. Without one it serves its API alone, "
         "and models are served by the gateways that reach it",
+        "socket_only": "With `GPUWARD_GATEWAY=false`: serve the API on the socket in the data folder alone. "
+        "A gateway service of this host owns host and port",
         "gateway_processes": "Processes of the gateway that it runs; about one for each core that requests may use",
         "gateway_secret": "By which it believes what a gateway on another host says of clients; both need the same",
         "secrets_key_file": "File with the keys that encrypt secrets, in base64, one a line: the first one encrypts, "

@@ -124,7 +124,7 @@ def test_two_hosts_with_systemd(hosts: dict[str, Host]) -> None:
         elif "drain" in text:
             here.types(text)
             until(here, INSTANCES, r"(?s)\A(?!.*gpu-3).*running")
-        elif "restart gpuward-controller" in text:
+        elif "restart gpuward-controller\n" in text:
             before = {host.name: engines(host) for host in hosts.values()}
             here.types(text)
             assert sum(len(found) for found in before.values()) == 2

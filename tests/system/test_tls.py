@@ -29,7 +29,12 @@ class TlsCluster(Cluster):
         return f"https://127.0.0.1:{self.port}"
 
     def _connector(self) -> aiohttp.BaseConnector:
-        return aiohttp.TCPConnector(ssl=trusting(self.authority.certificate))
+        return aiohttp.TCPConnector(ssl=trusting(self.authority.certificate if self.authority.exists else None))
+
+    async def speak_tls(self) -> None:
+        """From now on this asks the API over TLS."""
+        await self.session.close()
+        self._session = self._open_session({**self.client_env(), "GPUWARD_URL": self.url})
 
     async def cli(self, *argv: str, **env: str) -> str:
         """Runs a verb to its end; returns what it printed."""
@@ -37,6 +42,12 @@ class TlsCluster(Cluster):
         self.start(name, *argv, **env)
         assert await asyncio.to_thread(self.processes[name].wait, 60) == 0, self.log(name)
         return self.log(name)
+
+    async def end(self, name: str) -> None:
+        """Ends a process cleanly."""
+        process = self.processes[name]
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 30) == 0, self.log(name)
 
     def client_env(self) -> dict[str, str]:
         lines = (self.data_dir / "client.env").read_text().splitlines()
@@ -130,3 +141,34 @@ async def _renewed_certificate_is_shown(cluster: TlsCluster) -> None:
         return await shown_by(cluster.port, context) != before
 
     await cluster.until(replaced, "the new certificate is shown", 30)
+
+
+@pytest.mark.cases
+async def test_a_running_cluster_moves_to_tls(cluster: TlsCluster) -> None:
+    """As tls.md has it: agents get the authority and both addresses first, then the controller changes."""
+    await cluster.start_controller()
+    plain = cluster.url.replace("https:", "http:")
+    await cluster.start_agent("gpu-1", gpus=1, url=plain, GPUWARD_AGENT_ON_EXIT="keep")
+    await cluster.apply("chat", model="hf:org/chat", resources={"gpus": 1, "gpu_memory": "1GiB"})
+    await cluster.running("chat")
+    engines = {name: engine.pid for name, engine in cluster.engines().items()}
+    assert engines
+
+    await cluster.cli("ca", "init", "--data-dir", str(cluster.data_dir))
+    await cluster.end("gpu-1")
+    authority = str(cluster.authority.certificate)
+    both = f"{cluster.url},{plain}"
+    await cluster.start_agent("gpu-1", gpus=1, url=both, GPUWARD_AGENT_CA=authority, GPUWARD_AGENT_ON_EXIT="keep")
+    await cluster.end("controller")
+    await cluster.speak_tls()
+    await cluster.start_controller()
+    assert cluster.client_env()["GPUWARD_URL"] == cluster.url
+
+    await cluster.until(lambda: cluster.worker_is("gpu-1", "ready"), "the agent has moved", 30)
+    async with cluster.session.post("/v1/chat/completions", json=CHAT) as answer:
+        assert answer.status == 200, await answer.text()
+    assert {name: engine.pid for name, engine in cluster.engines().items()} == engines
+
+    await cluster.end("gpu-1")
+    await cluster.start_agent("gpu-1", gpus=1, url=plain, GPUWARD_AGENT_ON_EXIT="keep", ready=False)
+    await cluster.until(lambda: f"Write {cluster.url}" in " ".join(cluster.log("gpu-1").split()), "it says what to do")

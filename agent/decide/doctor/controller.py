@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from agent.decide.doctor.finding import Finding, fails, ok, warning
+from agent.decide.unreachable import Unreachable, needs_tls
 from schemas.wire import SPOKEN
 
 _WARN_S: Final = 5.0
 _FAIL_S: Final = 300.0
+_BAD_REQUEST: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class ControllerFacts:
 
     Attributes:
         url: the address; None: none was given.
-        error: why it cannot be reached; empty: it answers.
+        error: why it cannot be reached; None: it answers.
         status: of the answer to /healthz.
         ahead_s: how far its clock is ahead of this host's, in seconds; None: it named no date.
         credential: `none`: this host has not joined; `unread`: the data folder is not readable for this user;
@@ -28,7 +30,7 @@ class ControllerFacts:
     """
 
     url: str | None
-    error: str = ""
+    error: Unreachable | None = None
     status: int = 0
     ahead_s: float | None = None
     credential: Literal["none", "unread", "unasked", "accepted", "refused"] = "unasked"
@@ -42,9 +44,11 @@ def judge_controller(facts: ControllerFacts) -> Iterator[Finding]:
     if facts.url is None:
         yield warning("controller", "no address given", "Name it: --controller URL, or GPUWARD_AGENT_CONTROLLER_URL.")
         return
-    if facts.error:
-        remedy = "Check the address, the name service, and firewalls between this host and the controller."
-        yield fails("controller", f"{facts.url} cannot be reached: {facts.error}", remedy)
+    error = facts.error
+    if facts.status == _BAD_REQUEST and facts.url.startswith("http:"):
+        error = needs_tls(facts.url)  # any other port answers the simplest request in another way
+    if error is not None:
+        yield fails("controller", error.why, error.remedy)
         return
     if facts.status != 200:  # noqa: PLR2004 - HTTP's
         remedy = "See the controller's log. If this is not a Gpuward controller, correct the address."

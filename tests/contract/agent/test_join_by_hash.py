@@ -63,7 +63,7 @@ async def test_a_stranger_between_is_refused_before_the_token_is_sent(
         agent = AgentUnderTest(settings_for(stranger, tmp_path, join_token=HASHED))
         output = ""
         async with asyncio.timeout(WAIT_S):
-            while "controller rejects this agent" not in output and "cannot be reached" not in output:
+            while "controller rejects this agent" not in output and "controller unreachable" not in output:
                 output += "".join(capsys.readouterr())
                 await asyncio.sleep(0.02)
         await agent.crash()

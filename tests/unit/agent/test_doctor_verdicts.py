@@ -38,6 +38,7 @@ from agent.decide.doctor.host import (
     judge_limits,
     judge_port,
 )
+from agent.decide.unreachable import unreachable
 from agent.doctor import doctor
 from schemas.wire import SPOKEN, DeviceFacts, GpuDetails
 
@@ -215,7 +216,9 @@ UP = {"url": "http://c", "status": 200, "ahead_s": 0.0}
 
 @pytest.mark.parametrize(("facts", "expected"), [
     ({"url": None}, [("warning", "no address given")]),
-    ({"url": "http://c", "error": "refused"}, [("fails", "http://c cannot be reached: refused")]),
+    ({"url": "http://c", "error": unreachable("http://c", OSError("refused"))},
+     [("fails", "http://c cannot be reached")]),
+    ({**UP, "status": 400}, [("fails", "https://c")]),
     ({**UP, "status": 404}, [("fails", "answers 404")]),
     ({**UP, "credential": "none"}, [("ok", "answers"), ("warning", "join-token create")]),
     ({**UP, "credential": "none", "token": True}, [("ok", "answers"), ("ok", "joins with its token")]),

@@ -1,0 +1,42 @@
+"""Finds out why a controller does not serve a connection."""
+
+from typing import Final
+
+import aiohttp
+
+from agent.decide.unreachable import Unreachable, needs_tls, unreachable
+from http1.client import read_at_most
+
+_ALIVE_PATH: Final = "/healthz"
+_LIMIT_S: Final = 5.0
+_MOST_BYTES: Final = 65_536
+_BAD_REQUEST: Final = 400
+
+
+def why_unreachable(url: str, error: Exception) -> Unreachable:
+    """What a connection to this address failed of; aiohttp wraps the error that matters."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    return unreachable(url, error)
+
+
+async def why_answered(session: aiohttp.ClientSession, url: str, status: int) -> str:
+    """What it means that this address answered an agent's connection with this status.
+
+    A port that speaks TLS answers each plain request with 400, also the simplest one. So that one is asked.
+    """
+    if status == _BAD_REQUEST and url.startswith("http:") and await _refuses_all(session, url):
+        return str(needs_tls(url))
+    return f"{url} answers {status}"
+
+
+async def _refuses_all(session: aiohttp.ClientSession, url: str) -> bool:
+    limit = aiohttp.ClientTimeout(total=_LIMIT_S)
+    try:
+        async with session.get(url + _ALIVE_PATH, timeout=limit, allow_redirects=False) as answer:
+            await read_at_most(answer, _MOST_BYTES)
+            return answer.status == _BAD_REQUEST
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False
