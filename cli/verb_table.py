@@ -78,7 +78,7 @@ VERBS: Final = (
     Verb(
         "audit-log",
         "cli.verbs.audit_log",
-        "List changes and reads of secrets: by which key, from where, and with which outcome.",
+        "List changes, and reads of secrets and logs: by which key, from where, and with which outcome.",
     ),
     Verb("doctor", "cli.verbs.doctor", "Examine this host, and say what to do."),
     Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),

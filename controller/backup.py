@@ -18,6 +18,7 @@ from controller.open_database import CannotOpenError
 from controller.runtime.database import DATABASE_ERRORS
 from controller.secrets_key import open_keys
 from controller.settings import ControllerSettings
+from controller.store.access.audit_log import Entry, takes_entries, write_entries
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.access.secrets import unreadable_secrets
 from controller.store.backup.archive import BackupFileError, BackupReader, Manifest, reading
@@ -71,7 +72,13 @@ def back_up(settings: ControllerSettings, path: Path, *, overwrite: bool, progre
     async def take(folder: Path, stack: AsyncExitStack) -> Manifest:
         check_folder(folder, external=settings.database_url is not None)
         database = await open_as_it_is(settings, folder, stack)
-        return await take_backup(database.dsn, path, overwrite=overwrite, progress=progress)
+
+        async def record(manifest: Manifest) -> None:
+            async with database.connection() as connection:
+                if await takes_entries(connection):
+                    await write_entries(connection, [Entry("host", "backup", "done", f"backups/{manifest.taken_at}")])
+
+        return await take_backup(database.dsn, path, overwrite=overwrite, progress=progress, record=record)
 
     return _run(settings, take)
 

@@ -60,6 +60,7 @@ async def _reset(settings: ControllerSettings, folder: Path) -> Path:
                     "admin",
                     name=KEY_NAME,
                     keep=lambda key: write_client_env(folder, url, key, stored_ca(folder)),
+                    action="key.reset",
                 )
         except DATABASE_ERRORS as error:
             raise KeyResetError(

@@ -54,7 +54,7 @@ def audit_log(
         LogFormat, typer.Option("--output", "-o", help="Format; `jsonl` is one JSON object a line, for exports.")
     ] = LogFormat.TABLE,
 ) -> None:
-    """List changes and reads of secrets: by which key, from where, and with which outcome. Newest first."""
+    """List changes, and reads of secrets and logs: by which key, from where, and with which outcome. Newest first."""
 
     async def work(api: "Api") -> None:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}

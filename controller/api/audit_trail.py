@@ -1,14 +1,14 @@
-"""Writes the audit log: an entry for each request that may change something, whatever comes of it.
+"""Writes the audit log: an entry for each request that may change something, and for each log that is read.
 
-Requests do not wait for it. One task writes what has come, in order. What cannot be written stands in the process's
-log.
+One task writes what has come, in order. Answers to requests that changed rights, keys or secrets wait for their entry;
+others do not. What cannot be written stands in the process's log.
 """
 
 import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT, PRINCIPAL
+from controller.api.errors import error_response, unavailable
 from controller.api.login_limit import Tries, client_of
 from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
 from controller.api.route import Access, Route
@@ -32,12 +33,26 @@ _MOST_WAITING: Final = 10_000
 _RETRY_S: Final = 1.0
 _WRITE_LIMIT_S: Final = 5.0
 _STOP_LIMIT_S: Final = 2.0
+_RECORD_LIMIT_S: Final = 10.0  # two tries to write
 _REFUSED_A_MINUTE: Final = 60  # of one key; one more is counted in the next entry
 _STRANGERS_A_MINUTE: Final = 10  # of all that have no valid key
+_READS_A_MINUTE: Final = 60  # of logs, by one key; likewise counted beyond it
+_STRANGERS: Final = ""
 _MOST_CHARS: Final = 300
 _KEY_MATERIAL: Final = re.compile(r"gp[a-z]_[A-Za-z0-9_-]{8,}")
 _API: Final = "/api/v1/"
 _CUT, _REFUSED, _FAILED = 499, 400, 500
+_OK, _FORBIDDEN = 200, 403
+
+
+class NotRecordedError(Exception):
+    """The database has not taken an entry in time. It waits in memory, and is written later."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    entry: Entry
+    stored: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class AuditTrail:
@@ -49,27 +64,51 @@ class AuditTrail:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._waiting: deque[Entry] = deque()
-        self._writing: list[Entry] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._writing: list[_Waiting] = []
         self._more = asyncio.Event()
-        self._refused = Tries(_REFUSED_A_MINUTE)
-        self._strangers = Tries(_STRANGERS_A_MINUTE)
-        self._left_out: dict[bool, int] = {True: 0, False: 0}  # by whether the caller is known
+        self._refused = _Bounded(Tries(_REFUSED_A_MINUTE))
+        self._strangers = _Bounded(Tries(_STRANGERS_A_MINUTE))
+        self._reads = _Bounded(Tries(_READS_A_MINUTE))
 
     def note(self, entry: Entry) -> None:
         """Takes an entry. Attempts that came to nothing are counted in a later one beyond their bound."""
+        self._take(entry)
+
+    def note_read(self, entry: Entry) -> None:
+        """Takes the entry of a log that is read; beyond the bound of its key it is counted in a later one."""
+        self._take(entry, self._reads if entry.outcome == "done" else None)
+
+    async def record(self, entry: Entry) -> None:
+        """Takes an entry, and returns once it is in the database.
+
+        Raises:
+            NotRecordedError: the database did not take it in time.
+        """
+        waiting = self._take(entry)
+        if waiting is None:
+            return
+        try:
+            async with asyncio.timeout(_RECORD_LIMIT_S):
+                await waiting.stored.wait()
+        except TimeoutError as error:
+            raise NotRecordedError from error
+
+    def _take(self, entry: Entry, bounded: "_Bounded | None" = None) -> _Waiting | None:
+        """What waits now; None: its bound is reached, and a later entry counts it."""
         if entry.outcome != "done":
-            known, now_s = bool(entry.key_id), asyncio.get_running_loop().time()
-            tries, name = (self._refused, entry.key_id) if known else (self._strangers, "")
-            if tries.begin(name, now_s):
-                self._left_out[known] += 1
-                return
-            entry = _with_left_out(entry, self._left_out[known])
-            self._left_out[known] = 0
+            bounded = self._refused if entry.key_id else self._strangers
+        if bounded is not None:
+            admitted = bounded.admit(entry, asyncio.get_running_loop().time())
+            if admitted is None:
+                return None
+            entry = admitted
         if len(self._waiting) >= _MOST_WAITING:
-            _say(self._waiting.popleft(), "too many entries wait for the database")
-        self._waiting.append(entry)
+            _say(self._waiting.popleft().entry, "too many entries wait for the database")
+        waiting = _Waiting(entry)
+        self._waiting.append(waiting)
         self._more.set()
+        return waiting
 
     @property
     def pending(self) -> int:
@@ -93,10 +132,13 @@ class AuditTrail:
         self._writing = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         try:
             async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
-                await write_entries(connection, self._writing)
+                await write_entries(connection, [waiting.entry for waiting in self._writing])
         except BaseException:
             self._waiting.extendleft(reversed(self._writing))
             raise
+        else:
+            for waiting in self._writing:
+                waiting.stored.set()
         finally:
             self._writing = []
 
@@ -107,8 +149,24 @@ class AuditTrail:
                 while self._waiting:
                     await self.flush()
         except DATABASE_ERRORS as error:
-            for entry in self._waiting:
-                _say(entry, str(error) or type(error).__name__)
+            for waiting in self._waiting:
+                _say(waiting.entry, str(error) or type(error).__name__)
+
+
+@dataclass(slots=True)
+class _Bounded:
+    """Entries of one sort within their bound by key, and how many were left out since the last one that was kept."""
+
+    tries: Tries
+    left_out: int = 0
+
+    def admit(self, entry: Entry, now_s: float) -> Entry | None:
+        """The entry with the number of those before it; None: it is beyond the bound, and counted."""
+        if self.tries.begin(entry.key_id or _STRANGERS, now_s):
+            self.left_out += 1
+            return None
+        left_out, self.left_out = self.left_out, 0
+        return replace(entry, left_out=left_out)
 
 
 TRAIL: Final = web.AppKey("TRAIL", AuditTrail)
@@ -131,9 +189,23 @@ def is_recorded(route: Route) -> bool:
     return route.method not in SAFE_METHODS and route.access not in (Access.READ, Access.ASK, Access.INFER)
 
 
+def is_awaited(route: Route) -> bool:
+    """Whether an answer waits for its entry: the request may change rights, keys or secrets, or is a join or login."""
+    return is_recorded(route) and route.access in (Access.ADMINISTER, Access.OPEN)
+
+
+def note_log_read(request: web.Request, object_: str, *, refused: bool = False) -> None:
+    """Notes that a log is read from now on, or that the caller may not read it. `object_`: `deployments/NAME/logs`."""
+    route = route_of(request)
+    if route is not None:
+        entry = _entry(request, route, _FORBIDDEN if refused else _OK)
+        object_ = _KEY_MATERIAL.sub("[redacted]", object_)[:_MOST_CHARS]
+        request.app[TRAIL].note_read(replace(entry, object=object_, code="forbidden" if refused else ""))
+
+
 @web.middleware
 async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Notes the request if it may change something, with its answer's status."""
+    """Records the request if it may change something, with its answer's status."""
     route = route_of(request)
     if route is None or not is_recorded(route):
         return await handler(request)
@@ -142,7 +214,15 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
     except asyncio.CancelledError:
         request.app[TRAIL].note(_entry(request, route, _CUT))
         raise
-    request.app[TRAIL].note(_entry(request, route, response.status))
+    entry, trail = _entry(request, route, response.status), request.app[TRAIL]
+    if entry.outcome != "done" or not is_awaited(route):
+        trail.note(entry)
+        return response
+    try:
+        await trail.record(entry)
+    except NotRecordedError:
+        message = "the change was made, but the audit log did not take its entry yet; see whether it is there"
+        return error_response(unavailable("not_recorded", message), request_id=entry.request_id)
     return response
 
 
@@ -167,10 +247,6 @@ def _outcome(status: int) -> Outcome:
     if status == _CUT:
         return "cut"
     return "done" if status < _REFUSED else "refused" if status < _FAILED else "failed"
-
-
-def _with_left_out(entry: Entry, left_out: int) -> Entry:
-    return replace(entry, left_out=left_out)
 
 
 def _say(entry: Entry, why: str) -> None:

@@ -6,6 +6,7 @@ Engines print requests, paths and what they like.
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from controller.api.audit_trail import note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.route import Access
@@ -36,13 +37,14 @@ async def withhold_quoted_lines(request: web.Request, handler: Handler) -> web.S
     return response
 
 
-def check_log_access(request: web.Request) -> None:
-    """Refuses a caller that may not read logs.
+def check_log_access(request: web.Request, object_: str) -> None:
+    """Refuses a caller that may not read this log, such as `deployments/chat/logs`, and notes that.
 
     Raises:
         ApiError: 403.
     """
     role = request[PRINCIPAL].role
     if not may_read_logs(role, viewers=request.app[CONTEXT].viewers_read_logs):
+        note_log_read(request, object_, refused=True)
         fix = "use a key with one of: admin, operator; or let viewers read logs: GPUWARD_VIEWERS_READ_LOGS=true"
         raise ApiError(403, "forbidden", f"role {role} may not read logs here; {fix}")

@@ -2,12 +2,17 @@
 
 import asyncio
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from pydantic import SecretStr
 
+from controller import backup as host_backup
+from controller.settings import ControllerSettings
+from controller.store.access.audit_log import takes_entries
 from controller.store.backup.archive import BackupFileError, Manifest, reading
 from controller.store.backup.connect import UnsuitableSchemaError, dedicated
 from controller.store.backup.restore import ControllerLeadsError, NotEmptyError, restore
@@ -89,7 +94,7 @@ async def rows_of(dsn: str, manifest: Manifest) -> dict[str, list[str]]:
     return found
 
 
-CHANGED = {"lease", "join_tokens", "events", "worker_liveness"}  # see `restored_state`
+CHANGED = {"lease", "join_tokens", "events", "worker_liveness", "audit_log"}  # see `restored_state`
 
 
 async def test_what_comes_back_is_what_was_there(ledger: Database, empty: str, tmp_path: Path) -> None:
@@ -243,3 +248,36 @@ def test_tables_are_loaded_after_those_that_they_refer_to() -> None:
     assert list(load_order({"b": {"a"}, "a": set(), "c": {"a", "b"}})) == ["a", "b", "c"]
     with pytest.raises(ValueError, match="circle"):
         load_order({"a": {"b"}, "b": {"a"}})
+
+
+@pytest.fixture
+def log_settings() -> Iterator[None]:
+    """Puts back what a verb sets for its process."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("log_settings")
+async def test_backup_and_restore_leave_entries(ledger: Database, empty: str, tmp_path: Path) -> None:
+    """Of the commands themselves: the file that is restored names the one that was taken."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "client.env").touch()
+    settings = ControllerSettings(data_dir=folder, database_url=SecretStr(ledger.dsn))
+    file = tmp_path / "b.zip"
+    manifest = await asyncio.to_thread(host_backup.back_up, settings, file, overwrite=False, progress=silent)
+    entry = "select action || ' ' || object from audit_log where actor = 'host' order by id desc limit 1"
+    assert await value(ledger.dsn, entry) == f"backup backups/{manifest.taken_at}"
+    await put_back(empty, file)
+    assert await value(empty, entry) == f"restore backups/{manifest.taken_at}"
+    async with dedicated(ledger.dsn) as connection:
+        await connection.execute("drop table audit_log")  # as before it was there
+    await asyncio.to_thread(host_backup.back_up, settings, file, overwrite=True, progress=silent)
+
+
+async def test_a_database_that_may_only_be_read_is_asked_for_no_entry(ledger: Database) -> None:
+    async with dedicated(ledger.dsn) as connection:
+        assert await takes_entries(connection)
+        await connection.execute("set default_transaction_read_only = on")
+        assert not await takes_entries(connection)  # as on a standby

@@ -10,6 +10,7 @@ import orjson
 from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
+from controller.api.audit_trail import note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.log_access import check_log_access
@@ -41,13 +42,19 @@ Emit = Callable[[bytes | Callable[[], bytes]], Awaitable[None]]
 
 async def logs(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """Follows logs. That of an instance ends with the process, those of a deployment with the deployment."""
-    check_log_access(request)
     merged = "deployment" in parameters
+    check_log_access(request, _object(parameters))
     known = _OF_DEPLOYMENT if merged else _OF_INSTANCE
     form = "with `deployment`" if merged else "without `deployment`"
     if wrong := [name for name in parameters if name not in known]:
         raise invalid([FieldProblem(name, f"is not known {form}; use {', '.join(known)}") for name in wrong])
     await (_merged if merged else _of_instance)(request, parameters, emit)
+
+
+def _object(parameters: Parameters) -> str:
+    """As the audit log names it."""
+    kind, name = ("deployments", "deployment") if "deployment" in parameters else ("instances", "instance")
+    return f"{kind}/{parameters.get(name, '')}/logs"
 
 
 async def _of_instance(request: web.Request, parameters: Parameters, emit: Emit) -> None:
@@ -71,6 +78,7 @@ async def _of_instance(request: web.Request, parameters: Parameters, emit: Emit)
                     raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
                 if answer.status != _OK:
                     raise unreachable(source)
+                note_log_read(request, _object(parameters))
                 await emit(OPENED)
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a chunk may end within a character
                 async for chunk in answer.content.iter_any():
@@ -107,6 +115,7 @@ async def _merged(request: web.Request, parameters: Parameters, emit: Emit) -> N
     with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
         found = await finder.first()
         earlier = await finder.earlier(after, found.logs)
+        note_log_read(request, _object(parameters))
         await emit(OPENED)
         followed = (await tell(found)).logs
         await Merge(request.app[AGENT_PROXIES], query, emit_items, look, after).run((*earlier, *followed))

@@ -45,7 +45,7 @@ _FILTERS: Final = (
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/audit-log", get_all, Access.ADMINISTER,
-        "List changes and reads of secrets, newest first", "audit log",
+        "List changes, and reads of secrets and logs, newest first", "audit log",
         Page[AuditLogEntry], query=(*PAGING, *_FILTERS),
     ),
 )  # fmt: skip

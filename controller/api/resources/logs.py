@@ -8,6 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
+from controller.api.audit_trail import note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.key_share import KeyShare
@@ -50,10 +51,11 @@ def followed() -> KeyShare:
 
 async def get(request: web.Request) -> web.StreamResponse:
     """`GET /instances/{id}/logs`."""
-    check_log_access(request)
+    instance = request.match_info["id"]
+    object_ = f"instances/{instance}/logs"
+    check_log_access(request, object_)
     parameters = parameters_of(request)
     rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
-    instance = request.match_info["id"]
     query = agent_query(parameters)
     async with request.app[CONTEXT].database.snapshot() as connection:
         source = await log_source(connection, instance, rank or 0)
@@ -62,7 +64,8 @@ async def get(request: web.Request) -> web.StreamResponse:
     if not source.address:
         raise unreachable(source)
     if any(name in parameters for name in _TIMED):
-        return await _merged(request, parameters, DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False))
+        alone = DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False)
+        return await _merged(request, parameters, alone, object_=object_)
     path = f"{PROXY_LOGS_PREFIX}/{instance}"
     asked = query | ({} if rank is None else {"rank": str(rank)})
     follows = flag(parameters, "follow")
@@ -73,6 +76,7 @@ async def get(request: web.Request) -> web.StreamResponse:
                     raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
                 if answer.status != _OK:
                     raise unreachable(source)
+                note_log_read(request, object_)
                 return await _relay(request, answer)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise unreachable(source) from error
@@ -80,7 +84,8 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 async def get_merged(request: web.Request) -> web.StreamResponse:
     """`GET /deployments/{name}/logs`."""
-    check_log_access(request)
+    object_ = f"deployments/{request.match_info['name']}/logs"
+    check_log_access(request, object_)
     parameters = parameters_of(request)
     rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
     agent_query(parameters, timed=True)  # refused before anything is read
@@ -89,7 +94,8 @@ async def get_merged(request: web.Request) -> web.StreamResponse:
         request.app[CONTEXT].database, request.match_info["name"], request.query.getall("instance", []), rank
     )
     found = await finder.first()
-    return await _merged(request, parameters, found, finder.again if flag(parameters, "follow") else None, names=True)
+    again = finder.again if flag(parameters, "follow") else None
+    return await _merged(request, parameters, found, again, object_=object_, names=True)
 
 
 async def _merged(
@@ -98,6 +104,7 @@ async def _merged(
     found: DeploymentLogs,
     look: Look | None = None,
     *,
+    object_: str,
     names: bool = False,
 ) -> web.StreamResponse:
     query, form = agent_query(parameters, timed=True), _form(parameters)
@@ -110,6 +117,7 @@ async def _merged(
         await write(response, written(told), request.transport)
 
     with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
+        note_log_read(request, object_)
         await response.prepare(request)
         try:
             await Merge(request.app[AGENT_PROXIES], query, emit, look).run(found.logs)

@@ -5,6 +5,8 @@ from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from controller.store.core.database import Reader
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.audit_log import AuditLogEntry
@@ -16,6 +18,10 @@ _WRITE: Final = """
     insert into audit_log (actor, action, outcome, object, key_id, address, status, code, request_id, left_out, at)
     select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                          $8::text[], $9::text[], $10::integer[], $11::timestamptz[])"""
+# A standby and an account that may only read cannot take one, and schemas before 0032 have no table for it.
+_TAKES: Final = """
+    select coalesce(current_setting('transaction_read_only') = 'off'
+                    and has_table_privilege(to_regclass('audit_log')::oid, 'insert'), false)"""
 # An object is one of these names or lies below it.
 _LIST: Final = """
     select id, at, actor, key_id, address, action, object, outcome, status, code, request_id, left_out
@@ -60,6 +66,17 @@ async def write_entries(connection: Any, entries: Sequence[Entry]) -> None:
     """Appends them in one statement."""
     if entries:
         await connection.execute(_WRITE, *(list(column) for column in zip(*map(astuple, entries), strict=True)))
+
+
+async def write_entry_in_session(session: AsyncSession, entry: Entry) -> None:
+    """Appends one in the transaction of an ORM session."""
+    connection = await (await session.connection()).get_raw_connection()
+    await write_entries(connection.driver_connection, [entry])
+
+
+async def takes_entries(connection: Any) -> bool:
+    """Whether this database has the table, and takes entries from this account."""
+    return bool(await connection.fetchval(_TAKES))
 
 
 async def list_entries(

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
 
 from controller.domain.events import NewEvent
+from controller.store.access.audit_log import Entry, write_entry_in_session
 from controller.store.access.key_reads import (
     KEY_PREFIX,
     hash_secret,
@@ -68,10 +69,14 @@ async def create_key(
     limits: KeyLimits = NO_LIMITS,
     expires_s: float | None = None,
     keep: Keep = _nowhere,
+    action: str = "",
 ) -> KeyCreated:
-    """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key."""
+    """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key.
+
+    `action`: of the audit log's entry where no request makes the key, but the host itself; empty: a request has one.
+    """
     async with database.session() as session:
-        return await _create(session, role, name or role, keep, limits, expires_s)
+        return await _create(session, role, name or role, keep, limits, expires_s, action)
 
 
 async def create_first_key(database: Database, *, keep: Keep = _nowhere) -> KeyCreated | None:
@@ -80,7 +85,7 @@ async def create_first_key(database: Database, *, keep: Keep = _nowhere) -> KeyC
         await session.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _FIRST_KEY_LOCK})
         if (await session.execute(select(func.count()).select_from(KeyRow))).scalar_one():
             return None
-        return await _create(session, "admin", "first", keep)
+        return await _create(session, "admin", "first", keep, action="key.first")
 
 
 async def _create(
@@ -90,6 +95,7 @@ async def _create(
     keep: Keep,
     limits: KeyLimits = NO_LIMITS,
     expires_s: float | None = None,
+    action: str = "",
 ) -> KeyCreated:
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     row = KeyRow(id=uuid.uuid4(), name=name, role=role, hash=hash_secret(key))
@@ -103,6 +109,8 @@ async def _create(
     message = f"key {row.name} was created with the role {row.role}"
     evidence = {"role": row.role, **_told(row)}
     await write_event_in_session(session, NewEvent("key_created", message, (f"key:{row.id}",), evidence))
+    if action:
+        await write_entry_in_session(session, Entry("host", action, "done", f"keys/{row.id}"))
     keep(key)
     return KeyCreated(key=key, **_view(row).model_dump())
 

@@ -10,6 +10,7 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from controller.store.access.audit_log import Entry, write_entries
 from controller.store.backup.archive import BackupReader, Part
 from controller.store.backup.connect import UNBOUNDED, UnsuitableSchemaError
 from controller.store.backup.restored_state import Restored, make_current
@@ -134,6 +135,7 @@ async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys:
             await _load(raw, backup, progress)
             await session.run_sync(upgrade, "head")
             restored = await make_current(raw, revoke_keys=revoke_keys)
+            await write_entries(raw, [Entry("host", "restore", "done", f"backups/{backup.manifest.taken_at}")])
             violations = (await audit(raw)).violations
     finally:
         await engine.dispose()

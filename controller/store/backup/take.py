@@ -1,6 +1,6 @@
 """Takes a backup: all tables in one snapshot, while everything goes on. Reads only."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,19 @@ from controller.store.core.migrate import known_revisions, read_revision
 from schemas.version import __version__
 
 Progress = Callable[[str, int, int], None]  # a table, its rows and bytes
+Record = Callable[[Manifest], Awaitable[None]]
 
 
-async def take_backup(dsn: str, path: Path, *, overwrite: bool, progress: Progress) -> Manifest:
+async def _nowhere(_manifest: Manifest) -> None:
+    """Records nothing."""
+
+
+async def take_backup(
+    dsn: str, path: Path, *, overwrite: bool, progress: Progress, record: Record = _nowhere
+) -> Manifest:
     """Writes the database at `dsn` to the file; returns what it holds.
+
+    `record` is awaited once all is written, before the file has its name; if it raises there is no file.
 
     Raises:
         BackupFileError: the file exists or cannot be written.
@@ -27,6 +36,7 @@ async def take_backup(dsn: str, path: Path, *, overwrite: bool, progress: Progre
             parts = [await _take(connection, table, backup, progress) for table in tables]
             manifest = await _manifest(connection, revision, parts)
             backup.manifest(manifest)
+            await record(manifest)
     return manifest
 
 

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from controller.api import audit_trail
 from controller.api.app import all_routes
 from controller.api.audit_trail import TRAIL, is_recorded
 from controller.api.route import Access
 from controller.hub.join import JoinHandler
 from controller.runtime.clock import SystemClock
 from controller.store.access.audit_log import Entry, prune_entries, write_entries
+from controller.store.access.keys import create_first_key, create_key
 from controller.store.access.tokens import create_token
 from controller.store.core.database import Database
 from schemas.wire import JOIN_PATH
@@ -81,6 +83,58 @@ async def test_keys_and_secrets_never_stand_in_it(api: ServedApi, db: Database) 
     assert "keys/[redacted]" in text
     login = next(entry for entry in await entries(api) if entry["action"] == "POST /api/v1/session")
     assert (login["actor"], login["outcome"]) == ("key:viewer", "done")
+
+
+async def test_changes_of_keys_rights_and_secrets_are_recorded_before_they_are_answered(
+    api: ServedApi, db: Database
+) -> None:
+    """Another controller's answer would see each entry at once: nothing waits for this one's writer."""
+    _, made = await api.call("POST", "/api/v1/keys", json={"role": "viewer"})
+    one = f"/api/v1/keys/{made['id']}"
+    for method, path, body in (
+        ("POST", "/api/v1/keys", {"role": "viewer"}),
+        ("PATCH", one, {"name": "other"}),
+        ("POST", f"{one}/rotate", {}),
+        ("DELETE", one, None),
+        ("POST", "/api/v1/tokens", {}),
+        ("PUT", "/api/v1/secrets/hf", {"value": "x" * 9}),
+        ("PATCH", "/api/v1/secrets/hf", {"admins_only": True}),
+        ("DELETE", "/api/v1/secrets/hf", None),
+        ("POST", "/api/v1/session", {"key": api.keys["viewer"]}),
+    ):
+        status, said = await api.call(method, path, json=body)
+        assert status < 300, said
+        (last,) = await rows(db, "select action, object, outcome from audit_log order by id desc limit 1")
+        assert (last["action"].partition(" ")[0], last["object"], last["outcome"]) == (
+            method, path.removeprefix("/api/v1/"), "done",
+        )  # fmt: skip
+
+
+async def test_a_change_that_cannot_be_recorded_is_not_acknowledged(
+    api: ServedApi, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_trail, "_RECORD_LIMIT_S", 0.2)
+    async with db.transaction() as connection:
+        await connection.execute("lock table audit_log in share mode")
+        status, said = await api.call("POST", "/api/v1/keys", json={"role": "viewer"})
+        assert (status, said["error"]["code"], "key" in said) == (503, "not_recorded", False)
+        assert (await api.call("POST", "/api/v1/deployments/none/stop"))[0] == 404  # waits for nothing
+    found = await entries(api, "&object=keys")
+    assert [(one["action"], one["outcome"]) for one in found] == [("POST /api/v1/keys", "done")]
+
+
+async def test_what_the_host_makes_is_recorded(migrated: Database) -> None:
+    first = await create_first_key(migrated)
+    assert first is not None
+    assert await create_first_key(migrated) is None
+    with pytest.raises(OSError, match="full"):
+        await create_key(migrated, "admin", keep=_full_disk, action="key.reset")
+    found = await rows(migrated, "select actor, action, object, outcome from audit_log")
+    assert found == [{"actor": "host", "action": "key.first", "object": f"keys/{first.id}", "outcome": "done"}]
+
+
+def _full_disk(_key: str) -> None:
+    raise OSError("full")
 
 
 async def test_a_join_names_the_worker_and_its_address_and_no_token(db: Database) -> None:

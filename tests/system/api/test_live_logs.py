@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from controller.api.audit_trail import TRAIL
 from controller.api.merged_logs import merge
 from controller.api.resources.logs import FOLLOWED, MERGES
 from controller.store.core.database import Database
@@ -209,3 +210,37 @@ async def test_a_key_follows_a_bounded_number_of_logs(logs: Logs, monkeypatch: p
     async with asyncio.timeout(LIMIT_S):
         while len(share):  # noqa: ASYNC110 - the server notices by itself
             await asyncio.sleep(0.05)
+
+
+async def test_each_read_of_a_log_leaves_an_entry_as_it_starts(logs: Logs) -> None:
+    agent = AgentDouble()
+    agent.there, agent.say = {"d-1/0": frames((100, "a"))}, {"d-1/0": stays}
+    await logs.add("d-1", agent)
+
+    async def read() -> list[tuple[str, str, str, str]]:
+        async with asyncio.timeout(LIMIT_S):
+            while logs.api.app[TRAIL].pending:  # noqa: ASYNC110 - a task writes it
+                await asyncio.sleep(0.02)
+        found = (await logs.api.get("/api/v1/audit-log"))["items"]
+        return [(one["actor"], one["action"].split("/")[-1], one["object"], one["outcome"]) for one in found]
+
+    async with tab(logs.api, "operator") as one:
+        await one.open(1, "logs", deployment="d")
+        await one.of(1, "lines")  # and it goes on
+        assert await read() == [("key:operator", "live", "deployments/d/logs", "done")]
+    await logs.read("/deployments/d/logs")
+    await logs.read("/instances/d-1/logs?tail=1&format=json")
+    await logs.read("/deployments/none/logs", 404)  # nothing is read
+    assert await read() == [
+        ("key:operator", "logs", "instances/d-1/logs", "done"),
+        ("key:operator", "logs", "deployments/d/logs", "done"),
+        ("key:operator", "live", "deployments/d/logs", "done"),
+    ]
+    assert (await logs.api.call("GET", "/api/v1/instances/d-1/logs", role="viewer"))[0] == 403
+    async with tab(logs.api, "viewer") as one:
+        await one.open(1, "logs", deployment="d")
+        await one.of(1, "error")
+    assert (await read())[:2] == [
+        ("key:viewer", "live", "deployments/d/logs", "refused"),
+        ("key:viewer", "logs", "instances/d-1/logs", "refused"),
+    ]

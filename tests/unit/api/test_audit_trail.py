@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from controller.api import audit_trail
-from controller.api.audit_trail import AuditTrail
+from controller.api.audit_trail import AuditTrail, NotRecordedError
 from controller.store.access.audit_log import Entry, Outcome
 
 
@@ -17,6 +17,7 @@ class Table:
 
     def __init__(self) -> None:
         self.actions: list[str] = []
+        self.left_out: list[int] = []
         self.fails = 0
         self.free = asyncio.Event()
         self.free.set()
@@ -25,12 +26,13 @@ class Table:
     async def transaction(self) -> AsyncIterator["Table"]:
         yield self
 
-    async def execute(self, _query: str, _actors: Any, actions: list[str], *_more: Any) -> None:
+    async def execute(self, _query: str, _actors: Any, actions: list[str], *more: Any) -> None:
         await self.free.wait()
         if self.fails:
             self.fails -= 1
             raise ConnectionError("away")
         self.actions += actions
+        self.left_out += more[-2]
 
 
 def entry(action: str, outcome: Outcome = "done", key: str = "k") -> Entry:
@@ -87,3 +89,42 @@ async def test_strangers_leave_few_entries_whatever_comes_of_their_attempts(outc
     await trail.close()
     assert table.actions.count("attempt") <= 20
     assert table.actions[-1] == "change"
+
+
+async def test_reads_of_logs_are_bounded_and_the_next_entry_counts_the_rest() -> None:
+    table = Table()
+    trail = trail_of(table)
+    for _ in range(100):
+        trail.note_read(entry("read", key="a"))
+    trail.note_read(entry("read", key="b"))
+    trail.note(entry("change", key="a"))  # has no bound of theirs
+    await trail.close()
+    assert table.actions.count("read") == 61
+    assert table.actions[-1] == "change"
+    assert sum(table.left_out) == 40
+
+
+async def test_an_entry_that_is_awaited_is_in_the_table_though_a_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_trail, "_RETRY_S", 0.01)
+    table = Table()
+    table.fails = 1
+    trail = trail_of(table)
+    writing = asyncio.create_task(trail.run())
+    await trail.record(entry("key"))
+    assert table.actions == ["key"]
+    writing.cancel()
+
+
+async def test_an_awaited_entry_that_is_not_stored_in_time_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_trail, "_RECORD_LIMIT_S", 0.05)
+    table = Table()
+    table.free.clear()
+    trail = trail_of(table)
+    writing = asyncio.create_task(trail.run())
+    with pytest.raises(NotRecordedError):
+        await trail.record(entry("key"))
+    table.free.set()
+    writing.cancel()
+    await asyncio.wait([writing])
+    await trail.close()
+    assert table.actions == ["key"]
