@@ -47,15 +47,15 @@ def fetch_account(model: OpenFolder) -> Account | None:
         return None
     status = os.fstat(model.fd)
     account = Account(status.st_uid, status.st_gid) if status.st_uid else Account(FETCH_UID, FETCH_UID)
-    if status.st_uid != FETCH_UID:
-        _hand_over(model, account, status.st_dev)
+    _hand_over(model, account, status.st_dev)
     return account
 
 
 def _hand_over(model: OpenFolder, account: Account, device: int) -> None:
-    """Gives root's folders to the account, the model's own last, as the mark that all is done.
+    """Gives root's folders to the account, the model's own last, whose owner the next fetch takes.
 
-    Each is opened without following links, and it is what was opened that changes hands. Other file systems are left.
+    It is done before each fetch, since programs that root runs, such as the hub's own, may have added some. Each is
+    opened without following links, and it is what was opened that changes hands. Other file systems are left.
     """
     for _, _, _, place in os.fwalk(".", topdown=False, onerror=_raise, dir_fd=model.fd):
         status = os.fstat(place)

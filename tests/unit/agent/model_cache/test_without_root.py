@@ -106,6 +106,18 @@ async def test_another_file_system_is_not_handed_over(host: Host, hub: DownloadH
 
 
 @as_root
+async def test_what_root_adds_to_a_model_later_is_handed_over_too(host: Host, hub: DownloadHub) -> None:
+    """Such as by the hub's own program, or by an agent of an earlier version that was started once more."""
+    await host.provide()
+    later = host.snapshot(LATER) / "sub"
+    later.mkdir(parents=True)
+    hub.commits[REPO] = LATER
+    await host.provide()
+    assert (host.snapshot(LATER) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert later.stat().st_uid == FETCH_UID
+
+
+@as_root
 async def test_a_models_own_account_fetches_into_its_folder(host: Host, hub: DownloadHub) -> None:
     """Such as in the cache of a user who fetched it first; root has added a revision since."""
     await host.provide()
