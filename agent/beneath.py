@@ -18,15 +18,18 @@ from typing import Final, Self
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_TEXT_BYTES: Final = 2**24
+_MOST_PARTS: Final = 64  # of a name; a walk takes some of the interpreter's stack for each
 
 
 def parts_of(name: str) -> list[str]:
     """The parts of a relative path with slashes.
 
     Raises:
-        ValueError: it is absolute, or has an empty part, `.`, `..` or NUL.
+        ValueError: it is absolute, has an empty part, `.`, `..` or NUL, or too many parts.
     """
-    parts = name.split("/")
+    parts = name.split("/", _MOST_PARTS)
+    if len(parts) > _MOST_PARTS:
+        raise ValueError(f"{name[:80]!r}...: has more than {_MOST_PARTS} parts")
     if {"", ".", ".."} & set(parts) or "\0" in name:
         raise ValueError(f"{name!r}: names a place outside its folder")
     return parts
@@ -153,7 +156,7 @@ class OpenFolder:
 
     def remove_tree(self, name: str) -> None:
         """Removes a folder and all in it, as far as that is possible; of links the links."""
-        with suppress(OSError), self._parent(name) as (parent, last):
+        with suppress(OSError), not_too_deep(), self._parent(name) as (parent, last):
             shutil.rmtree(last, ignore_errors=True, dir_fd=parent)
 
     def entries(self) -> dict[str, os.stat_result]:
@@ -167,10 +170,11 @@ class OpenFolder:
 
     def links(self) -> Iterator[str]:
         """The targets of all symbolic links in it and in the folders beneath it."""
-        for _, folders, files, place in os.fwalk(".", dir_fd=self.fd):
-            for name in (*folders, *files):
-                with suppress(OSError):
-                    yield os.readlink(name, dir_fd=place)
+        with not_too_deep():
+            for _, folders, files, place in os.fwalk(".", dir_fd=self.fd):
+                for name in (*folders, *files):
+                    with suppress(OSError):
+                        yield os.readlink(name, dir_fd=place)
 
     @contextmanager
     def _parent(self, name: str) -> "Iterator[tuple[int, str]]":
@@ -199,6 +203,19 @@ class PlaceBeneath:
         """Opens it; raises as `OpenFolder`. `make`: as for `OpenFolder.folder`."""
         with OpenFolder.at(self.root) as root:
             return root.folder(self.name, make=make)
+
+
+@contextmanager
+def not_too_deep() -> Iterator[None]:
+    """Around a walk through folders, which another account may have nested deeper than a walk gets.
+
+    Raises:
+        OSError: they are.
+    """
+    try:
+        yield
+    except RecursionError as error:
+        raise OSError(errno.ELOOP, "holds folders that are nested too deeply; remove them") from error
 
 
 def _made(part: str, mode: int, parent: int) -> bool:
