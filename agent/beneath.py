@@ -145,9 +145,12 @@ class OpenFolder:
             return os.stat(last, dir_fd=parent, follow_symlinks=False)
 
     def touch(self, name: str, now_s: float) -> None:
-        """Sets its times, in seconds since 1970."""
+        """Sets its times, in seconds since 1970; to now where that is all that another account may."""
         with self._parent(name) as (parent, last):
-            os.utime(last, (now_s, now_s), dir_fd=parent, follow_symlinks=False)
+            try:
+                os.utime(last, (now_s, now_s), dir_fd=parent, follow_symlinks=False)
+            except PermissionError:  # only its owner, or CAP_FOWNER, chooses the time
+                os.utime(last, dir_fd=parent, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
         """Removes a file or link, if it is there."""

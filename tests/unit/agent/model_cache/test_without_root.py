@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from agent.model_cache.fetch_account import FETCH_UID, can_fetch_as_another
 from support.processes.small_disk import small_disk
 from support.standins.cache_host import FILES, LATER, REPO, Host, until
-from support.standins.download_hub import DownloadHub
+from support.standins.download_hub import COMMIT, DownloadHub
 
 OTHER_UID = 64_950
 
@@ -131,6 +133,31 @@ async def test_a_models_own_account_fetches_into_its_folder(host: Host, hub: Dow
     assert rights["Uid"].split()[0] == str(OTHER_UID)
     assert (host.snapshot(LATER) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     assert {host.snapshot().stat().st_uid, host.snapshot(LATER).stat().st_uid} == {OTHER_UID}
+
+
+_NOTE_USE = """
+import sys, time
+from pathlib import Path
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetch_account import can_fetch_as_another
+CacheFolder(Path(sys.argv[1])).note_use(sys.argv[2], time.time(), sys.argv[3])
+print(can_fetch_as_another())
+"""
+
+
+@as_root
+@pytest.mark.parametrize(("lacking", "as_another"), [("fowner", True), ("dac_override", False)])
+async def test_an_agent_in_a_container_has_what_it_needs(host: Host, lacking: str, *, as_another: bool) -> None:
+    """It has the capabilities that engines with accounts of their own need, which docs/access.md names."""
+    await host.provide()
+    os.utime(host.snapshot(), (1.0, 1.0))
+    if not as_another:
+        _to_root(host.snapshot().parents[1])  # so it has fetched
+    argv = ("setpriv", f"--bounding-set=-{lacking}", f"--inh-caps=-{lacking}", sys.executable, "-c", _NOTE_USE)
+    path = str(host.folder.path)
+    ran = await asyncio.to_thread(subprocess.run, (*argv, path, REPO, COMMIT), capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, str(as_another)), ran.stderr
+    assert host.snapshot().stat().st_mtime > 1.0
 
 
 @pytest.mark.parametrize("mapped", ["0 1000 1\n", "0 1000 1\n1 100000 60000\n"])
