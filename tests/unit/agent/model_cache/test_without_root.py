@@ -1,6 +1,7 @@
 """An agent of root fetches as another account, into caches that root has filled before, too."""
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import psutil
 import pytest
 
 from agent.model_cache.fetch_account import FETCH_UID, can_fetch_as_another
+from agent.model_cache.fetch_process import FetchError
+from schemas.wire import ModelFetch
 from support.processes.small_disk import small_disk
 from support.standins.cache_host import FILES, LATER, REPO, Host, until
 from support.standins.download_hub import COMMIT, DownloadHub
@@ -133,6 +136,24 @@ async def test_a_models_own_account_fetches_into_its_folder(host: Host, hub: Dow
     assert rights["Uid"].split()[0] == str(OTHER_UID)
     assert (host.snapshot(LATER) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     assert {host.snapshot().stat().st_uid, host.snapshot(LATER).stat().st_uid} == {OTHER_UID}
+
+
+@as_root
+async def test_a_cache_on_a_file_system_without_owners_goes_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch, hub: DownloadHub
+) -> None:
+    """Such as one of Windows or of an object store. What an earlier version fetched as root is used."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    await host.provide()
+    _to_root(host.snapshot().parents[1])
+    monkeypatch.setattr("os.fchown", refuse)
+    assert not await host.provide(), "the hub is not asked"
+    hub.commits[REPO] = LATER
+    with pytest.raises(FetchError, match=f"uid={FETCH_UID}, or set --cache-dir"):
+        await host.provide(ModelFetch(repo=REPO, revision=LATER))
 
 
 _NOTE_USE = """
