@@ -18,15 +18,18 @@ from typing import Final, Self
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_TEXT_BYTES: Final = 2**24
+_MOST_PARTS: Final = 64  # of a name; a walk takes some of the interpreter's stack for each
 
 
 def parts_of(name: str) -> list[str]:
     """The parts of a relative path with slashes.
 
     Raises:
-        ValueError: it is absolute, or has an empty part, `.`, `..` or NUL.
+        ValueError: it is absolute, has an empty part, `.`, `..` or NUL, or too many parts.
     """
-    parts = name.split("/")
+    parts = name.split("/", _MOST_PARTS)
+    if len(parts) > _MOST_PARTS:
+        raise ValueError(f"{name[:80]!r}...: has more than {_MOST_PARTS} parts")
     if {"", ".", ".."} & set(parts) or "\0" in name:
         raise ValueError(f"{name!r}: names a place outside its folder")
     return parts
@@ -142,9 +145,12 @@ class OpenFolder:
             return os.stat(last, dir_fd=parent, follow_symlinks=False)
 
     def touch(self, name: str, now_s: float) -> None:
-        """Sets its times, in seconds since 1970."""
+        """Sets its times, in seconds since 1970; to now where that is all that another account may."""
         with self._parent(name) as (parent, last):
-            os.utime(last, (now_s, now_s), dir_fd=parent, follow_symlinks=False)
+            try:
+                os.utime(last, (now_s, now_s), dir_fd=parent, follow_symlinks=False)
+            except PermissionError:  # only its owner, or CAP_FOWNER, chooses the time
+                os.utime(last, dir_fd=parent, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
         """Removes a file or link, if it is there."""
@@ -153,7 +159,7 @@ class OpenFolder:
 
     def remove_tree(self, name: str) -> None:
         """Removes a folder and all in it, as far as that is possible; of links the links."""
-        with suppress(OSError), self._parent(name) as (parent, last):
+        with suppress(OSError), not_too_deep(), self._parent(name) as (parent, last):
             shutil.rmtree(last, ignore_errors=True, dir_fd=parent)
 
     def entries(self) -> dict[str, os.stat_result]:
@@ -167,10 +173,11 @@ class OpenFolder:
 
     def links(self) -> Iterator[str]:
         """The targets of all symbolic links in it and in the folders beneath it."""
-        for _, folders, files, place in os.fwalk(".", dir_fd=self.fd):
-            for name in (*folders, *files):
-                with suppress(OSError):
-                    yield os.readlink(name, dir_fd=place)
+        with not_too_deep():
+            for _, folders, files, place in os.fwalk(".", dir_fd=self.fd):
+                for name in (*folders, *files):
+                    with suppress(OSError):
+                        yield os.readlink(name, dir_fd=place)
 
     @contextmanager
     def _parent(self, name: str) -> "Iterator[tuple[int, str]]":
@@ -199,6 +206,19 @@ class PlaceBeneath:
         """Opens it; raises as `OpenFolder`. `make`: as for `OpenFolder.folder`."""
         with OpenFolder.at(self.root) as root:
             return root.folder(self.name, make=make)
+
+
+@contextmanager
+def not_too_deep() -> Iterator[None]:
+    """Around a walk through folders, which another account may have nested deeper than a walk gets.
+
+    Raises:
+        OSError: they are.
+    """
+    try:
+        yield
+    except RecursionError as error:
+        raise OSError(errno.ELOOP, "holds folders that are nested too deeply; remove them") from error
 
 
 def _made(part: str, mode: int, parent: int) -> bool:

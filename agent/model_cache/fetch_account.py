@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.beneath import OpenFolder
+from agent.beneath import OpenFolder, not_too_deep
 from agent.processes.account import Account
 from agent.processes.privileges import become, missing_for_fetches
 
@@ -47,25 +47,30 @@ def fetch_account(model: OpenFolder) -> Account | None:
         return None
     status = os.fstat(model.fd)
     account = Account(status.st_uid, status.st_gid) if status.st_uid else Account(FETCH_UID, FETCH_UID)
-    if status.st_uid != FETCH_UID:
-        _hand_over(model, account, status.st_dev)
+    _hand_over(model, account, status.st_dev)
     return account
 
 
 def _hand_over(model: OpenFolder, account: Account, device: int) -> None:
-    """Gives root's folders to the account, the model's own last, as the mark that all is done.
+    """Gives root's folders to the account, the model's own last, whose owner the next fetch takes.
 
-    Each is opened without following links, and it is what was opened that changes hands. Other file systems are left.
+    It is done before each fetch, since programs that root runs, such as the hub's own, may have added some. Each is
+    opened without following links, and it is what was opened that changes hands. Other file systems are left.
     """
-    for _, _, _, place in os.fwalk(".", topdown=False, onerror=_raise, dir_fd=model.fd):
-        status = os.fstat(place)
-        if status.st_uid == 0 and status.st_dev == device:
-            try:
-                os.fchown(place, account.uid, account.gid)
-            except OSError as error:  # such as on a file system without owners
-                text = f"the model's folder cannot be given to uid {account.uid}, which fetches ({error.strerror})"
-                fix = f"mount the file system with uid={account.uid}, or set --cache-dir"
-                raise OSError(error.errno, f"{text}; {fix}") from error
+    with not_too_deep():
+        for _, _, _, place in os.fwalk(".", topdown=False, onerror=_raise, dir_fd=model.fd):
+            status = os.fstat(place)
+            if status.st_uid == 0 and status.st_dev == device:
+                _give(place, account)
+
+
+def _give(place: int, account: Account) -> None:
+    try:
+        os.fchown(place, account.uid, account.gid)
+    except OSError as error:  # such as on a file system without owners
+        text = f"the model's folder cannot be given to uid {account.uid}, which fetches ({error.strerror})"
+        fix = f"mount the file system with uid={account.uid}, or set --cache-dir"
+        raise OSError(error.errno, f"{text}; {fix}") from error
 
 
 def _raise(error: OSError) -> None:

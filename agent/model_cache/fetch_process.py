@@ -60,13 +60,19 @@ def open_place(folder: CacheFolder, repo: str) -> FetchPlace:
 
 @asynccontextmanager
 async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPlace]:
-    """The place of a repository, as `open_place`. A cancelled wait for it leaves nothing open."""
+    """The place of a repository, as `open_place`. A cancelled wait for it leaves nothing open.
+
+    Raises:
+        FetchError: it cannot be opened; what is in the cache may be used.
+    """
     opening = asyncio.create_task(asyncio.to_thread(open_place, folder, repo), name=f"open the folder of {repo}")
     try:
         place = await asyncio.shield(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_close_opened)
         raise
+    except OSError as error:
+        raise FetchError(f"hf:{repo} cannot be fetched into {folder.path}: {error}") from error
     try:
         yield place
     finally:

@@ -13,7 +13,7 @@ _NEEDED: Final = {  # by bit, to run engines as another account and to look afte
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_PTRACE": 19,
 }  # fmt: skip
 
-_NEEDED_TO_FETCH: Final = ("CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
+_NEEDED_TO_FETCH: Final = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 
 _Result = TypeVar("_Result")
 

@@ -85,7 +85,10 @@ def proxy_address(hello: Hello, peer: str | None) -> str:
 
 
 def judged_address(address: str, found: Iterable[Address], facts: AddressFacts) -> str:
-    """The address to connect to: of a name the first of its addresses that is accepted, since a name may change.
+    """The address to connect to: of a name one of its addresses that is accepted, since a name may change.
+
+    It is the one that the agent connects from, else the first of that kind, IPv4 or IPv6: the agent may listen on one
+    kind alone, or there may be no way to it by the other.
 
     Args:
         address: HOST:PORT as the agent advertises it.
@@ -99,7 +102,7 @@ def judged_address(address: str, found: Iterable[Address], facts: AddressFacts) 
     if facts.shares_host:
         return address
     whys, written = [], literal(host)
-    for ip in found if written is None else (written,):
+    for ip in _likeliest(found, facts.peer) if written is None else (written,):
         shown = f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004 - of IP
         if not (why := _refusal(ip, shown, facts)):
             return shown
@@ -112,6 +115,11 @@ def judged_address(address: str, found: Iterable[Address], facts: AddressFacts) 
     raise AdvertiseRefusedError(
         f"--advertise {host}: " + (whys[0] if whys else "the controller cannot resolve this name; write an address")
     )
+
+
+def _likeliest(found: Iterable[Address], peer: Address | None) -> Sequence[Address]:
+    """These addresses, those by which an agent that connects from there can be reached first."""
+    return sorted(found, key=lambda ip: (ip != peer, peer is not None and ip.version != peer.version))
 
 
 def _refusal(ip: Address, shown: str, facts: AddressFacts) -> str:

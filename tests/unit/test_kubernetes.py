@@ -172,3 +172,12 @@ def test_each_probe_asks_a_port_that_the_container_names() -> None:
 
 def test_streams_end_before_their_gateway_is_killed() -> None:
     assert workloads()["gateway"]["terminationGracePeriodSeconds"] > GatewaySettings.model_fields["drain"].default
+
+
+def test_the_token_of_the_nodes_names_the_network_in_which_they_advertise() -> None:
+    """Gateways see agents under addresses of the pods' network: a token without one lets no new node in."""
+    assert "GPUWARD_AGENT_ADVERTISE" in {one["name"] for one in container("agent")["env"]}
+    for file in (FOLDER / "agent.yaml", ROOT / "docs" / "kubernetes.md"):
+        commands = [line for line in file.read_text().splitlines() if "join-token create" in line]
+        assert commands, file
+        assert all("--advertise-network" in line for line in commands), file

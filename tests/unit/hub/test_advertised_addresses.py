@@ -73,6 +73,17 @@ def test_of_a_name_the_judged_address_is_connected_to() -> None:
     assert judged_address("[fd00::7]:80", behind("fd00::7"), six) == "[fd00::7]:80"
 
 
+def test_of_several_addresses_the_one_that_the_agent_connects_from_is_taken() -> None:
+    """A proxy listens on IPv4 by default, so that the first address of a name may have no listener."""
+    six, private = "fd00::7", "10.9.0.7"
+    assert judged_address("gpu-1.lan:80", behind(six, private, "10.0.0.7"), BEFORE) == "10.0.0.7:80"
+    # Behind an address translation none is the agent's own, but its kind of address has a way between the two.
+    assert judged_address("gpu-1.lan:80", behind(six, private, "10.9.0.8"), BEFORE) == f"{private}:80"
+    assert judged_address("gpu-1.lan:80", behind(six), BEFORE) == f"[{six}]:80"
+    other = replace(BEFORE, peer=ipaddress.ip_address("fd00::9"))
+    assert judged_address("gpu-1.lan:80", behind(private, six), other) == f"[{six}]:80"
+
+
 def test_a_name_that_does_not_resolve_leaves_what_was_accepted() -> None:
     assert judged_address("gpu-1.lan:80", (), replace(JOINED, known="10.0.0.7:80")) == "10.0.0.7:80"
     with pytest.raises(AdvertiseRefusedError, match="resolve"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.beneath import OpenFolder
 from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.snapshot_args import with_snapshots
 from schemas.wire import ModelFetch
@@ -138,6 +139,26 @@ async def test_a_hubs_files_and_names_of_revisions_stay_inside(
         await host.provide(ModelFetch(repo=REPO, revision=COMMIT, name=name))
     assert _picture(outside) == before
     assert not list(host.folder.path.glob("models--org--model/refs/**/planted"))
+
+
+async def test_folders_nested_without_end_cost_that_model_alone(host: Host, hub: DownloadHub) -> None:
+    """A hub names them, or the account that owns a model's folder makes them: no walk may fail for all models."""
+    small = ModelFetch(repo="org/other")
+    await host.provide(small)
+    hub.repos[REPO] = {**FILES, "a/" * 1200 + "config.json": b"{}"}
+    with pytest.raises(FetchError):
+        await host.provide()
+    assert not list(host.folder.path.glob("models--org--model/snapshots/*/a"))
+    hub.repos[REPO] = FILES
+    await host.provide()
+    with OpenFolder.at(host.snapshot()) as folder:
+        for _ in range(40):
+            folder = folder.folder("a/" * 30 + "a", make=0o755)  # noqa: PLW2901 - the next one is opened from it
+    with suppress(FetchError):
+        await host.provide()
+    removed = await host.fetches.room.prune((), 0)
+    assert small.repo in {one.repo for one in removed}
+    await host.provide(small)
 
 
 @pytest.mark.parametrize("revision", ["main", "../../../outside", "/outside", "a" * 39])

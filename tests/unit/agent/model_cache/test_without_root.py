@@ -1,7 +1,10 @@
 """An agent of root fetches as another account, into caches that root has filled before, too."""
 
 import asyncio
+import errno
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,9 +13,11 @@ import psutil
 import pytest
 
 from agent.model_cache.fetch_account import FETCH_UID, can_fetch_as_another
+from agent.model_cache.fetch_process import FetchError
+from schemas.wire import ModelFetch
 from support.processes.small_disk import small_disk
 from support.standins.cache_host import FILES, LATER, REPO, Host, until
-from support.standins.download_hub import DownloadHub
+from support.standins.download_hub import COMMIT, DownloadHub
 
 OTHER_UID = 64_950
 
@@ -106,6 +111,18 @@ async def test_another_file_system_is_not_handed_over(host: Host, hub: DownloadH
 
 
 @as_root
+async def test_what_root_adds_to_a_model_later_is_handed_over_too(host: Host, hub: DownloadHub) -> None:
+    """Such as by the hub's own program, or by an agent of an earlier version that was started once more."""
+    await host.provide()
+    later = host.snapshot(LATER) / "sub"
+    later.mkdir(parents=True)
+    hub.commits[REPO] = LATER
+    await host.provide()
+    assert (host.snapshot(LATER) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    assert later.stat().st_uid == FETCH_UID
+
+
+@as_root
 async def test_a_models_own_account_fetches_into_its_folder(host: Host, hub: DownloadHub) -> None:
     """Such as in the cache of a user who fetched it first; root has added a revision since."""
     await host.provide()
@@ -119,6 +136,49 @@ async def test_a_models_own_account_fetches_into_its_folder(host: Host, hub: Dow
     assert rights["Uid"].split()[0] == str(OTHER_UID)
     assert (host.snapshot(LATER) / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     assert {host.snapshot().stat().st_uid, host.snapshot(LATER).stat().st_uid} == {OTHER_UID}
+
+
+@as_root
+async def test_a_cache_on_a_file_system_without_owners_goes_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch, hub: DownloadHub
+) -> None:
+    """Such as one of Windows or of an object store. What an earlier version fetched as root is used."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    await host.provide()
+    _to_root(host.snapshot().parents[1])
+    monkeypatch.setattr("os.fchown", refuse)
+    assert not await host.provide(), "the hub is not asked"
+    hub.commits[REPO] = LATER
+    with pytest.raises(FetchError, match=f"uid={FETCH_UID}, or set --cache-dir"):
+        await host.provide(ModelFetch(repo=REPO, revision=LATER))
+
+
+_NOTE_USE = """
+import sys, time
+from pathlib import Path
+from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.fetch_account import can_fetch_as_another
+CacheFolder(Path(sys.argv[1])).note_use(sys.argv[2], time.time(), sys.argv[3])
+print(can_fetch_as_another())
+"""
+
+
+@as_root
+@pytest.mark.parametrize(("lacking", "as_another"), [("fowner", True), ("dac_override", False)])
+async def test_an_agent_in_a_container_has_what_it_needs(host: Host, lacking: str, *, as_another: bool) -> None:
+    """It has the capabilities that engines with accounts of their own need, which docs/access.md names."""
+    await host.provide()
+    os.utime(host.snapshot(), (1.0, 1.0))
+    if not as_another:
+        _to_root(host.snapshot().parents[1])  # so it has fetched
+    argv = ("setpriv", f"--bounding-set=-{lacking}", f"--inh-caps=-{lacking}", sys.executable, "-c", _NOTE_USE)
+    path = str(host.folder.path)
+    ran = await asyncio.to_thread(subprocess.run, (*argv, path, REPO, COMMIT), capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, str(as_another)), ran.stderr
+    assert host.snapshot().stat().st_mtime > 1.0
 
 
 @pytest.mark.parametrize("mapped", ["0 1000 1\n", "0 1000 1\n1 100000 60000\n"])
