@@ -1,5 +1,6 @@
 """Requests that crash engines are refused before a replica gets them: bodies, long ones and forms."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
 from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
 
+ENDPOINT = Endpoint("m", "a", "127.0.0.1:1", "s")
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
 FILE = b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 4000 + b"\r\n--X--\r\n"
 FORM_HEAD = (
@@ -199,3 +201,15 @@ async def test_another_form_passes_whole_while_one_is_refused() -> None:
         await settle()
     assert sent(world).endswith(file)
     world.check()
+
+
+async def test_an_end_of_thousands_of_requests_does_not_hold_up_the_others() -> None:
+    """All streams of a gateway wait while it notes what was in flight at a host that is gone."""
+    watch = CrashWatch()
+    requests = [b"%032d" % number for number in range(2000)]
+    began = time.process_time()
+    for request in requests:
+        watch.note(ENDPOINT, request)
+    assert time.process_time() - began < 1
+    assert all(watch.suspicion(request) is not None for request in requests), "each waits until it is decided"
+    assert watch.suspicion(b"x" * 32) is None
