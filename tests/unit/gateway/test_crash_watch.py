@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
 from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
+from support.standins.crashes import Crashes
 from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
 
 ENDPOINT = Endpoint("m", "a", "127.0.0.1:1", "s")
@@ -21,25 +21,6 @@ FORM_HEAD = (
     b"Content-Type: multipart/form-data; boundary=%b\r\n\r\n"
 )
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Crashes(CrashWatch):
-    """Takes every end that it is shown for a crash."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ends: list[bytes] = []
-        self.crashes = 1
-
-    def note(self, _: Endpoint, request: bytes) -> None:
-        self.at_ends.append(request)
-
-    @property
-    def suspects(self) -> bool:
-        return bool(self.at_ends)
-
-    def suspicion(self, request: bytes) -> Suspicion | None:
-        return Suspicion(self.crashes, 9.5) if request in self.at_ends else None
 
 
 @pytest.fixture(autouse=True)
