@@ -1,5 +1,6 @@
 """Requests that crash engines are refused before a replica gets them: bodies, long ones and forms."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,9 +8,11 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
 from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
+from gateway.exchange.states import State
 from support.standins.crashes import Crashes
 from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
 
@@ -168,6 +171,61 @@ async def test_no_engine_gets_all_of_a_form_that_crashes_engines() -> None:
         world.check()
         if world.transport.closing:
             break
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+@pytest.mark.parametrize("asked_first", [True, False])
+async def test_a_form_waits_too_while_it_is_undecided(crashed: bool, asked_first: bool) -> None:
+    """Its client may repeat it before the end of the engine is reported."""
+    world, crashes = a_world(Forms)
+    head, model, file = form(b"X")
+    world.transport.receive(head + model + file)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    assert world.engine is not None
+    world.engine.lose()
+    while world.models.under_way:
+        await settle()
+    crashes.crashes, crashes.decision = 0, asyncio.Event()
+    head, model, file = form(b"Y")
+    before, answered = len(sent(world)), len(world.transport.written)
+    world.transport.receive(head + model)
+    await settle()
+    for step in (CONTINUE, file) if asked_first else (file, CONTINUE):
+        (world.answer if step == CONTINUE else world.transport.receive)(step)
+        await settle()
+    assert not sent(world)[before:].endswith(b"--Y--\r\n"), "no engine has all of it"
+    assert world.engine is not None
+    if crashed:
+        crashes.crashes = 1
+    else:
+        crashes.at_ends.clear()
+    crashes.decision.set()
+    await settle()
+    assert world.transport.written[answered:].startswith(b"HTTP/1.1 422 ") is crashed
+    assert sent(world)[before:].endswith(b"--Y--\r\n") is not crashed
+    world.check()
+
+
+async def test_an_answer_under_way_is_not_ended_as_if_it_were_whole() -> None:
+    """An engine may answer before it has all of a form."""
+    world, crashes = a_world(Forms)
+    crashes.at_ends.append(b"another")
+    head, model, file = form(b"X")
+    world.transport.receive(head + model)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    world.answer(OK + EVENT)
+    await settle()
+    (exchange,) = world.models.under_way
+    crashes.suspicion = lambda _: Suspicion(1, 9.5)  # type: ignore[method-assign]
+    world.transport.receive(file)
+    await settle()
+    assert exchange.state is State.CUT
+    assert world.transport.closing
+    assert not world.transport.written.endswith(b"0\r\n\r\n")
 
 
 async def test_another_form_passes_whole_while_one_is_refused() -> None:
