@@ -16,6 +16,7 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.crashed_requests import (
     ENDS,
+    UNDECIDED_S,
     RequestAtEnd,
     Suspicion,
     read_requests_at_ends,
@@ -79,10 +80,18 @@ class CrashWatch:
 
     def note(self, endpoint: Endpoint, request: bytes) -> None:
         """A request was in flight when the connection to its engine ended. `request`: its digest."""
-        if len(self._unwritten) < _MOST_UNWRITTEN:
-            self._unwritten.setdefault((endpoint.instance, endpoint.epoch, request), self._loop.time())
-            self._judge()
+        name = endpoint.instance, endpoint.epoch, request
+        if len(self._unwritten) < _MOST_UNWRITTEN and name not in self._unwritten:
+            self._unwritten[name] = now = self._loop.time()
+            self._suspect(request, now)
             self._poked.set()
+
+    def _suspect(self, request: bytes, now: float) -> None:
+        """Judges what has just happened alone: an engine may end with thousands, and all would be judged at each."""
+        left_s = now - self._judged_at + UNDECIDED_S
+        found = self._suspicions.get(request)
+        if found is None or (not found.crashes and found.left_s < left_s):
+            self._suspicions[request] = Suspicion(0, left_s)
 
     def suspicion(self, request: bytes) -> Suspicion | None:
         """What follows for a request; None: nothing."""

@@ -4,17 +4,20 @@ Nothing is read of it but its head: its body and its answer pass as they are. A 
 one side ends it. It ends with its key, and when nothing has passed for `serving.silence_timeout`.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.crash_watch import body_digest
 from gateway.errors import GatewayError
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.heads import forwarded_to_app, id_for_engine, returned_by_app
 from gateway.exchange.holding import Models
-from gateway.exchange.states import DONE, OVER, SENT
+from gateway.exchange.states import DONE, LONG_READ_LIMIT_S, OVER, SENT
+from gateway.long_request import LONG_BYTES
 from gateway.request_body import Asked
 from http1.client_connection import ClientConnection
 from http1.head import SWITCHING, RequestHead, ResponseHead, lines_of
@@ -78,8 +81,25 @@ class AppExchange(Exchange):
 
     def _route(self) -> None:
         pieces, self._pieces = tuple(self._pieces), []
+        if self._size > LONG_BYTES:
+            self.deadline = self._loop.time() + LONG_READ_LIMIT_S
+            self._work(self._digest_long, pieces)
+        else:
+            self._body = self._digest(pieces)
+            self._ask_an_app(pieces)
+
+    async def _digest_long(self, pieces: tuple[bytes, ...]) -> None:
+        self._body = await asyncio.to_thread(self._digest, pieces)  # would hold up the loop for 30 ms
+        if self._state not in OVER:
+            self._ask_an_app(pieces)
+
+    def _ask_an_app(self, pieces: tuple[bytes, ...]) -> None:
         self._asked = Asked(self._name, pieces, (0, 0))
         self._ask_for(self._asked, 0)  # nothing is known of tokens but what the server reports
+
+    def _digest(self, pieces: Sequence[bytes]) -> bytes:
+        """Of all that the server may act on: most requests below `/apps` have no body."""
+        return body_digest((self._head.method, b" ", self._target, b"\0", *pieces))
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
         self._enter(SENT)

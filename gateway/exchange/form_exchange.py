@@ -4,11 +4,12 @@ The agent asks for the body (`100 Continue`) when it has a connection to the eng
 so another replica may get the request; from then on it is bound to this one.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.crash_watch import crashes_engine
+from gateway.crash_watch import WAIT_S, crashes_engine
 from gateway.errors import GatewayError, unavailable
 from gateway.exchange.exchange import Exchange
 from gateway.exchange.heads import forwarded, id_for_engine
@@ -83,7 +84,11 @@ class FormExchange(Exchange):
         self._complete = True
         if self._admitted and self._state not in OVER:
             self._read(b"")
-        if self._continued and self._upstream is not None and not self._is_refused():
+        if self._continued and not self._is_kept_back(self._send_rest):
+            self._send_rest()
+
+    def _send_rest(self) -> None:
+        if self._upstream is not None:
             if self._behind:
                 self._upstream.send(self._behind)
             self._upstream.end()
@@ -98,12 +103,30 @@ class FormExchange(Exchange):
             if piece:
                 self._upstream.send(piece)
 
-    def _is_refused(self) -> bool:
-        """Refuses a form of which all is known by now, where it crashes engines. No engine has got all of it."""
-        found = self._models.crashes.suspicion(self._identity()) if self._models.crashes.suspects else None
-        if found is not None and found.crashes:
-            self.fail(crashes_engine(self._model, found))
-        return self._state in OVER
+    def _is_kept_back(self, go_on: Callable[[], None]) -> bool:
+        """Whether a form of which all is known by now crashes engines, or may: then `go_on` may follow later.
+
+        No engine has got all of it.
+        """
+        if self._upstream is None or not self._models.crashes.suspects:
+            return False
+        identity = self._identity()
+        found = self._models.crashes.suspicion(identity)
+        if found is None or (self._suspected and not found.crashes):
+            return False
+        if found.crashes:
+            error = crashes_engine(self._model, found)
+            (self._break_off if self._state is State.ANSWERING else self.fail)(error)
+        else:
+            self._suspected = True
+            self.deadline = max(self.deadline, self._loop.time() + 2 * WAIT_S)
+            self._work(self._go_on_once_decided, identity, go_on)
+        return True
+
+    async def _go_on_once_decided(self, identity: bytes, go_on: Callable[[], None]) -> None:
+        await self._models.crashes.decided(identity, WAIT_S)
+        if self._state not in OVER and not self._is_kept_back(go_on):
+            go_on()
 
     def _note_body(self) -> None:
         if self._form is not None:
@@ -146,7 +169,7 @@ class FormExchange(Exchange):
         if length is not None:
             length += len(self._model_for(endpoint)) - (asked.span[1] - asked.span[0])
         engines_id = id_for_engine(self._head, self.request_id)
-        head = forwarded(self._head, endpoint, engines_id, length, readable=False, expect=True)
+        head = forwarded(self._head, endpoint, engines_id, length, readable=True, expect=True)
         upstream.begin(head, self, chunked=length is None, continued=self._continue)
 
     def _model_for(self, endpoint: Endpoint) -> bytes:
@@ -159,7 +182,7 @@ class FormExchange(Exchange):
         upstream, endpoint = self._upstream, self._endpoint
         if self._continued or self._state is not State.SENT or upstream is None or endpoint is None:
             return
-        if self._complete and self._is_refused():
+        if self._complete and self._is_kept_back(self._continue):
             return
         self._continued = True
         self._sent_at = self._loop.time()

@@ -1,5 +1,7 @@
 """Requests that were in flight when engines ended: which ends count as crashes, in the database."""
 
+import asyncio
+
 import pytest
 
 from controller.store.core.database import Database
@@ -53,7 +55,7 @@ async def test_an_engine_that_goes_on_is_unknown(migrated: Database) -> None:
 
 
 async def test_an_end_long_after_the_connection_is_another_one(migrated: Database) -> None:
-    assert await ended(migrated, ("exit", -11), wrote_ago_s=120) == [None]
+    assert await ended(migrated, ("exit", -11), wrote_ago_s=120) == []
 
 
 async def test_of_a_gang_the_first_end_is_the_cause(migrated: Database) -> None:
@@ -78,3 +80,26 @@ async def test_what_is_known_outlives_the_instance(migrated: Database) -> None:
         await c.execute("update requests_at_ends set at = at - interval '11 min'")
         await write_requests_at_ends(c, [("other", 1, REQUEST)])
         assert [one.instance for one in await read_requests_at_ends(c)] == ["other"]
+
+
+async def test_what_matters_no_more_is_not_read(migrated: Database) -> None:
+    """Each gateway reads every other second, and a host that is gone may leave thousands of unknown ends."""
+    assert await ended(migrated, ("", None), wrote_ago_s=10) == []
+    async with migrated.transaction() as c:
+        await c.execute("update requests_at_ends set crashed = true")
+        assert [one.crashed for one in await read_requests_at_ends(c)] == [True]
+        await c.execute("update requests_at_ends set at = at - interval '11 min'")
+        assert await read_requests_at_ends(c) == []
+
+
+async def test_gateways_may_write_the_same_requests_at_once(migrated: Database) -> None:
+    """One client repeats a request at several gateways; they learn of the end in any order."""
+    ends = [("i00", 1, b"%032d" % number) for number in range(5000)]
+
+    async def write(order: list[tuple[str, int, bytes]]) -> None:
+        async with migrated.transaction() as c:
+            await write_requests_at_ends(c, order)
+
+    await asyncio.gather(*(write(order) for order in (ends, ends[::-1], ends[1::2] + ends[::2])))
+    async with migrated.transaction() as c:
+        assert len(await read_requests_at_ends(c)) == len(ends)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from controller.domain.crashed_requests import KEPT_S, RequestAtEnd
+from controller.domain.crashed_requests import KEPT_S, UNDECIDED_S, RequestAtEnd
 from controller.store.core.notify import ENDS, notify
 
 MOST_READ: Final = 10_000
 _NEAR_S: Final = 60.0  # the end of a process comes no later after that of its connections, or it is another end
+_JUDGED_S: Final = 2 * _NEAR_S  # after which no report can be near any more
 # By hand or by an init system. SIGKILL is none of them: engines of several processes end themselves so after a crash.
 _ASKED_CODES: Final = (0, -1, -2, -15, 129, 130, 143)
 _WRITE: Final = """
@@ -23,7 +24,9 @@ _JUDGE: Final = """
                           order by p.state <> 'exited', p.reported_at, p.rank))[1] as crashed,
                max(p.reported_at) as at
           from processes p
-         where (p.instance_id, p.epoch) in (select instance_id, epoch from requests_at_ends where crashed is null)
+         where (p.instance_id, p.epoch) in (
+                   select instance_id, epoch from requests_at_ends
+                    where crashed is null and at > clock_timestamp() - make_interval(secs => $3))
          group by 1, 2)
     update requests_at_ends r set crashed = e.crashed and not e.blameless
       from ended e
@@ -32,14 +35,19 @@ _JUDGE: Final = """
 _READ: Final = """
     select instance_id, epoch, request, crashed,
            greatest(extract(epoch from clock_timestamp() - at), 0)::float8 as age_s
-      from requests_at_ends where crashed is not false order by at desc limit $1"""
-_SOME_UNKNOWN: Final = "select exists (select 1 from requests_at_ends where crashed is null)"
+      from requests_at_ends
+     where (crashed and at > clock_timestamp() - make_interval(secs => $2))
+        or (crashed is null and at > clock_timestamp() - make_interval(secs => $3))
+     order by at desc limit $1"""
+_SOME_UNKNOWN: Final = """
+    select exists (select 1 from requests_at_ends
+                    where crashed is null and at > clock_timestamp() - make_interval(secs => $1))"""
 _PRUNE: Final = "delete from requests_at_ends where at < clock_timestamp() - make_interval(secs => $1)"
 
 
 async def write_requests_at_ends(connection: Any, ends: Sequence[tuple[str, int, bytes]]) -> None:
     """Adds requests (instance, epoch, digest), and wakes the other gateways. Run it in a transaction."""
-    instances, epochs, requests = zip(*ends, strict=True)
+    instances, epochs, requests = zip(*sorted(ends), strict=True)  # in one order: gateways may write the same ones
     await connection.execute(_WRITE, instances, epochs, requests)
     await connection.execute(_PRUNE, KEPT_S)
     await notify(connection, ENDS, ("requests",))
@@ -47,9 +55,9 @@ async def write_requests_at_ends(connection: Any, ends: Sequence[tuple[str, int,
 
 async def read_requests_at_ends(connection: Any) -> list[RequestAtEnd]:
     """All that may matter, the newest first, after those were judged of which the end is known by now."""
-    if await connection.fetchval(_SOME_UNKNOWN):
-        await connection.execute(_JUDGE, _ASKED_CODES, _NEAR_S)
-    rows = await connection.fetch(_READ, MOST_READ)
+    if await connection.fetchval(_SOME_UNKNOWN, _JUDGED_S):
+        await connection.execute(_JUDGE, _ASKED_CODES, _NEAR_S, _JUDGED_S)
+    rows = await connection.fetch(_READ, MOST_READ, KEPT_S, UNDECIDED_S)
     return [
         RequestAtEnd(row["instance_id"], row["epoch"], row["request"], row["age_s"], row["crashed"]) for row in rows
     ]

@@ -18,6 +18,7 @@ from http1.server_connection import ServerConnection
 from schemas.key_limits import KeyLimits
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
+from support.standins.crashes import Crashes
 from support.standins.exchange_world import World, settle
 
 HANDSHAKE = (
@@ -306,3 +307,38 @@ async def test_all_ends_when_the_gateway_stops() -> None:
     world.exchanges[0].end_for_stop()
     assert world.transport.closing
     world.check()
+
+
+async def asks_again(first: tuple[str, str, str], then: tuple[str, str, str]) -> bytes:
+    """What the client gets for a request once another one was alone at a server that crashed."""
+    world, crashes = AppWorld(), Crashes()
+    world.models = replace(world.models, crashes=crashes)
+    world.front = Front(world.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
+    await world.ask(first[1], body=first[2], method=first[0])
+    while world.engine is None:  # a long body is read in a thread
+        await settle()
+    world.engine.lose()
+    while world.models.under_way:
+        await settle()
+    before = len(world.read)
+    await world.ask(then[1], body=then[2], method=then[0])
+    while world.engine is None and world.models.under_way:
+        await settle()
+    return world.read[before:]
+
+
+@pytest.mark.parametrize("again", ["/apps/m/public/x?a", "/apps/m/public/x?b", "/apps/m/public/y", "/apps/m/public"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_only_the_same_request_counts_as_the_one_that_crashes_its_server(again: str, method: str) -> None:
+    same = (again, method) == ("/apps/m/public/x?a", "GET")
+    assert (await asks_again(("GET", "/apps/m/public/x?a", ""), (method, again, ""))).startswith(
+        b"HTTP/1.1 422 "
+    ) is same
+
+
+@pytest.mark.parametrize("size", [10, 600_000])
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_body_tells_requests_apart(size: int, same: bool) -> None:
+    body = "x" * size
+    again = ("POST", "/apps/m/public/x", body if same else "y" + body[1:])
+    assert (await asks_again(("POST", "/apps/m/public/x", body), again)).startswith(b"HTTP/1.1 422 ") is same

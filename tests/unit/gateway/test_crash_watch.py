@@ -1,5 +1,7 @@
 """Requests that crash engines are refused before a replica gets them: bodies, long ones and forms."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,8 +12,11 @@ from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
 from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
+from gateway.exchange.states import State
+from support.standins.crashes import Crashes
 from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
 
+ENDPOINT = Endpoint("m", "a", "127.0.0.1:1", "s")
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
 FILE = b'Content-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"x" * 4000 + b"\r\n--X--\r\n"
 FORM_HEAD = (
@@ -19,25 +24,6 @@ FORM_HEAD = (
     b"Content-Type: multipart/form-data; boundary=%b\r\n\r\n"
 )
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Crashes(CrashWatch):
-    """Takes every end that it is shown for a crash."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at_ends: list[bytes] = []
-        self.crashes = 1
-
-    def note(self, _: Endpoint, request: bytes) -> None:
-        self.at_ends.append(request)
-
-    @property
-    def suspects(self) -> bool:
-        return bool(self.at_ends)
-
-    def suspicion(self, request: bytes) -> Suspicion | None:
-        return Suspicion(self.crashes, 9.5) if request in self.at_ends else None
 
 
 @pytest.fixture(autouse=True)
@@ -187,6 +173,61 @@ async def test_no_engine_gets_all_of_a_form_that_crashes_engines() -> None:
             break
 
 
+@pytest.mark.parametrize("crashed", [True, False])
+@pytest.mark.parametrize("asked_first", [True, False])
+async def test_a_form_waits_too_while_it_is_undecided(crashed: bool, asked_first: bool) -> None:
+    """Its client may repeat it before the end of the engine is reported."""
+    world, crashes = a_world(Forms)
+    head, model, file = form(b"X")
+    world.transport.receive(head + model + file)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    assert world.engine is not None
+    world.engine.lose()
+    while world.models.under_way:
+        await settle()
+    crashes.crashes, crashes.decision = 0, asyncio.Event()
+    head, model, file = form(b"Y")
+    before, answered = len(sent(world)), len(world.transport.written)
+    world.transport.receive(head + model)
+    await settle()
+    for step in (CONTINUE, file) if asked_first else (file, CONTINUE):
+        (world.answer if step == CONTINUE else world.transport.receive)(step)
+        await settle()
+    assert not sent(world)[before:].endswith(b"--Y--\r\n"), "no engine has all of it"
+    assert world.engine is not None
+    if crashed:
+        crashes.crashes = 1
+    else:
+        crashes.at_ends.clear()
+    crashes.decision.set()
+    await settle()
+    assert world.transport.written[answered:].startswith(b"HTTP/1.1 422 ") is crashed
+    assert sent(world)[before:].endswith(b"--Y--\r\n") is not crashed
+    world.check()
+
+
+async def test_an_answer_under_way_is_not_ended_as_if_it_were_whole() -> None:
+    """An engine may answer before it has all of a form."""
+    world, crashes = a_world(Forms)
+    crashes.at_ends.append(b"another")
+    head, model, file = form(b"X")
+    world.transport.receive(head + model)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    world.answer(OK + EVENT)
+    await settle()
+    (exchange,) = world.models.under_way
+    crashes.suspicion = lambda _: Suspicion(1, 9.5)  # type: ignore[method-assign]
+    world.transport.receive(file)
+    await settle()
+    assert exchange.state is State.CUT
+    assert world.transport.closing
+    assert not world.transport.written.endswith(b"0\r\n\r\n")
+
+
 async def test_another_form_passes_whole_while_one_is_refused() -> None:
     world, crashes = a_world(Forms)
     crashes.at_ends.append(b"another")
@@ -199,3 +240,15 @@ async def test_another_form_passes_whole_while_one_is_refused() -> None:
         await settle()
     assert sent(world).endswith(file)
     world.check()
+
+
+async def test_an_end_of_thousands_of_requests_does_not_hold_up_the_others() -> None:
+    """All streams of a gateway wait while it notes what was in flight at a host that is gone."""
+    watch = CrashWatch()
+    requests = [b"%032d" % number for number in range(2000)]
+    began = time.process_time()
+    for request in requests:
+        watch.note(ENDPOINT, request)
+    assert time.process_time() - began < 1
+    assert all(watch.suspicion(request) is not None for request in requests), "each waits until it is decided"
+    assert watch.suspicion(b"x" * 32) is None
