@@ -940,7 +940,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List changes and reads of secrets, newest first
+         * List changes, and reads of secrets and logs, newest first
          * @description Roles: admin.
          */
         get: operations["get_audit_log"];
@@ -1632,19 +1632,19 @@ export interface components {
         };
         /**
          * AuditLogEntry
-         * @description One change, or one read of a secret.
+         * @description One change, or one read of a secret or a log.
          *
          *     Attributes:
-         *         actor: `key:NAME` or `agent:NAME`; empty: unknown.
+         *         actor: `key:NAME` or `agent:NAME`; `host`: a command on the controller's host; empty: unknown.
          *         key_id: of the API key; empty: none.
          *         address: of the client.
-         *         action: method and route, or `secret.read`.
-         *         object: the path below `/api/v1/`, or `secrets/NAME/INSTANCE`.
+         *         action: method and route; or `secret.read`, `backup`, `restore`, `key.reset`, `key.first`.
+         *         object: the path below `/api/v1/`; or `secrets/NAME/INSTANCE`, `instances/NAME/logs`, `backups/TIME`.
          *         outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
          *         status: of HTTP; 0: no request.
          *         code: of the error; empty: none.
          *         request_id: stands in the events of the same request, too.
-         *         left_out: attempts before it that came to nothing and have no entry of their own.
+         *         left_out: attempts before it that came to nothing, or reads of logs, which have no entry of their own.
          */
         AuditLogEntry: {
             /** Id */
@@ -7881,7 +7881,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description List changes and reads of secrets, newest first */
+            /** @description List changes, and reads of secrets and logs, newest first */
             200: {
                 headers: {
                     [name: string]: unknown;
