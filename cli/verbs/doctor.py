@@ -49,7 +49,8 @@ def doctor(
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     except ImportError as error:
         complain(missing_library(error, "agent"))
-    for key, value in read_client_env(env_file).items():
+    of_file = read_client_env(env_file)
+    for key, value in of_file.items():
         if key.startswith(_OURS):
             os.environ.setdefault(key, value)
     no_url = controller_url is None and "GPUWARD_AGENT_CONTROLLER_URL" not in os.environ
@@ -71,6 +72,8 @@ def doctor(
         simulate=settings.simulate,
         name=settings.name,
         engine_user=settings.engine_user,
+        engine_environment=settings.engine_environment,
+        variables={**os.environ, **of_file},
         token=settings.join_token is not None or settings.join_token_file is not None,
     )
     findings = examine_quietly(patient)
