@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from agent.clock import boot_clock
+from agent.decide.engine_environment import passed_on
 from agent.engine_builds import EngineBuilds
 from agent.gpus.idle import IdleGpus
 from agent.gpus.reader import GpuReader, GpuReading, GpuWork
@@ -42,11 +43,14 @@ class InventoryWatch:
         *,
         reserve_gpu_mib: int | None = None,
         runtimes: Callable[[], Awaitable[tuple[RuntimeFacts, ...]]] | None = None,
+        engine_environment: tuple[str, ...] = (),
     ) -> None:
         """`reserve_gpu_mib` of each GPU is reserved for other uses; None: as the reader reports.
 
         `runtimes` tells what runs containers here; None: as `host` says.
+        `engine_environment` is the agent's setting, as engines are asked with what they will run with.
         """
+        self._engine_environment = engine_environment
         self._runtimes = runtimes
         self._reader = reader
         self._host = host
@@ -160,7 +164,8 @@ class InventoryWatch:
         self._missing = {name for name in self._missing if program_of(name, os.environ) is None}
         if self._stated_engines is not None:
             return tuple(name for name in self._stated_engines if name not in self._missing)
-        engines = (*installed_engines(os.environ), *await _BUILDS.marks(os.environ))
+        env = passed_on(os.environ, self._engine_environment)
+        engines = (*installed_engines(env), *await _BUILDS.marks(env))
         # Where the GPUs are made up, a build that uses none is the one that can run.
         return tuple(one for one in engines if one != LLAMA_CPP_ON_CPU) if self._host.simulated else engines
 

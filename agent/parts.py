@@ -15,6 +15,7 @@ from agent.containers.docker_engine import DockerEngine
 from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
 from agent.controller_heartbeat import ControllerHeartbeat
+from agent.decide.engine_environment import SETTING, held_back, in_words
 from agent.engine_signs import EngineSigns
 from agent.errors import DataFolderError
 from agent.gpus.child_reader import ChildReader
@@ -105,12 +106,14 @@ async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -
     accounts = EngineAccounts(settings.engine_account(), journal, folders)
     stack.callback(accounts.close)
     _warn_of_accounts(accounts, settings)
+    _log_held_back(settings)
     address = settings.docker_address()
     inventory = InventoryWatch(
         reader,
         host,
         reserve_gpu_mib=settings.reserve_gpu_memory,
         runtimes=None if address is None else KnownRuntimes(address, boot_clock).read,
+        engine_environment=settings.engine_environment,
     )
     await inventory.read_gpus()
     heartbeat = ControllerHeartbeat(journal, boot_clock, boot_id)
@@ -199,6 +202,7 @@ def process_context(
         fetches=fetches,
         containers=containers,
         note_missing=host.inventory.note_missing,
+        engine_environment=settings.engine_environment,
     )
 
 
@@ -234,6 +238,12 @@ def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None
     for folder in (settings.data_dir.parent, settings.cache_dir):
         if (stopped := account.stopped_at(folder)) is not None:
             log.warning("engines may not enter a folder that they need", folder=str(stopped), uid=account.uid)
+
+
+def _log_held_back(settings: AgentSettings) -> None:
+    """Names what engines do not get of this environment: a missing variable shows late, in an engine's error."""
+    if names := held_back(os.environ, settings.engine_environment):
+        log.info("variables not passed on to engines", variables=in_words(names), setting=SETTING)
 
 
 def _probe_session() -> aiohttp.ClientSession:

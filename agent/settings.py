@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agent.decide.engine_accounts import EngineUser, parse_engine_user
+from agent.decide.engine_environment import check_listed
 from schemas.addresses import addresses_in
 from schemas.certificate_files import check_pair
 from schemas.fields import NAME_PATTERN
@@ -50,6 +51,11 @@ def host_label(hostname: str | None = None) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", first)[:_LABEL_MAX].strip("-") or "worker"
 
 
+def _listed(value: object) -> object:
+    """`A, B_*` as a list."""
+    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+
 def _is_loopback(host: str | None) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
@@ -84,6 +90,9 @@ class AgentSettings(BaseSettings):
             as `engine_user` says, else as the agent, for root without capabilities.
         engine_user: account as which engines run, `USER[:GROUP]`; or a range of uids `FIRST-LAST[:GROUP]`, of which
             each instance gets one of its own. None: as the agent.
+        engine_environment: variables of the agent's environment that engines get beside those that all agents pass
+            on: names, and `PREFIX*` for all that begin so, separated by commas. A credential passes only by its full
+            name, and no `GPUWARD_*` does.
         tls_cert: certificate of the proxy, in PEM. None: the agent makes one for itself.
         tls_key: its key.
         proxy_tls: whether callers of the proxy are told a certificate, and so speak TLS. `auto`: unless the
@@ -123,6 +132,7 @@ class AgentSettings(BaseSettings):
     docker: str = "auto"
     container_user: str | None = None
     engine_user: str | None = None
+    engine_environment: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     proxy_tls: Literal["auto", "on", "off"] = "auto"
@@ -173,6 +183,12 @@ class AgentSettings(BaseSettings):
     def _engine_user(cls, value: str | None) -> str | None:
         if value is not None:
             parse_engine_user(value)
+        return value
+
+    @field_validator("engine_environment")
+    @classmethod
+    def _names_of_variables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        check_listed(value)
         return value
 
     @field_validator("labels")

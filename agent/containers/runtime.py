@@ -105,7 +105,7 @@ class ContainerRuntime:
             on_pid: as of `Container`.
             given_up: the process shall be stopped. Docker is not waited for, unless the container may run.
             tell: is told why giving it up takes time.
-            offline: the hub is away, and the model is here.
+            offline: it must not ask the hub: the model is here.
 
         Returns:
             The container, and the digest by which its image can be pulled again, if it has one. None: the start was

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,8 +26,8 @@ _ENGINES_S: Final = 2 * programs.ENGINE_LIMIT_S + 5.0
 
 # In this order they are printed.
 ORDER: Final = (
-    "driver", "nvml", "gpu", "docker", "cgroups", "isolation", "agent", "port", "ports", "disk", "limits", "engine",
-    "controller", "credential", "protocol", "clock",
+    "driver", "nvml", "gpu", "docker", "cgroups", "isolation", "environment", "agent", "port", "ports", "disk",
+    "limits", "engine", "controller", "credential", "protocol", "clock",
 )  # fmt: skip
 
 _OF_AGENTS: Final = frozenset({"gpu", "agent", "port", "credential", "protocol"})  # the others are the host's
@@ -51,6 +51,8 @@ class Patient:
         token: whether the agent was given a join token.
         engine_user: the setting of that name.
         docker: where the Docker engine listens; None: the agent runs no containers.
+        engine_environment: likewise.
+        variables: with which an agent would start here.
     """
 
     data_dir: Path
@@ -64,6 +66,8 @@ class Patient:
     token: bool = False
     engine_user: str | None = None
     docker: str | None = None
+    engine_environment: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def examine_quietly(patients: Sequence[Patient]) -> tuple[Finding, ...]:
@@ -108,10 +112,11 @@ async def examine(patient: Patient) -> tuple[Finding, ...]:
         _within("nvml", _NVML_S, partial(_gpus, patient)),
         _within("cgroups", _QUICK_S, partial(_cgroups, patient)),
         _within("isolation", _QUICK_S, partial(_isolation, patient)),
+        _within("environment", _QUICK_S, partial(_environment, patient)),
         _within("agent", 4 * _QUICK_S, partial(_agent, patient)),
         _within("ports", _QUICK_S, _ports),
         _within("disk", _QUICK_S, partial(_disks, patient)),
-        _within("engine", _ENGINES_S, _engines),
+        _within("engine", _ENGINES_S, partial(_engines, patient)),
     ]
     found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
     return _in_order(found)
@@ -159,6 +164,12 @@ async def _isolation(patient: Patient) -> list[Finding]:
     return [
         host.judge_isolation(await in_background(partial(host_probes.isolation_facts, patient.engine_user, folders)))
     ]
+
+
+async def _environment(patient: Patient) -> list[Finding]:
+    agent, _ = await in_background(partial(host_probes.read_agent, patient.data_dir))
+    given = (agent.pid, patient.variables, patient.engine_environment)
+    return [host.judge_environment(await in_background(partial(host_probes.environment_facts, *given)))]
 
 
 async def _agent(patient: Patient) -> list[Finding]:
@@ -213,5 +224,5 @@ async def _disks(patient: Patient) -> list[Finding]:
     return [host.judge_disk(await in_background(partial(host_probes.disk_facts, *one))) for one in folders]
 
 
-async def _engines() -> list[Finding]:
-    return list(host.judge_engines(await programs.installed()))
+async def _engines(patient: Patient) -> list[Finding]:
+    return list(host.judge_engines(await programs.installed(patient.engine_environment)))

@@ -6,7 +6,7 @@ import resource
 import shutil
 import socket
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +18,13 @@ from agent.decide.doctor.host import (
     CgroupFacts,
     DiskFacts,
     EnginePorts,
+    EnvironmentFacts,
     IsolationFacts,
     LimitFacts,
     PortFacts,
 )
 from agent.decide.engine_accounts import parse_engine_user
+from agent.decide.engine_environment import SETTING, held_back
 from agent.errors import AgentError
 from agent.facts import Facts
 from agent.host import read_boot_id
@@ -70,6 +72,26 @@ def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts
         return IsolationFacts(root, user, error=str(error))
     stopped = next((at for folder in folders if (at := account.stopped_at(folder)) is not None), None)
     return IsolationFacts(root, user, bool(chosen.uids), "" if stopped is None else str(stopped))
+
+
+def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[str, ...]) -> EnvironmentFacts:
+    """What engines do not get of the environment of the running agent, or of `here` if none runs.
+
+    Args:
+        agent: its pid; None: none runs, or this user cannot see it.
+        here: the variables with which an agent would start.
+        listed: the setting `engine_environment`, as it is here.
+    """
+    if agent is None:
+        return EnvironmentFacts(held_back(here, listed), running=False)
+    try:
+        words = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return EnvironmentFacts((), running=True, readable=False)
+    env = dict(os.fsdecode(word).partition("=")[::2] for word in words if word)
+    if (own := env.get(SETTING)) is not None:
+        listed = tuple(one.strip() for one in own.split(","))
+    return EnvironmentFacts(held_back(env, listed), running=True)
 
 
 def condemned_gpus(journal: Facts | None) -> dict[str, str]:

@@ -4,10 +4,12 @@ import asyncio
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from agent.decide.doctor.host import EngineFacts
+from agent.decide.engine_environment import passed_on
 from agent.engine_builds import llama_cpp_lacks
 from agent.installed_engines import PROGRAMS, search_path
 from agent.program_output import output_of
@@ -32,23 +34,28 @@ async def toolkit_version() -> str | None:
     return None
 
 
-async def installed() -> tuple[EngineFacts, ...]:
-    """The engines on the agent's search path, each with its version."""
-    path = search_path(os.environ)
+async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
+    """The engines on the agent's search path, each with its version.
+
+    Args:
+        listed: the setting `engine_environment`: they are asked with what they would run with.
+    """
+    env = passed_on(os.environ, listed)
+    path = search_path(env)
     found = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]
-    return tuple(await asyncio.gather(*(_engine(name, package, file) for name, package, file in found if file)))
+    return tuple(await asyncio.gather(*(_engine(name, package, file, env) for name, package, file in found if file)))
 
 
-async def _engine(name: str, package: str, file: str) -> EngineFacts:
+async def _engine(name: str, package: str, file: str, env: Mapping[str, str]) -> EngineFacts:
     python = _interpreter(file)
     if python is not None:
-        text, error = await output_of([python, "-P", "-c", _ASK_PACKAGE, package], ENGINE_LIMIT_S)
+        text, error = await output_of([python, "-P", "-c", _ASK_PACKAGE, package], ENGINE_LIMIT_S, env=env)
         if not error and text.strip():
             return EngineFacts(name, file, version=text.split()[-1])
-    text, error = await output_of([file, "--version"], ENGINE_LIMIT_S)
+    text, error = await output_of([file, "--version"], ENGINE_LIMIT_S, env=env)
     match = _VERSION.search(text)
     if match is not None and not error:
-        lacking = await llama_cpp_lacks(file, os.environ) if name == "llama-cpp" else ()
+        lacking = await llama_cpp_lacks(file, env) if name == "llama-cpp" else ()
         version = match[0].removeprefix("version:").strip()
         return EngineFacts(name, file, version=version, on_cpu=LLAMA_CPP_ON_CPU in lacking)
     last = text.strip().splitlines()[-1:] or ["it prints nothing"]

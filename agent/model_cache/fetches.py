@@ -35,10 +35,12 @@ class Provided:
     Attributes:
         commit: of its revision.
         asked: the hub was asked; else the process should not ask it either.
+        public: the hub gives it to all, without a token.
     """
 
     commit: str
     asked: bool
+    public: bool = False
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ class Fetches:
                 )
             return Provided(commit, asked=False)
         try:
-            return Provided(await self._ask_hub(fetch, token, env, stall_s, tell), asked=True)
+            return await self._ask_hub(fetch, token, env, stall_s, tell)
         except FetchError as error:
             if error.final and error.code != Cause.MODEL_COMMIT_GONE:
                 await asyncio.to_thread(self._folder.note_refused, fetch.repo, token)
@@ -177,8 +179,9 @@ class Fetches:
     async def _usable(self, fetch: ModelFetch, token: str) -> str | None:
         return await asyncio.to_thread(self._folder.usable, fetch.repo, fetch.revision, token)
 
-    async def _ask_hub(self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, tell: Tell) -> str:
-        """Returns the commit."""
+    async def _ask_hub(
+        self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, tell: Tell
+    ) -> Provided:
         name = f"hf:{fetch.repo}"
         if self._slots.locked():
             tell(f"waits to fetch {name}: {_AT_ONCE} other models are fetched")
@@ -225,13 +228,13 @@ class Fetches:
         await asyncio.to_thread(self._folder.note_begun, repo, plan["commit"])
         return str(plan["commit"])
 
-    async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any], commit: str) -> str:
+    async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any], commit: str) -> Provided:
         if done["commit"] != commit:
             raise FetchError(f"hf:{fetch.repo} cannot be fetched: another commit than planned was fetched")
         noted = (fetch.repo, fetch.revision, commit, token)
         await asyncio.to_thread(self._folder.note_fetched, *noted, is_public=done["public"], name=fetch.name)
         await asyncio.to_thread(self._folder.note_use, fetch.repo, time.time(), commit)
-        return commit
+        return Provided(commit, asked=True, public=bool(done["public"]))
 
 
 def _refusal(fetch: ModelFetch, words: Mapping[str, Any]) -> FetchError:

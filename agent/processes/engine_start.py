@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from agent.decide.engine_environment import lacks_token, passed_on
 from agent.errors import ProgramMissingError, SpawnError
 from agent.model_cache.snapshot_args import with_snapshots
 from agent.process_records import name_of
@@ -44,7 +45,7 @@ class EngineStart:
         self._order = with_snapshots(order, context.fetches.path)
         self._context = context
         self._stopped = stopped
-        self._hub_is_away = False
+        self._keeps_off_hub = False  # its models are here, and the hub would not answer it
 
     async def run(self) -> Running | None:
         """Returns what runs; None: it was stopped before it ran.
@@ -74,8 +75,8 @@ class EngineStart:
         commits = {}
         for fetch in order.fetches:
             provided = await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell)
-            if not provided.asked:
-                self._hub_is_away = True
+            if not provided.asked or self._is_refused_by_hub(public=provided.public):
+                self._keeps_off_hub = True
             commits[hub_reference(fetch.repo, fetch.revision)] = provided.commit
         if commits:
             self._kept.amend(model_commits=commits)
@@ -83,6 +84,15 @@ class EngineStart:
             await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.tell)
         if self._kept.now.message:
             self._kept.tell("")
+
+    def _is_refused_by_hub(self, *, public: bool) -> bool:
+        """Whether the hub would not give the process what the agent has fetched with a token of its own.
+
+        A mirror may call a model public, and yet answer nothing without a token.
+        """
+        own = passed_on(os.environ, self._context.engine_environment) if self._order.container is None else {}
+        env = own | self._order.env
+        return lacks_token(env) and (not public or ("HF_ENDPOINT" in env and not lacks_token(os.environ)))
 
     async def _start_process(self) -> Running | None:
         account = await self._allot()
@@ -99,7 +109,7 @@ class EngineStart:
             self._note_pid,
             given_up=self._stopped,
             tell=kept.say_for_now,
-            offline=self._hub_is_away,
+            offline=self._keeps_off_hub,
         )
         if started is None:
             return None
@@ -147,8 +157,9 @@ class EngineStart:
             gpu_index=context.gpu_index,
             cache_dir=context.fetches.path,
             own=None if account is None else account_env(account, home),
+            listed=context.engine_environment,
         )
-        if self._hub_is_away:
+        if self._keeps_off_hub:
             env.setdefault("HF_HUB_OFFLINE", "1")
         record = folders.end(key)
         async with EngineLaunch(argv, env, work=work, log=output, record=record, account=account) as launch:

@@ -24,7 +24,7 @@ class ProcessContext:
 
     `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
     listed a process at the newest reading. `allotting` is held while an instance gets its account. `note_missing`
-    takes the name of a program that a start did not find.
+    takes the name of a program that a start did not find. `engine_environment` is the setting of that name.
     """
 
     journal: Journal
@@ -44,3 +44,4 @@ class ProcessContext:
     fetches: Fetches
     containers: ContainerRuntime
     note_missing: Callable[[str], None] = lambda _program: None
+    engine_environment: tuple[str, ...] = ()

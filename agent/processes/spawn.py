@@ -3,10 +3,11 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Final
 
+from agent.decide.engine_environment import passed_on
 from agent.installed_engines import search_path
 from agent.process_records import ProcessKey
 from agent.processes.account import Account
@@ -20,9 +21,7 @@ _SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine"
 _SIMULATED_ENGINE_NAMES: Final = (("{simulated_engine}",), ("{python}", "-m", "gpuward.agent.simulated_engine"))
 
 _WRITTEN_BY_GROUP: Final = 0o620
-# Of the agent's environment: its own folders, and the ways to the service manager and other programs of its account.
-_NOT_PASSED_ON: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "CREDENTIALS_DIRECTORY", "LISTEN_FDS")
-_OF_ITS_ACCOUNT: Final = ("XDG_", "SSH_", "DBUS_")
+_OF_ITS_ACCOUNT: Final = "XDG_"  # folders in the agent's home
 
 
 def engine_argv(order: StartOrder, port: int | None) -> list[str]:
@@ -53,17 +52,19 @@ def engine_env(
     cache_dir: Path,
     gpu_index: Callable[[str], int | None] = lambda _uuid: None,
     own: Mapping[str, str] | None = None,
+    listed: Iterable[str] = (),
 ) -> dict[str, str]:
-    """The engine's environment: the agent's without `GPUWARD_*` (which holds secrets), the order's, and the marker.
+    """The engine's environment: what passes of the agent's, the order's, and the marker.
 
     `cache_dir` is where models of the hub are. What fetches by itself gets a cache of its own: there the bound of this
     one would neither count nor spare its files.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     `own` is what `account_env` says where the engine runs as another account than the agent.
+    `listed` is what the host's administrator passes on beside what all agents do.
     """
-    hidden = ("GPUWARD_",) if own is None else ("GPUWARD_", *_OF_ITS_ACCOUNT)
-    env = {name: value for name, value in base.items() if not name.startswith(hidden) and name not in _NOT_PASSED_ON}
-    env |= own or {}
+    env = passed_on(base, listed)
+    if own is not None:
+        env = {name: value for name, value in env.items() if not name.startswith(_OF_ITS_ACCOUNT)} | dict(own)
     if "PYTHONPATH" in env:  # its relative folders refer to the agent's working folder, not to the engine's
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)

@@ -71,6 +71,8 @@ def doctor(
             name=settings.name,
             engine_user=settings.engine_user,
             docker=settings.docker_address(),
+            engine_environment=settings.engine_environment,
+            variables=dict(os.environ),
             token=settings.join_token is not None or settings.join_token_file is not None,
         )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from agent.decide.doctor.finding import Finding, fails, ok, warning
 from agent.decide.engine_accounts import UNUSED_UIDS
+from agent.decide.engine_environment import SETTING, in_words
 
 _GIB: Final = 2**30
 _LEAST_FREE: Final = 1 * _GIB
@@ -50,6 +51,21 @@ class IsolationFacts:
     each: bool = False
     stopped_at: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """What engines do not get of the agent's environment.
+
+    Attributes:
+        held_back: names, in order.
+        running: whether it is the environment of the running agent; else that of this command and of the agent's file.
+        readable: whether this user may read it.
+    """
+
+    held_back: tuple[str, ...]
+    running: bool
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +188,18 @@ def judge_isolation(facts: IsolationFacts) -> Finding:
         return warning("isolation", text, remedy)
     text = "engines run as the agent's own user and can read its credential, and the secrets of other engines"
     return warning("isolation", text, "Run the agent as root with --engine-user. See docs/access.md.")
+
+
+def judge_environment(facts: EnvironmentFacts) -> Finding:
+    """Which variables engines do not get. None of them need be wrong: most are nothing to an engine."""
+    if not facts.readable:
+        text = "the running agent's environment is not readable for this user"
+        return warning("environment", text, "Run `gpuward doctor` as the agent's user, such as root.")
+    where = "of the running agent's variables" if facts.running else "of the variables here"
+    if not facts.held_back:
+        return ok("environment", f"engines get all {where}")
+    text = f"{where}, engines do not get {in_words(facts.held_back)}; list what one needs in {SETTING}"
+    return ok("environment", text)
 
 
 def judge_agent(agent: AgentFacts) -> Finding:

@@ -66,12 +66,14 @@ async def test_a_host_with_its_agent(controller: ControllerDouble, tmp_path: Pat
     controller.credentials.discard(CREDENTIAL)
     controller.headers["Date"] = "Mon, 01 Jan 2024 00:00:00 GMT"
     with socket.create_server(("127.0.0.1", 0)) as other:
-        env = {**driver.env, "GPUWARD_AGENT_PROXY_HOST": "127.0.0.1"}
+        env = {**driver.env, "GPUWARD_AGENT_PROXY_HOST": "127.0.0.1", "AWS_SESSION_TOKEN": "hunter2"}
         code, found = await doctor(*argv, "--proxy-port", str(other.getsockname()[1]), env=env)
     assert code == 1
     assert {name for name, (status, _) in found.items() if status == "fails"} == {"gpu", "port", "credential", "clock"}
     assert f"(pid {os.getpid()})" in found["port"][1]
     assert "no agent runs" in found["agent"][1]
+    assert "AWS_SESSION_TOKEN" in found["environment"][1]
+    assert "hunter2" not in str(found)
 
 
 @pytest.mark.cases
