@@ -263,6 +263,7 @@ def _services(
             keep_audit_log_days=settings.keep_audit_log_days,
             # Reports reach as far back as the history.
             keep_actions_days=max(settings.keep_events_days, settings.keep_history_days),
+            keys=keys,
         ).run,
         "history": History(
             database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days

@@ -1,22 +1,25 @@
-"""The verb `audit-log`."""
+"""The verb `audit-log`: list, and verify."""
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cli.api import parse, path_of
+from cli.errors import CliError
 from cli.formatting import or_dash, printable
 from cli.output import Format, print_data, print_table
-from cli.runner import run
+from cli.runner import OutputOption, run
 from cli.table import Table
-from schemas.api.audit_log import AuditLogEntry
+from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
 
 if TYPE_CHECKING:  # slow to import
     from cli.client import Api
 
 app = typer.Typer()
+_log = typer.Typer(invoke_without_command=True)
+app.add_typer(_log, name="audit-log")
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 1_000_000
 
@@ -28,7 +31,7 @@ class LogFormat(Enum):
     JSONL = "jsonl"
 
 
-@app.command("audit-log")
+@_log.callback()
 def audit_log(
     ctx: typer.Context,
     actor: Annotated[
@@ -55,6 +58,8 @@ def audit_log(
     ] = LogFormat.TABLE,
 ) -> None:
     """List changes, and reads of secrets and logs: by which key, from where, and with which outcome. Newest first."""
+    if ctx.invoked_subcommand is not None:
+        return
 
     async def work(api: "Api") -> None:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}
@@ -75,3 +80,49 @@ def audit_log(
         print_table(Table(titles, rows, []), empty="no entries")
 
     run(ctx, work)
+
+
+@_log.command()
+def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
+    """Show entries that were removed from the audit log or changed in it. Exit with 1 if there are any.
+
+    Entries are sealed within minutes under the key that encrypts secrets. Without a key nothing shows.
+    """
+
+    async def work(api: "Api") -> None:
+        whole = await _read_all(api)
+        view = parse(AuditLogVerification, whole)
+        if output.for_programs:
+            print_data(whole, output)
+        else:
+            _show(view)
+        if view.findings:
+            raise CliError(f"{len(view.findings)} findings: the audit log is not as it was written")
+
+    run(ctx, work)
+
+
+async def _read_all(api: "Api") -> dict[str, Any]:
+    """All pages as one: the last, with what all have checked and found."""
+    checked, findings, cursor = 0, [], None
+    while True:
+        page: dict[str, Any] = await api.get(path_of("audit-log", "verify"), cursor=cursor)
+        checked += page["checked"]
+        findings += [one for one in page["findings"] if one not in findings]
+        cursor = page["next"]
+        if cursor is None:
+            return {**page, "checked": checked, "findings": findings}
+
+
+def _show(view: AuditLogVerification) -> None:
+    rows = [[one.kind, printable(one.message)] for one in view.findings]
+    if rows:
+        print_table(Table(["FINDING", "WHAT"], rows), empty="")
+    if not view.protected:
+        print(printable(f"not protected: {view.reason}"))
+        return
+    zone = datetime.now(UTC).astimezone().tzinfo
+    since = f"{view.since.astimezone(zone):%Y-%m-%d %H:%M:%S}" if view.since else "?"
+    print(f"{view.checked} entries checked, ids {view.anchor_id + 1} to {view.sealed_id}; sealed since {since}")
+    if view.unsealed:
+        print(f"{view.unsealed} newer entries are not sealed yet")

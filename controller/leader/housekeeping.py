@@ -10,6 +10,8 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
 from controller.store.access.audit_log import prune_entries
+from controller.store.access.audit_seals import seal_entries, settled_id
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.usage import roll_up_usage
 from controller.store.core.audit import audit
 from controller.store.core.audit_results import write_audit_result
@@ -36,6 +38,7 @@ class Housekeeping:
         keep_events_days: int,
         keep_audit_log_days: int = 90,
         keep_actions_days: int,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
         self._database = database
         self._term = term
@@ -44,6 +47,7 @@ class Housekeeping:
         self._keep_audit_log_days = keep_audit_log_days
         self._keep_events_days = keep_events_days
         self._keep_actions_days = keep_actions_days
+        self._keys = keys
         self._seen: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -78,5 +82,17 @@ class Housekeeping:
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
             await roll_up_usage(connection)
-            await prune_entries(connection, keep_days=self._keep_audit_log_days)
             await prune(connection, keep_events_days=self._keep_events_days, keep_actions_days=self._keep_actions_days)
+        await self._keep_audit_log()
+
+    async def _keep_audit_log(self) -> None:
+        """Seals the audit log's new entries, and deletes those that are old, once no seal covers them any more."""
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            settled = await settled_id(connection)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            up_to = await seal_entries(connection, self._keys, settled, keep_days=self._keep_audit_log_days)
+        async with self._database.transaction() as connection:
+            await check_term(connection, self._term)
+            await prune_entries(connection, keep_days=self._keep_audit_log_days, up_to=up_to)

@@ -33,3 +33,48 @@ class AuditLogEntry(View):
     code: str = ""
     request_id: str = ""
     left_out: int = 0
+
+
+class AuditLogFinding(View):
+    """Entries or seals of the audit log that are not as they were sealed.
+
+    Attributes:
+        kind: `entries_removed`, `entries_added`, `entries_changed`, `seal_removed`, `seal_changed`, `seal_added`,
+            `head_removed` or `head_changed`.
+        message: for people.
+        first_id: of the entries in question.
+        last_id: of the entries in question.
+        ids: of each entry, where they are known.
+    """
+
+    kind: str
+    message: str
+    first_id: int = 0
+    last_id: int = 0
+    ids: list[int] = []
+
+
+class AuditLogVerification(View):
+    """A page of a verification of the audit log.
+
+    Attributes:
+        protected: whether entries are sealed, and this controller has the key that tells whether they were changed.
+        reason: why they are not; empty: they are.
+        since: when the seals began; what was removed before does not show.
+        anchor_id: entries up to this id are old: retention may have deleted them.
+        sealed_id: entries up to this id are sealed.
+        unsealed: number of entries above it, which the next seal will cover.
+        checked: number of entries that this page has checked.
+        findings: what is wrong.
+        next: cursor of the next page; null: this is the last one.
+    """
+
+    protected: bool
+    reason: str = ""
+    since: datetime | None = None
+    anchor_id: int = 0
+    sealed_id: int = 0
+    unsealed: int = 0
+    checked: int = 0
+    findings: list[AuditLogFinding] = []
+    next: str | None = None

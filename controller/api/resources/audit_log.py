@@ -1,4 +1,4 @@
-"""The audit log: list, newest first."""
+"""The audit log: list, newest first; verify."""
 
 from typing import Final, get_args
 
@@ -10,7 +10,8 @@ from controller.api.parameters import moment, page_limit, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
-from schemas.api.audit_log import AuditLogEntry
+from controller.store.access.audit_verify import verify_page
+from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
 from schemas.api.envelopes import Page
 from schemas.manifest.problems import FieldProblem
 
@@ -35,6 +36,13 @@ async def get_all(request: web.Request) -> web.Response:
         return json_response(await list_entries(connection, limit=limit, cursor=cursor, wanted=wanted))
 
 
+async def get_verify(request: web.Request) -> web.Response:
+    """`GET /audit-log/verify`."""
+    context, cursor = request.app[CONTEXT], parameters_of(request).get("cursor")
+    async with context.database.snapshot() as connection:
+        return json_response(await verify_page(connection, context.secret_keys, cursor))
+
+
 _FILTERS: Final = (
     Query("actor", "only of this key or agent: its name, or `key:NAME`, `agent:NAME`"),
     Query("object", "only of this object and what is below it, such as `deployments/chat`"),
@@ -47,5 +55,10 @@ ROUTES: Final = (
         "GET", "/api/v1/audit-log", get_all, Access.ADMINISTER,
         "List changes, and reads of secrets and logs, newest first", "audit log",
         Page[AuditLogEntry], query=(*PAGING, *_FILTERS),
+    ),
+    Route(
+        "GET", "/api/v1/audit-log/verify", get_verify, Access.ADMINISTER,
+        "Verify a part of the audit log against its seals, oldest first", "audit log", AuditLogVerification,
+        query=(Query("cursor", "`next` of the previous page"),), momentary=True,
     ),
 )  # fmt: skip

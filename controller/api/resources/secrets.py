@@ -11,6 +11,7 @@ from controller.api.parameters import new_name
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
+from controller.store.access.audit_seals import renew_seals
 from controller.store.access.secrets import delete_secret, list_secrets, put_secret, scope_secret, seal_all
 from schemas.api.access import SecretsRotated, SecretView
 from schemas.api.envelopes import Page
@@ -66,6 +67,7 @@ async def rotate(request: web.Request) -> web.Response:
     """`POST /secrets/rotate-key`."""
     context = request.app[CONTEXT]
     await asyncio.to_thread(context.renew_secrets_key)
+    await renew_seals(context.database, context.secret_keys)
     encrypted, unreadable = await seal_all(context.database, context.secret_keys)
     if not unreadable:
         await asyncio.to_thread(context.drop_old_secrets_keys)

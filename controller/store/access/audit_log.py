@@ -99,11 +99,14 @@ def _moment(when: datetime | timedelta | None) -> datetime | None:
     return datetime.now(UTC) - when if isinstance(when, timedelta) else when
 
 
-async def prune_entries(connection: Any, *, keep_days: int) -> None:
-    """Deletes one portion of those that are older."""
+async def prune_entries(connection: Any, *, keep_days: int, up_to: int | None = None) -> None:
+    """Deletes one portion of those that are older. `up_to`: those with a higher id stay."""
     await connection.execute(
         """delete from audit_log where id in (
-               select id from audit_log where at < now() - make_interval(days => $1) order by at limit $2)""",
+               select id from audit_log
+                where at < now() - make_interval(days => $1) and ($3::bigint is null or id <= $3)
+                order by at limit $2)""",
         keep_days,
         _PORTION,
+        up_to,
     )

@@ -16,6 +16,8 @@ from typing import Final
 import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -79,6 +81,11 @@ class SecretKeys:
             await asyncio.to_thread(self.reload)
         except (OSError, ValueError) as error:
             log.warning("the keys of secrets cannot be read again", error=str(error))
+
+    def derived(self, purpose: bytes, key_id: str) -> bytes | None:
+        """A key for another purpose, which opens no secret; None: the key of this id is not here."""
+        key = self._keys.get(key_id)
+        return None if key is None else HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key)
 
     def seal(self, name: str, value: str) -> bytes:
         """The value of the secret of this name, encrypted under the current key."""

@@ -11,9 +11,11 @@ from controller.api.app import all_routes
 from controller.api.audit_trail import TRAIL, is_recorded
 from controller.api.route import Access
 from controller.hub.join import JoinHandler
+from controller.leader.housekeeping import Housekeeping
 from controller.runtime.clock import SystemClock
 from controller.store.access.audit_log import Entry, prune_entries, write_entries
 from controller.store.access.keys import create_first_key, create_key
+from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.access.tokens import create_token
 from controller.store.core.database import Database
 from schemas.wire import JOIN_PATH
@@ -203,3 +205,38 @@ async def test_old_entries_go(migrated: Database) -> None:
 @pytest.mark.parametrize("access", [Access.OPERATE, Access.ADMINISTER])
 def test_all_that_only_operators_may_is_recorded(access: Access) -> None:
     assert all(is_recorded(one) for one in all_routes("x") if one.access is access and one.method not in READS)
+
+
+async def test_it_is_verified_through_a_rotation_by_administrators_alone(db: Database) -> None:
+    first, second = new_key(), new_key()
+    stored = [first]
+    keys = SecretKeys(lambda: parse_keys(",".join(stored)))
+    async with served(db, secret_keys=keys) as api:
+        path = f"{PATH}/verify"
+        assert not (await api.get(path))["protected"]
+        await api.call("PUT", "/api/v1/secrets/hf", json={"value": "x" * 9})
+        housekeeping = Housekeeping(
+            db, await _term(db), SystemClock(), audit_every_s=60, keep_events_days=30, keep_actions_days=30, keys=keys
+        )
+        await housekeeping.round()
+        found = await api.get(path)
+        assert (found["protected"], found["findings"], found["next"]) == (True, [], None)
+        assert found["checked"] >= 1
+        stored[:] = [second, first]
+        keys.reload()
+        assert (await api.call("POST", "/api/v1/secrets/rotate-key"))[0] == 200
+        stored[:] = [second]
+        keys.reload()
+        await housekeeping.round()
+        assert (await api.get(path))["findings"] == []
+        gone = await rows(db, "delete from audit_log where object = 'secrets/hf' returning id")
+        (finding,) = (await api.get(path))["findings"]
+        assert (finding["kind"], finding["ids"]) == ("entries_removed", [row["id"] for row in gone])
+        for role in ("operator", "viewer", "inference"):
+            assert (await api.call("GET", path, role=role))[0] == 403
+        assert (await api.call("GET", path + "?cursor=odd"))[0] == 400
+
+
+async def _term(db: Database) -> int:
+    (row,) = await rows(db, "select term from lease")
+    return int(row["term"])

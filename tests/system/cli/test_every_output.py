@@ -47,6 +47,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "secret list": ((),),
     "audit": ((),),
     "audit-log": ((),),
+    "audit-log verify": ((),),
     "doctor": ((),),
 }
 
