@@ -1,5 +1,9 @@
 """The agent's errors, by type."""
 
+from typing import Final
+
+INSTALL_EXTRA: Final = "install what the agent needs: pip install 'gpuward[agent]'"
+
 
 class AgentError(Exception):
     """The agent cannot run; the message says what to do. The agent ends with exit code 1."""

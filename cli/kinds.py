@@ -9,7 +9,7 @@ from cli.explanations import layout_line
 from cli.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
 from cli.gpu_text import foreign, measure, throttle
 from cli.kind import Column, Kind
-from cli.policy_text import action_of, idle_for, stops_in, would_act
+from cli.policy_text import action_of, idle_for, stops_in
 from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
 from schemas.units import format_bytes
@@ -26,12 +26,15 @@ if TYPE_CHECKING:  # slow to import
 
 
 def why(status: "InstanceStatus") -> str:
-    """Why an instance has its phase, in one line; for a pending one why it is pending."""
+    """Why an instance has its phase, in one line; for a pending one why it is pending.
+
+    One that runs as it should needs no reason. What its policy would do has columns of its own.
+    """
     if status.explain is not None and status.phase == "pending" and status.explain.message:
         return status.explain.message
     sick = next((claim for claim in status.claims if claim.kind == "gpu" and claim.health != "ok"), None)
     of_gpu = "" if sick is None else f"{sick.device} is {sick.health}: {sick.health_reason}"
-    return status.message or status.reason or of_gpu or would_act(status)
+    return of_gpu if status.phase == "running" else status.message or status.reason or of_gpu
 
 
 def _verdicts(view: "PolicyView") -> str:
@@ -39,8 +42,14 @@ def _verdicts(view: "PolicyView") -> str:
     return f"{found.idle}/{found.busy}/{found.unknown}"
 
 
+def _engine(view: "DeploymentView") -> str:
+    """The engines that were chosen for its instances; `auto` until one is."""
+    return ",".join(view.status.engines) or view.spec.engine
+
+
 def _deployment_why(view: "DeploymentView") -> str:
-    return view.status.message or view.status.reason
+    """What runs as it should needs no reason."""
+    return "" if view.status.phase == "running" else view.status.message or view.status.reason
 
 
 def _ready(view: "DeploymentView") -> str:
@@ -83,7 +92,7 @@ DEPLOYMENTS: Final = Kind(
         Column("PHASE", lambda d, _: d.status.phase),
         Column("READY", lambda d, _: _ready(d)),
         Column("SCALE", lambda d, _: scale_cell(d), rank=2),
-        Column("ENGINE", lambda d, _: d.spec.engine, rank=3),
+        Column("ENGINE", lambda d, _: _engine(d), rank=3),
         Column("AGE", lambda d, now: age(d.created_at, now), rank=1),
         Column("MODEL", lambda d, _: or_dash(d.spec.model), wide=True, rank=4),
         Column("GENERATION", lambda d, _: str(d.generation), wide=True, rank=5),

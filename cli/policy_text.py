@@ -31,14 +31,6 @@ def stops_in(status: "InstanceStatus", now: datetime) -> str:
     return DASH if verdict.due_at is None else duration((verdict.due_at - now).total_seconds()) + dry_run
 
 
-def would_act(status: "InstanceStatus") -> str:
-    """What the policy would do about an instance that is idle, were it no dry run; else empty."""
-    verdict = status.utilization
-    if verdict is None or not verdict.dry_run or verdict.verdict != "idle" or not verdict.acts:
-        return ""
-    return f"{verdict.acts} (dry run): {verdict.message or verdict.reason}"
-
-
 def action_of(policy: "UtilizationPolicy") -> str:
     """The action of a policy."""
     return f"{policy.action} (dry run)" if policy.dry_run else policy.action

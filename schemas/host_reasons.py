@@ -142,6 +142,9 @@ GPUS: Final[Mapping[str, ReasonText]] = {
         "The driver was upgraded but its old kernel module is still loaded.", "Reload the module or restart the host."
     ),
     "nvml_failed": ReasonText("The driver's library fails as a whole.", "Check the driver: `nvidia-smi`."),
+    "nvml_library_missing": ReasonText(
+        "The agent was installed without what it reads GPUs with.", "Run `pip install 'gpuward[agent]'` on that host."
+    ),
     "nvml_starting": ReasonText("The first reading of the GPUs is not done yet.", "Wait."),
     "gpu_memory_unclaimed": ReasonText(
         "Memory of the GPU is in use that no claim explains; it is not given to instances.",

@@ -1,6 +1,6 @@
 """What the child that reads NVML answers, parsed. Each field is a value, unsupported or an error."""
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -38,6 +38,9 @@ class XidEvent(Wire):
     xid: int
     gpu_instance: int | None = None
     count: int = 1
+
+
+NO_LIBRARY: Final = -1  # in place of NVML's codes: the package through which it is read is not installed
 
 
 class ChildAnswer(Wire):

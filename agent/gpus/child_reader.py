@@ -10,8 +10,8 @@ from typing import Final
 import structlog
 
 from agent.clock import Clock, boot_clock
-from agent.errors import NoGpusError
-from agent.gpus.answers import ChildAnswer
+from agent.errors import INSTALL_EXTRA, NoGpusError
+from agent.gpus.answers import NO_LIBRARY, ChildAnswer
 from agent.gpus.known_gpus import KnownGpus
 from agent.gpus.nvml_child import NvmlChild
 from agent.gpus.reader import GpuReading
@@ -24,7 +24,7 @@ _FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes
 _BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 # A GPU that cannot be read for so long may be readable again by a new process; after that it is tried more rarely.
 _RENEW_AFTER_S: Final = (20.0, 60.0, 300.0)
-_MISMATCH: Final = 18
+_CODES: Final = {18: "driver_mismatch", NO_LIBRARY: "nvml_library_missing"}
 _MOST_TEXT: Final = 300
 
 log = structlog.get_logger()
@@ -79,9 +79,12 @@ class ChildReader:
             await self._take(answer)
         elif answer is not None:
             await self.aclose()
+            fix = "Install the NVIDIA driver on this host (after an upgrade, reload it)"
+            if answer.code == NO_LIBRARY:
+                fix = f"{INSTALL_EXTRA[0].upper()}{INSTALL_EXTRA[1:]}"
             raise NoGpusError(
-                f"no GPUs can be read: NVML does not load ({answer.fatal}). Install the NVIDIA driver on this host"
-                " (after an upgrade, reload it), or simulate a host with --simulate FILE"
+                f"no GPUs can be read: NVML does not load ({answer.fatal}). {fix}, or simulate a host with"
+                " --simulate FILE"
             )
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
@@ -161,8 +164,9 @@ class ChildReader:
             if answer is None:
                 self._error = self._error or "nvml_starting: the first reading is not done yet"
             elif answer.fatal is not None:
-                code = "driver_mismatch" if answer.code == _MISMATCH else "nvml_failed"
-                await self._failed(f"{code}: {answer.fatal}", None)
+                code = _CODES.get(answer.code, "nvml_failed")
+                fix = f"; {INSTALL_EXTRA}" if answer.code == NO_LIBRARY else ""
+                await self._failed(f"{code}: {answer.fatal}{fix}", None)
             else:
                 self._failures, self._error = 0, ""
             return answer

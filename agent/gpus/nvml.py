@@ -21,6 +21,7 @@ from agent.gpus.nvml_processes import ProcessReader
 from agent.gpus.nvml_xids import XidLoop
 
 _PR_SET_PDEATHSIG = 1
+_NO_LIBRARY = -1  # as in `answers.py`
 _NO_HANDLE = 6  # NVML_ERROR_NOT_FOUND: no slice has this index
 # Seconds after which fields are read again; the first reading of a GPU has all.
 _SLOW: tuple[tuple[FieldTable, float], ...] = ((STANDING, 4.5), (DETAILS, 10.0), (LINKS, 60.0))
@@ -32,7 +33,7 @@ def main() -> None:
     try:
         import pynvml  # noqa: PLC0415 - a failed import is part of the answer
     except ImportError:
-        _answer({"fatal": "the package nvidia-ml-py is not installed", "code": 0})
+        _answer({"fatal": "the package nvidia-ml-py is not installed", "code": _NO_LIBRARY})
         return
     reader: Reader | None = None
     for question in sys.stdin:

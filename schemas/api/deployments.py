@@ -65,6 +65,7 @@ class DeploymentStatus(View):
         observed_generation: the latest generation that the controller has acted on.
         policy: the effective utilization policy; None: there is none.
         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
+        engines: that were chosen for its placed instances, by name; most often one. Empty: none is placed.
         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
         model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
@@ -77,6 +78,7 @@ class DeploymentStatus(View):
     wanted: int = 0
     observed_generation: int = 0
     revision: int = 1
+    engines: list[str] = []
     image_digest: str | None = None
     model_commits: dict[str, str] = {}
     conditions: list[Condition] = []

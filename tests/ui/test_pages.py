@@ -30,9 +30,7 @@ async def test_pending_is_in_order_with_the_reason(admin: Seat, cluster_a: Clust
     await expect(rows.nth(0)).to_contain_text("1st of 2")
     await expect(rows.nth(1)).to_contain_text("2nd of 2")
     await expect(rows.nth(0)).to_contain_text("200")
-    await expect(page.locator("[data-part=pending] tr.note").first).to_contain_text(
-        re.compile(r"0/3 fit: 3 in shared use")
-    )
+    await expect(page.locator("[data-part=pending] tr.note").first).to_contain_text(re.compile(r"0/3 fit: 3 held"))
     for name in ("big", "filler"):
         await cluster_a.delete(name)
         await cluster_a.gone(name)

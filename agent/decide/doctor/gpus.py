@@ -104,10 +104,11 @@ def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
         code = nvml.error.partition(":")[0]
         remedy = {
             "driver_mismatch": _RELOAD,
+            "nvml_library_missing": "Run `pip install 'gpuward[agent]'` in the environment of the agent.",
             "nvml_hang": "Read `dmesg` for Xids. If `nvidia-smi` hangs too, restart the host.",
             "nvml_crashed": "See whether `nvidia-smi` works; else install the driver again.",
         }.get(code, "Install the library libnvidia-ml of the loaded driver; `nvidia-smi` must list the GPUs.")
-        if driver.module is None and not driver.on_bus:
+        if driver.module is None and not driver.on_bus and code != "nvml_library_missing":
             remedy = f"Install NVIDIA's driver. {_SIMULATE}"
         return fails("nvml", nvml.error, remedy)
     if not nvml.gpus:

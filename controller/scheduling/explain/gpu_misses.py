@@ -94,7 +94,7 @@ class GpuMisses:
             ending = {Reason.NEED_GT_FREE: "free", Reason.HOST_MEMORY: "of main memory free on the worker"}
             figures = f"need {need / _MIB_PER_GIB:.2f} GiB, {have / _MIB_PER_GIB:.2f}"
             return f"{figures} {ending.get(reason, 'in all')}"
-        if reason == Reason.GPU_IN_USE and self.whole[row]:
+        if reason in (Reason.GPU_IN_USE, Reason.EXCLUSIVE_CONFLICT) and self.whole[row]:
             return "another instance has it whole"
         return _WORDS.get(reason, short(str(reason)))
 

@@ -35,14 +35,38 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     """
     searches = [search_for(inventory, by) for by in engine_chain(ask)]
     found = [(search, worker_misses(search)) for search in searches]
-    search, misses = max(found, key=lambda pair: int(_NEARNESS[pair[1].reached].max(initial=-1)))
-    explain = _explained(search, misses)
+    search, misses = max(found, key=lambda pair: int(_nearness(pair[0].request, pair[1]).max(initial=-1)))
+    explain, parts = _explained(search, misses), (_held(search.request, misses), _outside(search.request, misses))
+    explain = explain.model_copy(update={"message": one_line(explain, *parts)})
     nearest = explain.nearest
     if nearest is None or nearest.code != Reason.ENGINE_MISSING:
         return explain
     named = nearest.model_copy(update={"message": _missing_engines(searches, nearest.worker)})
     explain = explain.model_copy(update={"nearest": named})
-    return explain.model_copy(update={"message": one_line(explain)})
+    return explain.model_copy(update={"message": one_line(explain, *parts)})
+
+
+def _outside(request: Request, misses: WorkerMisses) -> dict[str, int]:
+    """By reason, how many workers the spec leaves out."""
+    stages = np.bincount(misses.reached[request.outside], minlength=FITS + 1).tolist()
+    return {str(_reason(stage)): count for stage, count in enumerate(stages) if count}
+
+
+def _held(request: Request, misses: WorkerMisses) -> dict[str, int]:
+    """By reason, on how many workers single instances have whole GPUs, and nothing else is why they are taken."""
+    gpus, workers = request.inventory.gpus, len(misses.reached)
+    whole = request.chosen & (gpus.exclusive > 0)
+    others = {
+        Reason.EXCLUSIVE_CONFLICT: request.chosen & (gpus.exclusive == 0) & (gpus.claims > 0),
+        Reason.GPU_IN_USE: request.chosen & (gpus.exclusive == 0) & (gpus.foreign > 0),
+    }
+    found = {}
+    for reason, other in others.items():
+        here, there = (np.bincount(gpus.worker[which], minlength=workers) > 0 for which in (whole, other))
+        count = int(((misses.reached == STAGE[reason]) & here & ~there).sum())
+        if count:
+            found[str(reason)] = count
+    return found
 
 
 def _missing_engines(searches: Sequence[Search], worker: str) -> str:
@@ -71,7 +95,7 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
         rejected = +rejected
     nearest = _nearest(request, misses, ruled_out)
     workers = len(reached) + len(unknown)
-    explain = Explain(
+    return Explain(
         workers=workers,
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         nearest=nearest,
@@ -84,7 +108,6 @@ def _explained(search: Search, misses: WorkerMisses) -> Explain:
             if _large_enough(search, layout, too_small).any()
         ],
     )
-    return explain.model_copy(update={"message": one_line(explain)})
 
 
 def _ruled_out(search: Search, too_small: Bools) -> dict[Reason, Bools]:
@@ -127,10 +150,16 @@ def _reason(stage: int) -> Reason:
     return STAGES[stage] if stage < FITS else Reason.COUNT_MISMATCH
 
 
+def _nearness(request: Request, misses: WorkerMisses) -> Ints:
+    """By worker: how far it comes. One that the spec leaves out is never the nearest while there is any other."""
+    found: Ints = np.where(request.outside & ~request.outside.all(), -1, _NEARNESS[misses.reached])
+    return found
+
+
 def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
     if not len(misses.reached):
         return None
-    nearness = _NEARNESS[misses.reached]
+    nearness = _nearness(request, misses)
     rows = np.flatnonzero(nearness == nearness.max())
     stage = int(misses.reached[rows[0]])
     reason = _reason(stage)

@@ -1,6 +1,7 @@
 """Why an instance is pending, in one line: the `message` of an explanation, in every view of it. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from schemas.api.explain import Explain, NearestMiss
@@ -31,21 +32,36 @@ _SHORT: Final = {
     "count_mismatch": "GPU count",
     "not_all_selected_ready": "other selected workers not ready",
 }
+_HELD: Final = "held"
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
-def one_line(explain: Explain) -> str:
-    """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`."""
+def one_line(explain: Explain, held: Mapping[str, int] = _NOTHING, outside: Mapping[str, int] = _NOTHING) -> str:
+    """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`.
+
+    Args:
+        explain: the explanation.
+        held: by reason code, on how many of its workers single instances have whole GPUs, and nothing else is why.
+        outside: by reason code, how many of its workers the spec leaves out. They do not count, unless all are.
+    """
     if not explain.workers:
         return "0/0 fit: no worker has joined yet"
+    if sum(outside.values()) >= explain.workers:
+        outside = _NOTHING
+    workers = explain.workers - sum(outside.values())
     counts: Counter[str] = Counter()
     for code, count in explain.rejected.items():
-        counts[short(code)] += count
+        counts[_HELD] += held.get(code, 0)
+        counts[short(code)] += count - held.get(code, 0) - outside.get(code, 0)
+    counts = +counts
     nearest = explain.nearest
+    all_held = nearest is not None and held.get(nearest.code) == explain.rejected.get(nearest.code, 0)
+    of_nearest = _HELD if all_held else "" if nearest is None else short(nearest.code)
     parts = []
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        sizes = f" ({_sizes(nearest)})" if nearest is not None and short(nearest.code) == word else ""
+        sizes = f" ({_sizes(nearest)})" if nearest is not None and of_nearest == word else ""
         parts.append(f"{count} {word}{sizes}")
-    line = f"{explain.fit}/{explain.workers} fit: {', '.join(parts)}"
+    line = f"{explain.fit}/{workers} fit: {', '.join(parts)}"
     if explain.unknown:
         line += f"; no such worker or GPU: {', '.join(explain.unknown)}"
     if explain.ambiguous:

@@ -75,6 +75,7 @@ class Request:
     inventory: Inventory
     ask: Ask
     failed_at: Stages  # by worker: stage of the first failed check of whole workers, else FITS
+    outside: Bools  # by worker: the spec leaves it out, by names or labels, in whatever state it is
     chosen: Bools  # by GPU: selected, and of an accepted vendor
     of_model: Bools  # by GPU: chosen, and of an accepted model
     claimable: Bools  # by GPU: of an accepted model, and not in MIG mode
@@ -130,6 +131,9 @@ def _resolved(inventory: Inventory, ask: Ask) -> Request:
     failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
     for reason, passed in _worker_checks(inventory, ask, selected.workers):
         failed_at[~passed & (failed_at == FITS)] = STAGE[reason]
+    outside = ~selected.workers
+    for key, value in ask.labels.items():
+        outside = outside | ~inventory.label_mask(key, value)
     whole = failed_at == FITS
     if selected.unknown.needed or (selected.needed & ~whole).any():
         failed_at[selected.workers & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
@@ -142,6 +146,7 @@ def _resolved(inventory: Inventory, ask: Ask) -> Request:
         inventory=inventory,
         ask=ask,
         failed_at=failed_at,
+        outside=outside,
         chosen=chosen,
         of_model=of_model,
         claimable=claimable,

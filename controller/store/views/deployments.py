@@ -24,6 +24,11 @@ _KEPT: Final = """
     select d.uid, r.image_digest, r.model_commits
       from deployments d join revisions r on (r.deployment_uid, r.generation) = (d.uid, d.revision)
      where d.uid = any($1::uuid[])"""
+_ENGINES: Final = """
+    select deployment_uid, array_agg(distinct engine order by engine) as engines
+      from instances
+     where deployment_uid = any($1::uuid[]) and engine is not null and phase not in ('pending', 'analyzing')
+     group by deployment_uid"""
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
 
 
@@ -95,8 +100,12 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     scaled = await scaled_of(connection, specs, intents)
     rollouts = await rollouts_of(connection, specs)
     kept = await _kept_of(connection, specs)
+    found = await connection.fetch(_ENGINES, uids) if uids else ()
+    engines = {row["deployment_uid"]: row["engines"] for row in found}
     return [
-        _view(row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), kept.get(uid))
+        _view(
+            row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), kept.get(uid), engines.get(uid, [])
+        )
         for row in rows
         if (uid := row["uid"])
     ]
@@ -119,6 +128,7 @@ def _view(
     scaled: Scaled | None,
     rollout: RolloutStatus | None,
     kept: Any,
+    engines: list[str],
 ) -> DeploymentView:
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
@@ -139,6 +149,7 @@ def _view(
             wanted=wanted,
             observed_generation=row["observed_generation"],
             revision=row["revision"],
+            engines=engines,
             image_digest=kept["image_digest"] if kept is not None else None,
             model_commits=kept["model_commits"] if kept is not None else {},
             conditions=[

@@ -152,6 +152,15 @@ async def test_a_missing_driver_is_an_error_and_leaves_no_child(driver: FalseDri
     assert living_readers() == []
 
 
+async def test_without_the_library_the_advice_is_to_install_the_extra() -> None:
+    program = "import sys; sys.modules['pynvml'] = None; from agent.gpus.nvml import main; main()"
+    reader = ChildReader((sys.executable, "-c", program))
+    with pytest.raises(NoGpusError, match=r"gpuward\[agent\]") as refused:
+        await reader.open()
+    assert "driver" not in str(refused.value)
+    assert reader.error().startswith("nvml_library_missing: ")
+
+
 async def test_the_reader_ignores_a_package_of_its_name_in_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,8 @@ def test_driver(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -
     (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_hang: a call"), "fails", "restart the host"),
     (DriverFacts("1.2", 1, 1), NvmlFacts(error="driver_mismatch: x"), "fails", "kernel modules"),
     (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_crashed: x"), "fails", "install the driver again"),
+    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
+    (DriverFacts(None, 0), NvmlFacts(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
 ])  # fmt: skip
 def test_nvml(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
     check(judge_nvml(driver, nvml), (status, words))

@@ -180,6 +180,15 @@ def test_describe_worker_and_gpu(gpuward):
     assert "exclusive" in gpuward("describe", "gpu", GPU_B).stdout.lower()
 
 
+def test_get_deployments_shows_the_engine_that_was_chosen(gpuward, api):
+    chosen, waits = deployment("chosen", spec={"engine": "auto"}), deployment("waits", spec={"engine": "auto"})
+    chosen["status"]["engines"] = ["vllm"]
+    api.add(chosen, waits)
+    title, first, second = gpuward("get", "deployments").stdout.splitlines()
+    at = title.split().index("ENGINE")
+    assert (first.split()[at], second.split()[at]) == ("vllm", "auto")
+
+
 @pytest.mark.usefixtures("hello")
 def test_a_cordoned_gpu_shows_that(gpuward, api):
     api.objects["gpus"][GPU_A]["spec"] = {"cordoned": True}

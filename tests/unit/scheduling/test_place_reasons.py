@@ -162,6 +162,56 @@ def test_the_reason_of_a_platform(facts: dict[str, Any], reason: str | None) -> 
     assert isinstance(one(fleet, cpu_only), Placed) == (reason != "os_arch")  # a driver matters to GPUs only
 
 
+@pytest.mark.parametrize(
+    ("claims", "wanted", "words"),
+    [
+        ([], Layout(1, 0, True), "1 in shared use"),
+        (["w/0"], Layout(1, 0, True), "1 in shared use"),  # one is shared, so whole GPUs alone are not why
+        (["w/0", "w/1"], Layout(1, 0, True), "1 held"),
+        (["w/0", "w/1"], Layout(1, GIB, False), "1 held"),
+        (["w/0", "w/1"], Layout(2, 0, True), "1 held"),
+    ],
+)
+def test_a_gpu_that_one_instance_has_whole_is_held(claims: list[str], wanted: Layout, words: str) -> None:
+    fleet = Fleet().add("w", [W16] * 2)
+    for uuid in ("w/0", "w/1"):
+        one_has_it = uuid in claims
+        fleet.set(uuid, claims=1, claimed_mib=W16 if one_has_it else GIB, exclusive_claims=int(one_has_it))
+    decision = one(fleet, Ask("i", "d", (wanted,)))
+    assert isinstance(decision, Unplaced)
+    assert words in decision.explain.message
+
+
+@pytest.mark.parametrize("state", [{}, {"ready": False}, {"schedulable": False}])
+@pytest.mark.parametrize("pool", [{"workers": ("a", "b")}, {"labels": {"pool": "x"}}, {"gpus": ("a:0", "b:0")}])
+def test_the_message_of_a_pool_counts_its_workers_alone(pool: dict[str, Any], state: dict[str, Any]) -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.add(name, [W16], labels={"pool": "x"})
+    for name in ("c", "d", "e"):
+        fleet.add(name, [W24A], labels={"pool": "y"}, **state)
+    decision = one(fleet, Ask("i", "d", (Layout(1, 20 * GIB, False),), **pool))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.message.startswith("0/2 fit: 2 VRAM (")
+    assert (decision.explain.workers, sum(decision.explain.rejected.values())) == (5, 5)
+    assert headline(decision.explain) == Reason.NEED_GT_CAPACITY
+
+
+def test_where_no_worker_is_in_the_pool_the_message_counts_all() -> None:
+    fleet = Fleet().add("a", [W16]).add("b", [W16], ready=False)
+    decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), labels={"zone": "z"}))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.message.startswith("0/2 fit: 1 labels")
+
+
+def test_a_pool_that_is_silent_is_why_and_not_what_is_outside_of_it() -> None:
+    fleet = Fleet().add("a", [W16], labels={"pool": "x"}, ready=False).add("b", [W16])
+    decision = one(fleet, Ask("i", "d", (Layout(1, GIB, False),), labels={"pool": "x"}))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.message.startswith("0/1 fit: 1 not ready")
+    assert headline(decision.explain) == Reason.NOT_READY
+
+
 def test_the_one_line_message() -> None:
     fleet = Fleet()
     for n in range(8):
