@@ -37,7 +37,7 @@ def allowed(route: Route) -> set[str]:
         return READ
     if route.path == "/api/v1/usage":
         return set(ROLES)  # a key for inference sees its own
-    if route.method == "DELETE" and "/workers" in route.path:
+    if route.method in {"DELETE", "PATCH"} and "/workers" in route.path:
         return {"admin"}
     reads = route.method == "GET" and not route.path.endswith("/logs")  # those for viewers where a setting allows it
     return READ if reads else OPERATE
