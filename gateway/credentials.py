@@ -6,10 +6,13 @@ from string import ascii_letters, digits
 from typing import Final
 
 from controller.live.credentials import credential_in
+from controller.live.errors import UnknownWhileAwayError
+from controller.live.key_ring import KeyRing
 from http1.forwarded import Origin, TrustedProxies
 from http1.head import Fields, RequestHead, first, values
 from http1.same_origin import SAFE_METHODS, is_same_origin
 
+_READERS: Final = frozenset({"viewer", "operator", "admin"})  # as the API's `Access.READ`
 _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
 _LONGEST_ID: Final = 64
 
@@ -33,6 +36,15 @@ def credentials_of(head: RequestHead) -> tuple[str, ...]:
 def keys_of(head: RequestHead) -> tuple[str, ...]:
     """The API key in a request's fields, where no session counts."""
     return credential_in(lambda name: () if name == "cookie" else _text(values(head.fields, name.encode()))).texts
+
+
+async def may_read(keys: KeyRing, head: RequestHead) -> bool:
+    """Whether a request has a key that may read what the API shows. Without the database, only keys in memory have."""
+    try:
+        owner = await keys.first_owner(credentials_of(head))
+    except UnknownWhileAwayError:
+        return False
+    return owner is not None and owner.role in _READERS
 
 
 def _field(named: Mapping[bytes, bytes], name: bytes) -> str:

@@ -16,6 +16,7 @@ from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from gateway.cors import Cors
 from gateway.crash_watch import CrashWatch
+from gateway.credentials import may_read
 from gateway.cut_off import controller_has_database
 from gateway.demand import Demand
 from gateway.ending import Step, each_in_time
@@ -181,6 +182,7 @@ class Gateway:
             number=number,
             others=self._ask_others,
             certificate=(lambda: "") if certificate is None else certificate.state,
+            reader=partial(may_read, self.keys),
         )
 
     @property

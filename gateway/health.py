@@ -18,6 +18,7 @@ from gateway.fetch import FetchError, fetch
 from gateway.live_routes import LiveRoutes
 from gateway.pass_on import Controller
 from gateway.process_metrics import joined
+from http1.forwarded import is_from_this_host
 from http1.handler import Handler
 from http1.head import Fields, RequestHead
 from http1.server_connection import ServerConnection
@@ -36,9 +37,15 @@ _STATE: Final = "state"
 _EXPOSITION: Final = "metrics"
 _CONTROLLER: Final = "controller"  # a check's name
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
+_CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key", b"api-key", b"cookie"))
 
-
+Answers = Callable[[RequestHead, Fields, StreamedAnswer], Awaitable[None]]
 Ask = Callable[[str], Awaitable[Mapping[int, bytes | None]]]
+
+
+async def no_reader(_head: RequestHead) -> bool:
+    """Whether a request has a key that may read, where none has."""
+    return False
 
 
 async def alone(_question: str) -> Mapping[int, bytes | None]:
@@ -58,6 +65,7 @@ class Health:
         number: of this process, from 0.
         others: asks the other processes; see `answers`.
         certificate: what is wrong with the one that is shown, which serves on all the same; empty: nothing.
+        reader: whether a request has a key that may read what checks say.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class Health:
         number: int = 0,
         others: Ask = alone,
         certificate: Callable[[], str] = lambda: "",
+        reader: Callable[[RequestHead], Awaitable[bool]] = no_reader,
     ) -> None:
         self._controller = controller
         self._routes = routes
@@ -80,6 +89,7 @@ class Health:
         self._number = number
         self._others = others
         self._certificate = certificate
+        self._reader = reader
         self._asking = asyncio.Lock()
         self._asked_at = -math.inf
         self._kept: Mapping[int, bytes | None] = {}
@@ -90,7 +100,9 @@ class Health:
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
         """Answers `GET` of one of the three paths."""
-        answer = {HEALTH: self._alive, READY: self._ready, METRICS: self._metrics}[head.path]
+        ready = partial(self._ready, address=connection.address)
+        answers: dict[bytes, Answers] = {HEALTH: self._alive, READY: ready, METRICS: self._metrics}
+        answer = answers[head.path]
         fields = [(b"x-request-id", request_id.encode())]
 
         def failed(failed_on: ServerConnection, error: Exception) -> None:
@@ -110,11 +122,11 @@ class Health:
             status, body = 503, {"status": word, "loop_lag_s": round(lag_s, 3)}
         await _send(answer, status, fields, body)
 
-    async def _ready(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
-        """All checks of the controller, and one of the gateway."""
+    async def _ready(self, head: RequestHead, fields: Fields, answer: StreamedAnswer, address: str = "") -> None:
+        """All checks of the controller, and one of the gateway; a stranger gets their names without their messages."""
         status, found, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            asked = _alone(ready=True) if _leaves_out_controller(head.target) else self._asked(head.target)
+            asked = _alone(ready=True) if _leaves_out_controller(head.target) else self._asked(head.target, head)
             (status, found), states = await asyncio.gather(asked, self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {_CONTROLLER: {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
@@ -125,7 +137,14 @@ class Health:
             checks["gateway_certificate"] = {"ok": True, "message": message}
         if problem:
             status, body["ready"] = 503, False
+        if not await self._may_read_messages(head, address):
+            body = {"ready": body.get("ready"), "checks": {name: _without_message(checks[name]) for name in checks}}
         await _send(answer, status, fields, body)
+
+    async def _may_read_messages(self, head: RequestHead, address: str) -> bool:
+        """Messages name addresses, versions and errors: they are for this host, and for who may read all."""
+        names = (name.decode("latin-1") for name, _ in head.fields)
+        return is_from_this_host(address, names) or await self._reader(head)
 
     async def _metrics(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's, which checks the key, followed by the gateway's."""
@@ -175,10 +194,11 @@ class Health:
         states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 
-    async def _asked(self, target: bytes) -> tuple[int, dict[str, Any] | None]:
-        """The controller's status and its answer as JSON; None where it gives none."""
+    async def _asked(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
+        """The controller's status and its answer as JSON; None where it gives none. `head`: has the client's key."""
+        given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:
-            got, body = await fetch(self._controller, target, [], _LIMIT_S)
+            got, body = await fetch(self._controller, target, given, _LIMIT_S)
             found = orjson.loads(body)
         except (FetchError, orjson.JSONDecodeError):
             return 503, None
@@ -199,6 +219,10 @@ async def _alone(**body: Any) -> tuple[int, dict[str, Any] | None]:
 async def _send(answer: StreamedAnswer, status: int, fields: Fields, body: dict[str, Any]) -> None:
     answer.start(status, [_JSON, *fields])
     await answer.send(orjson.dumps(body))
+
+
+def _without_message(check: object) -> dict[str, Any]:
+    return {"ok": isinstance(check, dict) and check.get("ok") is True, "message": ""}
 
 
 def _problem(states: Mapping[int, dict[str, Any] | None]) -> str:

@@ -10,6 +10,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 GATEWAY_HEADER: Final = "X-Gpuward-Gateway"  # the secret by which the controller believes the others
 BEHIND_PROXY_HEADER: Final = "X-Gpuward-Behind-Proxy"  # a trusted proxy has sent the request
 SCHEMES: Final = frozenset({"http", "https"})
+_STATED_BY_PROXIES: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,19 @@ class TrustedProxies:
                 break
         scheme = headers.get("X-Forwarded-Proto", "").rpartition(",")[2].strip().lower()
         return Origin(address, scheme if scheme in SCHEMES else None)
+
+
+def is_from_this_host(peer: str, names: Iterable[str]) -> bool:
+    """Whether a request comes from the server's own host, and no proxy there says that it passes it on.
+
+    Args:
+        peer: address of the other side of the connection; empty: a Unix socket.
+        names: of its fields, in any case.
+    """
+    if not _STATED_BY_PROXIES.isdisjoint(name.lower() for name in names):
+        return False
+    address = _parse(peer)
+    return not peer or (address is not None and address.is_loopback)
 
 
 def _without_port(entry: str) -> str:

@@ -5,9 +5,13 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.callers import caller_of
 from controller.api.context import CONTEXT, Check
+from controller.api.errors import ApiError
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
+from controller.live.errors import UnknownWhileAwayError
+from http1.forwarded import is_from_this_host
 from schemas.base import View
 
 MAX_LOOP_LAG_S: Final = 5.0
@@ -22,7 +26,7 @@ class HealthView(View):
 
 
 class CheckView(View):
-    """One readiness check."""
+    """One readiness check. The message is empty for a stranger."""
 
     ok: bool
     message: str = ""
@@ -44,7 +48,10 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """`GET /readyz`. Checks that `exclude` names, separated by commas, count for nothing; their results are shown."""
+    """`GET /readyz`. Checks that `exclude` names, separated by commas, count for nothing; their results are shown.
+
+    Anything may ask. Messages name addresses, versions and errors, so they are for this host, and for who may read all.
+    """
     excluded = set(request.query.get("exclude", "").split(","))
     try:
         async with asyncio.timeout(_CHECKS_LIMIT_S):
@@ -52,10 +59,27 @@ async def readyz(request: web.Request) -> web.Response:
     except TimeoutError:
         checks = {"checks": Check(ok=False, message=f"no result within {_CHECKS_LIMIT_S:g} s")}
     ready = all(check.ok for name, check in checks.items() if name not in excluded)
-    view = ReadyView(
-        ready=ready, checks={name: CheckView(ok=check.ok, message=check.message) for name, check in checks.items()}
-    )
-    return json_response(view, status=200 if ready else 503)
+    whole = await _may_read_messages(request)
+    shown = {name: CheckView(ok=check.ok, message=check.message if whole else "") for name, check in checks.items()}
+    return json_response(ReadyView(ready=ready, checks=shown), status=200 if ready else 503)
+
+
+async def _may_read_messages(request: web.Request) -> bool:
+    """Whether this host asks, by loopback or the controller's socket, or a key that may read.
+
+    What a gateway passes on names its client, and comes from that. A gateway's own question names none.
+    """
+    if request.app[CONTEXT].from_gateway(request):
+        near = not request.headers.get("X-Forwarded-For")
+    else:
+        near = is_from_this_host(request.remote or "", request.headers)
+    if near:
+        return True
+    try:
+        caller = await caller_of(request)
+    except (ApiError, UnknownWhileAwayError):  # without the database keys that are not in memory are strangers'
+        return False
+    return caller is not None and Access.READ.allows(caller.role)
 
 
 ROUTES: Final = (

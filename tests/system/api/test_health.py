@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from yarl import URL
 
 from controller.api.app import all_routes
 from controller.api.context import Check
@@ -41,6 +42,38 @@ async def test_readiness_requires_every_check(api: ServedApi, monkeypatch: Any) 
     object.__setattr__(context, "readiness", hang)
     status, body = await api.call("GET", "/readyz")
     assert (status, body["ready"]) == (503, False)
+
+
+async def test_what_checks_say_is_for_this_host_and_for_who_may_read(api: ServedApi) -> None:
+    """At the gateway, and at the controller's own port; `/%72eadyz` goes through the gateway to the controller."""
+    said, direct = "at 10.0.0.7: password authentication failed", controller_url(api)
+    api.surroundings.checks["database"] = Check(ok=False, message=said)
+    proxied = {"X-Forwarded-For": "192.0.2.7"}  # by a proxy of this host that is not a trusted one
+
+    async def told(url: str, path: str = "/readyz", **headers: str) -> str:
+        async with api.session.get(URL(url + path, encoded=True), headers=headers) as answer:
+            body = await answer.json()
+            assert (answer.status, body["ready"]) == (503, False)
+            assert body["checks"]["database"]["ok"] is False
+            return str(body["checks"]["database"]["message"])
+
+    for url in (api.url, direct):
+        assert await told(url) == said
+        for names_a_client in (proxied, {"Forwarded": "for=192.0.2.7"}, {"X-Real-IP": "192.0.2.7"}):
+            assert await told(url, **names_a_client) == ""
+        assert await told(url, **proxied, Authorization="Bearer wrong") == ""
+        assert await told(url, **proxied, **api.header("inference")) == ""
+        for role in ("viewer", "operator", "admin"):
+            assert await told(url, **proxied, **api.header(role)) == said
+        assert await told(url, **proxied, **{"X-API-Key": api.keys["viewer"]}) == said
+    for path in ("/%72eadyz", "/readyz?exclude=leader"):
+        assert await told(api.url, path, **proxied) == ""
+    assert await told(direct, **proxied, **{"X-Gpuward-Gateway": "guessed"}) == ""
+
+
+def controller_url(api: ServedApi) -> str:
+    host, port = api.gateway._controller.address[:2]
+    return f"http://{host}:{port}"
 
 
 async def scraped(api: ServedApi) -> Callable[..., float]:

@@ -130,3 +130,34 @@ async def test_many_questions_at_once_ask_the_others_once(monkeypatch: pytest.Mo
     await asyncio.gather(*(of._ready(head, [], answer) for answer in answers))  # type: ignore[arg-type]  # as above
     assert {answer.status for answer in answers} == {200}
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("address", "fields", "reads", "told"), [
+    ("", [], False, True), ("127.0.0.1", [], False, True), ("::1", [], False, True), ("192.0.2.7", [], True, True),
+    ("192.0.2.7", [], False, False), ("127.0.0.1", [(b"x-forwarded-for", b"192.0.2.7")], False, False),
+    ("127.0.0.1", [(b"via", b"1.1 proxy")], False, False), ("nonsense", [], False, False),
+])  # fmt: skip
+async def test_a_stranger_gets_no_messages(
+    address: str, fields: list[tuple[bytes, bytes]], reads: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor from a controller of the version before, which names them to every gateway."""
+    of, answer = health({2: None}, [], monkeypatch), Answer()
+
+    async def fetch(*_: object) -> Any:
+        checks = {"database": {"ok": False, "message": "at 10.0.0.7"}, "odd": "at 10.0.0.7"}
+        return SimpleNamespace(status=503), orjson.dumps({"ready": False, "checks": checks, "more": "at 10.0.0.7"})
+
+    async def reader(_head: object) -> bool:
+        return reads
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(of, "_reader", reader)
+    head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz", fields=fields)
+    await of._ready(head, [], answer, address)  # type: ignore[arg-type]  # stands in for a streamed answer
+    assert (answer.status, answer.body["ready"]) == (503, False)
+    assert {name: check["ok"] for name, check in answer.body["checks"].items() if name != "odd"} == {
+        "database": False,
+        "gateway": False,
+    }
+    shown = str(answer.body)
+    assert ("10.0.0.7" in shown, "process 3" in shown) == (told, told)
