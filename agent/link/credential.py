@@ -107,7 +107,8 @@ def credential_refused(context: LinkContext, why: str) -> NoReturn:
         )
         raise UnreachableError(f"{why}; joining again with the new token")
     raise RefusedError(
-        f"{context.controllers.url}: {why}. If this worker was deleted, join again with a new --join-token"
+        f"{context.controllers.url}: {why}. If this worker was deleted, join again with a --join-token "
+        "for its name: gpuward join-token create --name NAME"
     )
 
 

@@ -40,7 +40,7 @@ MAX_OF_WORKER: Final = (
 )
 _CROWDED: Final = "too many agents connect at once; connect again"
 _DEAR: Final = "this worker's connections and messages take too much of the controller's time; connect again"
-_DELETED: Final = "the worker is deleted; join again with a new token"
+_DELETED: Final = "the worker is deleted; join again with a token for its name: gpuward join-token create --name NAME"
 _UNKNOWN: Final = "the worker's credential is unknown to this controller; join again with a new token"
 
 

@@ -134,7 +134,7 @@ async def test_expired_revoked_and_unknown_tokens_are_refused_alike(migrated: Da
 async def test_a_taken_name_is_refused_and_the_token_stays_good(migrated: Database) -> None:
     await redeem(migrated, (await create_token(migrated)).token, "w")
     token = (await create_token(migrated)).token
-    with pytest.raises(WorkerNameTakenError, match="gpuward delete worker w"):
+    with pytest.raises(WorkerNameTakenError, match=r"gpuward delete worker w, .*gpuward join-token create --name w"):
         await redeem(migrated, token, "w")
     assert (await redeem(migrated, token, "v")).worker == "v"
 

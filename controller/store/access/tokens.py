@@ -181,8 +181,9 @@ async def _join(database: Database, token: str, name: str, credential: str) -> u
                 f"{CREDENTIAL_HEADER}: another worker has or had this credential; choose a new one"
             ) from error
         raise WorkerNameTakenError(
-            f"a worker named {name!r} exists; start its agent with its own data folder, choose another name "
-            f"with --name, or delete the old worker first: gpuward delete worker {name}"
+            f"a worker named {name!r} exists; start its agent with its own data folder, or choose another name with "
+            f"--name; or delete the old worker, gpuward delete worker {name}, and join with a token for its name: "
+            f"gpuward join-token create --name {name}"
         ) from error
     return worker
 
