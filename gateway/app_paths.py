@@ -14,6 +14,7 @@ APPS: Final = b"/apps/"
 _NAME: Final = re.compile(rb"[a-z0-9][a-z0-9-]{0,252}")
 _ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_CUT: Final = re.compile("[;?#]")  # behind which servers see no part of the path
 _MOST_DECODED: Final = 4  # times that a path can be decoded and changes
 _IGNORED: Final = " "  # of a part, by file systems and some servers
 
@@ -56,7 +57,7 @@ def _problem_of(path: bytes, slashes: int) -> str | None:
     if _CONTROL.search(text):
         return "has control characters; remove them"
     for part in text.split("/"):
-        name = part.partition(";")[0].strip(_IGNORED)
+        name = _CUT.split(part, maxsplit=1)[0].strip(_IGNORED)
         if name and not name.strip("."):
             return "has a part of dots alone; write the path that it leads to"
     return None

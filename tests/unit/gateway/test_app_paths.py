@@ -37,6 +37,7 @@ def test_which_deployment_a_path_names(path: bytes, found: tuple[str, bytes] | N
 DOTS: Final = (
     *(b"..", b"%2e%2e", b".%2E", b"%2e.", b"%252e%252e", b"%25252e.", b"%c0%ae%c0%ae", b"%e0%80%ae.", b"%u002e."),
     *(b"%EF%BC%8E%ef%bc%8e", b"%E2%80%A5", b"..;", b"..;x=1", b"..%3bx", b"%20..", b"..%20", b"...", b"."),
+    *(b"..#", b"..#x", b"..%23x", b"..%3f", b"..%3Fx=1", b".%23", b"%2e%2e%20%23", b"..%2523"),
 )
 SLASHES: Final = (
     *(b"/", b"%2f", b"%2F", b"%252f", b"\\", b"%5c", b"%255C", b"%c0%af", b"%e0%80%af", b"%ef%bc%8f", b"%EF%BC%BC"),
