@@ -952,6 +952,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit-log/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Verify a part of the audit log against its seals, oldest first
+         * @description Roles: admin.
+         */
+        get: operations["get_audit_log_verify"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/attention": {
         parameters: {
             query?: never;
@@ -1697,6 +1717,98 @@ export interface components {
             left_out: number;
         };
         /**
+         * AuditLogFinding
+         * @description Entries or seals of the audit log that are not as they were sealed.
+         *
+         *     Attributes:
+         *         kind: `entries_removed`, `entries_added`, `entries_changed`, `seal_removed`, `seal_changed`, `seal_added`,
+         *             `head_removed` or `head_changed`.
+         *         message: for people.
+         *         first_id: of the entries in question.
+         *         last_id: of the entries in question.
+         *         ids: of each entry, where they are known.
+         */
+        AuditLogFinding: {
+            /** Kind */
+            kind: string;
+            /** Message */
+            message: string;
+            /**
+             * First Id
+             * @default 0
+             */
+            first_id: number;
+            /**
+             * Last Id
+             * @default 0
+             */
+            last_id: number;
+            /**
+             * Ids
+             * @default []
+             */
+            ids: number[];
+        };
+        /**
+         * AuditLogVerification
+         * @description A page of a verification of the audit log.
+         *
+         *     Attributes:
+         *         protected: whether entries are sealed, and this controller has the key that tells whether they were changed.
+         *         reason: why they are not; empty: they are.
+         *         since: when the seals began; what was removed before does not show.
+         *         anchor_id: entries up to this id are old: retention may have deleted them.
+         *         sealed_id: entries up to this id are sealed.
+         *         unsealed: number of entries above it, which the next seal will cover.
+         *         checked: number of entries that this page has checked.
+         *         findings: what is wrong.
+         *         next: cursor of the next page; null: this is the last one.
+         */
+        AuditLogVerification: {
+            /** Protected */
+            protected: boolean;
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /**
+             * Since
+             * @default null
+             */
+            since: string | null;
+            /**
+             * Anchor Id
+             * @default 0
+             */
+            anchor_id: number;
+            /**
+             * Sealed Id
+             * @default 0
+             */
+            sealed_id: number;
+            /**
+             * Unsealed
+             * @default 0
+             */
+            unsealed: number;
+            /**
+             * Checked
+             * @default 0
+             */
+            checked: number;
+            /**
+             * Findings
+             * @default []
+             */
+            findings: components["schemas"]["AuditLogFinding"][];
+            /**
+             * Next
+             * @default null
+             */
+            next: string | null;
+        };
+        /**
          * AuditView
          * @description The names of the invariants that were checked, and the violations.
          */
@@ -1903,7 +2015,7 @@ export interface components {
         };
         /**
          * CheckView
-         * @description One readiness check.
+         * @description One readiness check. The message is empty for a stranger.
          */
         CheckView: {
             /** Ok */
@@ -2301,6 +2413,7 @@ export interface components {
          *         observed_generation: the latest generation that the controller has acted on.
          *         policy: the effective utilization policy; None: there is none.
          *         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
+         *         engines: that were chosen for its placed instances, by name; most often one. Empty: none is placed.
          *         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
          *         model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
          *         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
@@ -2341,6 +2454,11 @@ export interface components {
              * @default 1
              */
             revision: number;
+            /**
+             * Engines
+             * @default []
+             */
+            engines: string[];
             /**
              * Image Digest
              * @default null
@@ -7888,6 +8006,30 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_AuditLogEntry_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_audit_log_verify: {
+        parameters: {
+            query?: {
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Verify a part of the audit log against its seals, oldest first */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditLogVerification"];
                 };
             };
             default: components["responses"]["Error"];
