@@ -46,7 +46,7 @@ async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
     return tuple(await asyncio.gather(*(_engine(name, package, file, env) for name, package, file in found if file)))
 
 
-async def _engine(name: str, package: str, file: str, env: Mapping[str, str]) -> EngineFacts:
+async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = os.environ) -> EngineFacts:
     python = _interpreter(file)
     if python is not None:
         text, error = await output_of([python, "-P", "-c", _ASK_PACKAGE, package], ENGINE_LIMIT_S, env=env)
