@@ -1,7 +1,9 @@
 #!/bin/sh
 # Makes a join token for all replicas of the agent, new at each start of the services. May be run any number of times.
 #
-#   join-token.sh FILE MOST     makes FILE, for `gpuward agent --join-token-file`; MOST agents may join with it
+#   join-token.sh FILE MOST ARGUMENT...     makes FILE, for `gpuward agent --join-token-file`; MOST agents may join with it
+#
+# ARGUMENT... are for `gpuward join-token create`. A replica that takes the number of a deleted worker needs `--name` once.
 #
 # GPUWARD_URL says where the controller is. GPUWARD_API_KEY is a key of an administrator; where it is empty, the one in
 # CLIENT_ENV is used, the file that the controller wrote. That key may be revoked: replicas that have joined have
@@ -11,6 +13,7 @@ umask 077
 
 file=$1
 most=$2
+shift 2
 # The controller may be on its way up, or back. Where it does not come, the call below says why.
 tries=60
 until python3 -c 'import os, urllib.request as u; u.urlopen(os.environ["GPUWARD_URL"] + "/readyz", timeout=8)' 2>/dev/null; do
@@ -24,7 +27,7 @@ fi
 export GPUWARD_API_KEY
 
 status=0
-gpuward join-token create --uses "$most" >"$file.new" || status=$?
+gpuward join-token create --uses "$most" "$@" >"$file.new" || status=$?
 if [ "$status" -eq 0 ]; then
     mv "$file.new" "$file"
     echo "up to $most agents may join within an hour"

@@ -32,7 +32,7 @@ SAID = "up to 100 agents may join within an hour\n"
 WAIT_S = 20.0
 
 
-async def _make_token(cluster: Cluster, file: Path, client_env: Path, **env: str) -> tuple[int, str]:
+async def _make_token(cluster: Cluster, file: Path, client_env: Path, *more: str, **env: str) -> tuple[int, str]:
     """Runs the script as the compose file does; returns exit code and output."""
     bin_dir = cluster.folder / "bin"
     bin_dir.mkdir(exist_ok=True)
@@ -43,7 +43,8 @@ async def _make_token(cluster: Cluster, file: Path, client_env: Path, **env: str
         "sh",
         str(SCRIPTS / "join-token.sh"),
         str(file),
-        most,
+        most if not more else "1",
+        *more,
         env={
             "PATH": f"{bin_dir}:/usr/bin:/bin",
             "PYTHONPATH": ":".join(part for part in sys.path if part),
@@ -88,6 +89,31 @@ async def test_one_token_lets_replicas_join_and_they_outlive_the_key(cluster: Cl
     assert file.read_text() == first
     assert await _make_token(cluster, file, client_env, GPUWARD_API_KEY=other) == (0, SAID)
     assert file.read_text() != first
+
+
+@pytest.mark.cases
+async def test_a_replica_takes_a_deleted_workers_number_with_a_token_for_it(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.start_controller()
+    client_env, file, name = cluster.data_dir / "client.env", tmp_path / "join-token", "gpu-0"
+    data_dir = str(cluster.folder / "agent")
+    argv = ["agent", "--controller", cluster.url, "--name", name, "--simulate", str(HOSTS), "--data-dir", data_dir]
+
+    def start(process: str) -> None:
+        cluster.start(process, *argv, "--join-token-file", str(file))
+
+    await _make_token(cluster, file, client_env)
+    start("first")
+    await cluster.until(partial(cluster.worker_is, name, "ready"), "it has joined", 60)
+    cluster.processes["first"].terminate()
+    await asyncio.to_thread(cluster.processes["first"].wait, 60)
+    assert (await cluster.call("DELETE", f"/workers/{name}?confirm_dead=true"))[0] == 204
+    await _make_token(cluster, file, client_env)  # as at the next start of all services
+    start("second")
+    assert await asyncio.to_thread(cluster.processes["second"].wait, 60) == 1
+    assert f"gpuward join-token create --name {name}" in cluster.log("second")
+    assert (await _make_token(cluster, file, client_env, "--name", name))[0] == 0
+    start("third")
+    await cluster.until(partial(cluster.worker_is, name, "ready"), "it has joined again", 60)
 
 
 @pytest.mark.cases
