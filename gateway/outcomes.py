@@ -18,6 +18,7 @@ class Happening(Enum):
     AGENT_REFUSED = auto()  # the agent's own answer, before a byte went to the engine
     ENGINE_BUSY = auto()  # the engine answered 503 before anything else
     BROKE_OFF = auto()  # the connection ended before the answer began; the engine may have seen the request
+    AGENT_GONE = auto()  # the same, without a word of the agent: it ended itself, or its host is out of reach
     SILENT = auto()  # nothing arrived in time
     BROKE_OFF_MIDWAY = auto()  # a part of the answer has reached the client
     SILENT_MIDWAY = auto()
@@ -53,15 +54,17 @@ VERDICTS: Final[Mapping[Happening, Verdict]] = {
     Happening.AGENT_REFUSED: TryAnother(),
     Happening.ENGINE_BUSY: TryAnother(),
     Happening.BROKE_OFF: Settled(502, ENGINE_DIED),
+    Happening.AGENT_GONE: Settled(502, ENGINE_DIED),
     Happening.SILENT: Settled(504, TIMED_OUT),
     Happening.BROKE_OFF_MIDWAY: Settled(None, ENGINE_DIED),
     Happening.SILENT_MIDWAY: Settled(None, TIMED_OUT),
 }
 MIDWAY: Final = frozenset({Happening.BROKE_OFF_MIDWAY, Happening.SILENT_MIDWAY})
-# The connection ended before its answer did, as it does where the engine has ended.
+# The connection ended before its answer did, as it does where the engine has ended. An agent that lives names an end
+# before the answer, so that what was in flight at one that is gone is not suspected.
 ENDS: Final = frozenset({Happening.BROKE_OFF, Happening.BROKE_OFF_MIDWAY})
 # The engine's doing, or taken for it: these count against its revision.
-OF_ENGINE: Final = MIDWAY | {Happening.ENGINE_BUSY, Happening.BROKE_OFF, Happening.SILENT}
+OF_ENGINE: Final = MIDWAY | {Happening.ENGINE_BUSY, Happening.BROKE_OFF, Happening.AGENT_GONE, Happening.SILENT}
 # Agents before this rule marked also this answer as a refusal, though the engine may have seen the request.
 _AFTER_THE_FIRST_BYTE: Final = frozenset({"engine_unreachable"})
 

@@ -150,8 +150,9 @@ class Answering(Receiving):
         if self._busy is not None:
             self._ended_busy(kept=False)
         else:
-            midway = self._state is ANSWERING
-            self._ended(Happening.BROKE_OFF_MIDWAY if midway else Happening.BROKE_OFF, why)
+            midway, begun = self._state is ANSWERING, self._answer is not None
+            before = Happening.BROKE_OFF if begun else Happening.AGENT_GONE
+            self._ended(Happening.BROKE_OFF_MIDWAY if midway else before, why)
 
     def request_writable(self, *, ready: bool) -> None:
         """The body is in memory and under its bound: it waits in the transport."""

@@ -19,7 +19,7 @@ from schemas.key_limits import KeyLimits
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
 from support.standins.crashes import Crashes
-from support.standins.exchange_world import World, settle
+from support.standins.exchange_world import DIED, World, settle
 
 HANDSHAKE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -317,7 +317,7 @@ async def asks_again(first: tuple[str, str, str], then: tuple[str, str, str]) ->
     await world.ask(first[1], body=first[2], method=first[0])
     while world.engine is None:  # a long body is read in a thread
         await settle()
-    world.engine.lose()
+    world.answer(DIED)
     while world.models.under_way:
         await settle()
     before = len(world.read)

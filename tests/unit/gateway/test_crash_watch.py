@@ -14,7 +14,7 @@ from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.states import State
 from support.standins.crashes import Crashes
-from support.standins.exchange_world import BODY, EVENT, HEAD, OK, World, settle
+from support.standins.exchange_world import BODY, DIED, EVENT, HEAD, OK, World, settle
 
 ENDPOINT = Endpoint("m", "a", "127.0.0.1:1", "s")
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
@@ -59,7 +59,7 @@ async def test_the_same_request_is_refused_and_another_is_not() -> None:
     world, crashes = a_world()
     await ask(world)
     assert world.engine is not None
-    world.engine.lose()
+    world.answer(DIED)
     await settle()
     assert b"502" in world.transport.written
     answer = await ask(world)
@@ -72,12 +72,24 @@ async def test_the_same_request_is_refused_and_another_is_not() -> None:
     world.check()
 
 
+async def test_what_was_in_flight_at_a_host_that_is_gone_goes_to_another_at_once() -> None:
+    world, _ = a_world()
+    await ask(world)
+    assert world.engine is not None
+    world.engine.lose()
+    await settle()
+    assert b"502" in world.transport.written
+    await ask(world)
+    assert world.engine is not None, "at a replica"
+    world.check()
+
+
 @pytest.mark.parametrize("owner", ["k", "other"])
 async def test_another_keys_request_is_another_one(owner: str) -> None:
     world, _ = a_world()
     await ask(world)
     assert world.engine is not None
-    world.engine.lose()
+    world.answer(DIED)
     await settle()
     world.owner = replace(world.owner, key_id=owner)
     assert (await ask(world)).startswith(b"HTTP/1.1 422 ") is (owner == "k")
@@ -105,7 +117,7 @@ async def test_a_long_body_is_known_in_whatever_pieces_it_comes() -> None:
         world.transport.receive(body[at : at + 50_000])
     while world.engine is None:
         await settle()
-    world.engine.lose()
+    world.answer(DIED)
     await settle()
     assert len(crashes.at_ends) == 1
     before = len(world.transport.written)
@@ -119,7 +131,7 @@ async def test_a_request_waits_while_it_is_undecided_and_then_goes_on() -> None:
     world, crashes = a_world()
     await ask(world)
     assert world.engine is not None
-    world.engine.lose()
+    world.answer(DIED)
     await settle()
     crashes.crashes = 0
     world.transport.receive(HEAD + BODY)
@@ -147,7 +159,7 @@ async def test_no_engine_gets_all_of_a_form_that_crashes_engines() -> None:
     await settle()
     assert sent(world).endswith(file)
     assert world.engine is not None
-    world.engine.lose()
+    world.answer(DIED)
     await settle()
     assert len(crashes.at_ends) == 1
     for pieces in (1, 2, 3):
@@ -184,7 +196,7 @@ async def test_a_form_waits_too_while_it_is_undecided(crashed: bool, asked_first
     world.answer(CONTINUE)
     await settle()
     assert world.engine is not None
-    world.engine.lose()
+    world.answer(DIED)
     while world.models.under_way:
         await settle()
     crashes.crashes, crashes.decision = 0, asyncio.Event()
