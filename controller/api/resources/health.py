@@ -26,10 +26,10 @@ class HealthView(View):
 
 
 class CheckView(View):
-    """One readiness check. The message is empty for a stranger."""
+    """One readiness check."""
 
     ok: bool
-    message: str = ""
+    message: str = ""  # empty for a stranger
 
 
 class ReadyView(View):
