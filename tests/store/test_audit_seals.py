@@ -212,3 +212,11 @@ async def test_without_a_key_it_says_so_and_old_entries_go(migrated: Database) -
     found = await verify(migrated, NO_KEYS)
     assert (found.protected, found.findings) == (False, [])
     assert "GPUWARD_SECRETS_KEY_FILE" in found.reason
+
+
+async def test_a_wrong_clock_does_not_hold_up_retention(migrated: Database) -> None:
+    await add(migrated, "future", days_ago=-400)
+    await keep(migrated)
+    assert await kinds(migrated) == set()
+    async with migrated.transaction() as connection:
+        assert await connection.fetchval("select newest < clock_timestamp() from audit_seals where number = 1")

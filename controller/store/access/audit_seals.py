@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -23,6 +23,9 @@ _HEAD_COLUMNS: Final = tuple(one.name for one in fields(Head))
 _SEAL_COLUMNS: Final = tuple(one.name for one in fields(Seal))
 _ENTRIES: Final = f"""
     select {", ".join(ENTRY_FIELDS)} from audit_log where id > $1 and id <= $2 order by id limit $3"""  # noqa: S608
+_SEALS: Final = f"""
+    select {", ".join(_SEAL_COLUMNS)} from audit_seals
+     where number > $1 and ($3::timestamptz is null or newest < $3) order by number limit $2"""  # noqa: S608
 _OLDER_KEY: Final = f"""
     select {", ".join(_SEAL_COLUMNS)} from audit_seals
      where number > $1 and key_id <> $2 order by number limit $3 for update"""  # noqa: S608
@@ -40,14 +43,9 @@ async def read_head(connection: Reader, *, lock: bool = False) -> Head | None:
     return Head(**dict(rows[0])) if rows else None
 
 
-async def read_seals(connection: Reader, after: int, limit: int) -> list[Seal]:
-    """The seals above a number, in order."""
-    rows = await connection.fetch(
-        f"select {', '.join(_SEAL_COLUMNS)} from audit_seals where number > $1 order by number limit $2",  # noqa: S608
-        after,
-        limit,
-    )
-    return [_seal(row) for row in rows]
+async def read_seals(connection: Reader, after: int, limit: int, *, before: datetime | None = None) -> list[Seal]:
+    """The seals above a number, in order. `before`: only those whose entries are older than that moment."""
+    return [_seal(row) for row in await connection.fetch(_SEALS, after, limit, before)]
 
 
 async def read_entries(connection: Reader, after_id: int, last_id: int, *, limit: int) -> list[tuple[Any, ...]]:
@@ -127,11 +125,12 @@ async def _begin(connection: Any, key_id: str, key: bytes, settled: int, protect
 
 async def _append(connection: Any, head: Head, key: bytes, settled: int) -> Head:
     made: list[Seal] = []
+    now = await connection.fetchval("select clock_timestamp()")
     while head.last_id < settled and len(made) < SEALS_AT_ONCE:
         entries = within_span(await read_entries(connection, head.last_id, settled, limit=_ENTRIES_OF_SEAL))
         if not entries:
             break
-        seal = next_seal(head, entries).under(head.key_id, key)
+        seal = next_seal(head, entries, now).under(head.key_id, key)
         head = replace(head, last_number=seal.number, last_id=seal.last_id, last_digest=seal.digest)
         made.append(seal)
     marks = ", ".join(f"${n}" for n, _ in enumerate(_SEAL_COLUMNS, 1))
@@ -143,9 +142,9 @@ async def _append(connection: Any, head: Head, key: bytes, settled: int) -> Head
 async def _free(connection: Any, head: Head, key: bytes, protected: timedelta) -> Head:
     """The head with its anchor behind the seals whose entries are all old. A changed one stays, and those behind it."""
     before = await connection.fetchval("select clock_timestamp() - $1::interval", protected)
-    for seal in await read_seals(connection, head.anchor_number, SEALS_AT_ONCE):
+    for seal in await read_seals(connection, head.anchor_number, SEALS_AT_ONCE, before=before):
         follows = (seal.number, seal.after_id) == (head.anchor_number + 1, head.anchor_id)
-        if seal.newest >= before or not follows or not seal.is_authentic(key):
+        if not follows or not seal.is_authentic(key):
             break
         head = replace(head, anchor_number=seal.number, anchor_id=seal.last_id, anchor_digest=seal.digest)
     await connection.execute("delete from audit_seals where number <= $1", head.anchor_number)

@@ -4,7 +4,7 @@ create table audit_seals (                    -- (leader) written once; (api) au
     after_id bigint not null,                 -- `last_id` of the one before
     last_id  bigint not null,
     ids      bigint[] not null,               -- of the entries between both
-    newest   timestamptz not null,            -- of their times
+    newest   timestamptz not null,            -- of their times, at most that of the seal
     digest   bytea not null,                  -- over them and the digest before
     key_id   text not null,                   -- of the secrets' key from which that of `mac` is derived
     mac      bytea not null                   -- over all columns above
