@@ -48,6 +48,7 @@ class Part(NamedTuple):
 
     name: str
     length: int | None
+    is_file: bool = False
 
 
 def media_type(content_type: bytes) -> bytes:
@@ -101,7 +102,7 @@ def part_of(head: bytes) -> Part:
     length = fields.get(b"content-length")
     if length is not None and not _LENGTH.fullmatch(length):
         raise BadRequestError("body: Content-Length of a part must be a number; leave it out")
-    return Part(name, None if length is None else int(length))
+    return Part(name, None if length is None else int(length), bool(disposition[3]))
 
 
 def _names_twice(file: bytes) -> bool:

@@ -48,6 +48,7 @@ class FormReader:
     Attributes:
         model: the field's value; None: it did not come yet.
         span: where its part stands in the body, from its head to the end of its value: see `model_part`.
+        text_bytes: of the content of fields that are no files, so far.
 
     Raises:
         BadRequestError: the type states no boundary.
@@ -55,13 +56,14 @@ class FormReader:
 
     __slots__ = (
         *("_content_bytes", "_dashes", "_digest", "_head_at", "_part", "_parts", "_passed", "_place", "_rest"),
-        *("_searched", "_stream", "_value", "model", "span"),
+        *("_searched", "_stream", "_value", "model", "span", "text_bytes"),
     )
 
     def __init__(self, content_type: bytes) -> None:
         self._dashes = b"--" + boundary_of(content_type)
         self.model: str | None = None
         self.span = (0, 0)
+        self.text_bytes = 0
         self._place = _Place.START
         self._rest = bytearray()  # what is not decided upon
         self._passed = 0  # bytes of the body before that
@@ -189,6 +191,7 @@ class FormReader:
 
     def _pass_content(self, size: int) -> None:
         self._content_bytes += size
+        self.text_bytes += 0 if self._part.is_file else size
         self._digest.update(self._rest[:size])
         if self._part.name == MODEL:
             self._value += self._rest[:size]

@@ -12,6 +12,7 @@ from gateway.long_body import LongBody, NotJsonError, Part
 from gateway.request_body import (
     CHOICES,
     MOST_TOKENS,
+    PROMPT,
     STREAMING,
     TOO_DEEP,
     Asked,
@@ -22,6 +23,7 @@ from gateway.request_body import (
     check_model,
     check_once,
     model_spans,
+    prompts_in,
 )
 from gateway.usage.include_usage import lacks_usage, options_span
 
@@ -99,6 +101,8 @@ class _TopLevel:
         self._sizes: dict[str, Any] = {}  # what it says of the length of its answer
         self._options: Part | None = None  # the part that has them, where they were given once and are whole
         self._cut = False  # the options go on
+        self._prompts = 0  # in a list of them, some of which may be counted twice
+        self._lists_prompts = False  # the list may go on
 
     def note(self, part: Part) -> None:
         content = part.content
@@ -107,6 +111,7 @@ class _TopLevel:
             return
         if self._cut and isinstance(part.under, dict):
             self._streaming[_OPTIONS].update(part.under)
+        self._note_prompts(content, part.under)
         if "model" in content:
             self._model = content["model"]
             if self._times <= _MOST_TIMES:
@@ -120,6 +125,13 @@ class _TopLevel:
             self._options = part._replace(content=None, under=None) if whole and is_first else None
         self._streaming |= said
         self._cut = part.cut
+
+    def _note_prompts(self, content: dict[str, Any], under: Any) -> None:
+        if self._lists_prompts:
+            self._prompts += prompts_in(under)
+        if content:
+            self._prompts += prompts_in(content.get(PROMPT))
+            self._lists_prompts = next(reversed(content)) == PROMPT
 
     def _note_model(self, part: Part, spans: Sequence[tuple[int, int]]) -> None:
         if spans and not self._times:
@@ -139,7 +151,8 @@ class _TopLevel:
             model = orjson.loads(body[numbers[0]])
         options_piece = numbers[1] if options is not None else None
         sizes = answer_size(self._sizes)
-        return Asked(model, body, (0, span[1] - span[0]), self._streaming, numbers[0], True, options_piece, sizes)
+        place, prompts = (0, span[1] - span[0]), max(1, self._prompts)
+        return Asked(model, body, place, self._streaming, numbers[0], True, options_piece, sizes, prompts)
 
     def _options_span(self) -> tuple[int, int] | None:
         """Where the options stand, if they are to be written anew; None: they are not, or that is in doubt."""

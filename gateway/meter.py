@@ -1,12 +1,12 @@
 """Keys' limits and usage: asks the store for shares and hands usage over, each by a task of its own.
 
-No request waits for the database but one that would be refused: it waits for one exchange, at most `ANSWER_S`.
+No request waits for the database but one that would be refused: it waits for an exchange, at most `ANSWER_S`.
 """
 
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -17,6 +17,7 @@ from controller.live.key_ring import Principal
 from controller.live.key_use import Counts, exchange_shares, leave_shares, write_usage
 from gateway.errors import GatewayError
 from gateway.limits.limits import DAY_S, Limits, Must, Refused, Ticket
+from gateway.limits.share import Share
 from gateway.usage.batches import Batches
 from gateway.usage.passage import Passage
 
@@ -96,24 +97,59 @@ class Meter:
             GatewayError: 429: nothing is left.
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
-        shares = tuple(use.shares.values())
-        answered = False
-        for share in shares:
-            share.waiting += 1
-        try:
-            self._wake.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit_s):
-                    await asyncio.shield(self._next)
-                    answered = True
-        finally:
-            for share in shares:
-                share.waiting -= 1
+        answered = await self._ask_for([(share, 1) for share in use.shares.values()], limit_s)
         use = self._limits.use_of(principal.key_id, principal.limits)
         found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
         if found is Must.ASK:
             raise AssertionError("it was asked")
         return self._passage(principal, path, found)
+
+    def reserve(self, passage: Passage, *, asked: bool = False, answered: bool = True) -> bool:
+        """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
+
+        Args:
+            passage: of the request.
+            asked: whether the store was asked for it.
+            answered: whether it answered.
+
+        Raises:
+            GatewayError: 429: so many are not left.
+        """
+        ticket = passage.ticket
+        if ticket is None or not passage.expected:
+            return True
+        now, day_left_s = self._loop.time(), _day_left_s()
+        found = self._limits.reserve(ticket, passage.expected, now, day_left_s, asked=asked, answered=answered)
+        if isinstance(found, Refused):
+            raise GatewayError(429, found.code, found.message, headers=found.headers)
+        return found is None
+
+    async def wait_to_reserve(self, passage: Passage, limit_s: float = ANSWER_S) -> None:
+        """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
+
+        Raises:
+            GatewayError: 429: so many are not left.
+        """
+        shares = passage.use.shares
+        lacks = passage.use.lacks(passage.expected)
+        answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
+        if not self.reserve(passage, asked=True, answered=answered):
+            raise AssertionError("it was asked")
+
+    async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
+        """Asks the store for larger shares. Returns whether it has answered within the limit."""
+        for share, need in needs:
+            share.waiting += need
+        try:
+            self._wake.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await asyncio.shield(self._next)
+                    return True
+            return False
+        finally:
+            for share, need in needs:
+                share.waiting -= need
 
     def _passage(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> Passage:
         if isinstance(found, Ticket):

@@ -29,6 +29,7 @@ _ENDS: Final = 4096
 STREAMING: Final = ("stream", "stream_options")
 MOST_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # the first that is given
 CHOICES: Final = "n"
+PROMPT: Final = "prompt"
 _MOST_CHOICES: Final = 128  # that are believed
 NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOST_PIECES: Final = 64  # that a body stays in
@@ -45,10 +46,17 @@ class BadRequestError(ValueError):
 
 
 class AnswerSize(NamedTuple):
-    """How much of an answer a request asks for. `most`: tokens of each choice; None: it does not say."""
+    """How much of an answer a request asks for.
+
+    Attributes:
+        choices: how many.
+        most: tokens of each choice; None: it does not say.
+        limit: the same, by the largest number that any field states: engines read different ones.
+    """
 
     choices: int = 1
     most: int | None = None
+    limit: int | None = None
 
 
 ANY_SIZE: Final = AnswerSize()
@@ -66,6 +74,7 @@ class Asked(NamedTuple):
         long: the body was read in steps; none is to be read again.
         options_piece: of a long body, the piece that is the value of `stream_options` alone; None: it has none.
         answer: how much of an answer it asks for.
+        prompts: how many it has, each with answers of its own. Of a long body, some may be counted twice.
     """
 
     model: str
@@ -76,6 +85,7 @@ class Asked(NamedTuple):
     long: bool = False
     options_piece: int | None = None
     answer: AnswerSize = ANY_SIZE
+    prompts: int = 1
 
     @property
     def stream(self) -> bool:
@@ -121,7 +131,14 @@ def read_asked(*pieces: bytes) -> Asked:
     model = check_model(content.get("model"))
     spans = model_spans(body)
     check_once(len(spans))
-    return Asked(model, (body,), spans[0], _options(content), answer=answer_size(content))
+    return Asked(
+        model,
+        (body,),
+        spans[0],
+        _options(content),
+        answer=answer_size(content),
+        prompts=max(1, prompts_in(content.get(PROMPT))),
+    )
 
 
 def check_mark(body: bytes) -> None:
@@ -210,17 +227,32 @@ def _asked_once(pieces: tuple[bytes, ...]) -> Asked | None:
     options = _options(content)
     if options and len(parts) > len(pieces) + 2 and LEFT_OUT.encode() in orjson.dumps(options):
         return None
-    return Asked(model, pieces, value.span(1), options, number, answer=answer_size(content))
+    return Asked(
+        model,
+        pieces,
+        value.span(1),
+        options,
+        number,
+        answer=answer_size(content),
+        prompts=max(1, prompts_in(content.get(PROMPT))),
+    )
 
 
 def answer_size(content: Mapping[str, Any]) -> AnswerSize:
     """How much of an answer a body asks for. Values that engines refuse count as not given."""
-    most = next((one for name in MOST_TOKENS if type(one := content.get(name)) is int and one > 0), None)
+    stated = [one for name in MOST_TOKENS if type(one := content.get(name)) is int and one > 0]
     choices = content.get(CHOICES, 1)
-    if most is None and choices == 1:
+    if not stated and choices == 1:
         return ANY_SIZE
     known = type(choices) is int and choices > 0
-    return AnswerSize(min(choices, _MOST_CHOICES) if known else 1, most)
+    number = min(choices, _MOST_CHOICES) if known else 1
+    return AnswerSize(number, stated[0], max(stated)) if stated else AnswerSize(number)
+
+
+def prompts_in(prompt: Any) -> int:
+    """How many prompts are in the list that a body of `/v1/completions` may have; 0: it has one, or none."""
+    # A list of numbers is one prompt, and empty texts stand where a long list was cut.
+    return sum(isinstance(one, str | list) and one != "" for one in prompt) if isinstance(prompt, list) else 0
 
 
 def _options(content: Mapping[str, Any]) -> Mapping[str, Any]:

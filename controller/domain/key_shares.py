@@ -111,10 +111,13 @@ def _tokens(bucket: Bucket, ask: ShareAsk, me: str, members: Mapping[str, Member
     held = mine.held + minted - (ask.spent - mine.spent)
     kept = min(float(floor(max(0.0, held))), float(ask.want))  # fractions go back: two halves pass no request
     level += held - kept
-    level = min(level, max(0.0, bucket.capacity - kept - _held_by_others(bucket, me, members, rate)))
-    granted = _granted(level, ask.want - kept, _wanted_by_others(bucket, me, members))
+    others = _held_by_others(bucket, me, members, rate)
+    kept = min(kept, max(mine.held + minted, floor(max(0.0, bucket.capacity - others))))  # what came back fills no more
+    level = min(level, max(0.0, bucket.capacity - kept - others))
+    awaited = ask.want - ask.ahead - kept  # what a request waits for is of no use to it in part
+    granted = _granted(level, ask.want - kept, awaited, _wanted_by_others(bucket, me, members))
     if len(members) > 1:  # demand moves, and no gateway asks another for what it holds
-        granted = min(granted, floor(max(ask.want - ask.ahead - kept, level / 2, 1.0)))
+        granted = min(granted, floor(max(awaited, level / 2, 1.0)))
     return kept + granted, level - granted
 
 
@@ -143,9 +146,9 @@ def _wanted_by_others(bucket: Bucket, me: str, members: Mapping[str, Member]) ->
     )
 
 
-def _granted(level: float, wanted: float, wanted_by_others: float) -> int:
-    """Whole tokens, shared out by what each gateway lacks; one at least where there is one."""
+def _granted(level: float, wanted: float, awaited: float, wanted_by_others: float) -> int:
+    """Whole tokens: what is awaited, and of more a part by what each gateway lacks; one at least where there is one."""
     if level < 1 or wanted <= 0:
         return 0
     fair = level * wanted / (wanted + wanted_by_others)
-    return floor(min(wanted, level, max(1.0, fair)))
+    return floor(min(wanted, level, max(1.0, fair, awaited)))

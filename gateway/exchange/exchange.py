@@ -6,6 +6,7 @@ No timer of its own: the gateway sweeps deadlines by `overdue`. What follows an 
 import asyncio
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from controller.live.endpoints import Endpoint
@@ -22,6 +23,8 @@ from gateway.request_body import Asked, BadRequestError, read_asked
 from gateway.session_home import session_of
 from gateway.unserved import adapter_not_loaded, model_not_found
 from gateway.usage.include_usage import asks_for_usage, with_usage_asked
+from gateway.usage.passage import Passage
+from gateway.usage.prompt_text import prompt_bytes
 from http1.client_connection import ClientConnection
 from http1.head import RequestHead
 from http1.pool import ConnectError
@@ -34,7 +37,7 @@ _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 class Exchange(Waiting):
     """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
 
-    __slots__ = ("_adapter", "_has_home", "_place", "_rechecked", "_session", "_suspected")
+    __slots__ = ("_adapter", "_has_home", "_place", "_prompt_bytes", "_rechecked", "_session", "_suspected")
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Exchange(Waiting):
         self._adapter = ""  # for which it asks
         self._session = b""
         self._has_home = False  # its session goes to one of the replicas
+        self._prompt_bytes: int | None = None  # of text, once they were counted
         self._place: float | None = None  # among the requests of which a new revision gets a share
 
     def _route(self) -> None:
@@ -69,6 +73,8 @@ class Exchange(Waiting):
         try:
             self._body = await asyncio.to_thread(body_digest, pieces)  # would hold up the loop for 30 ms
             self._asked = await self._models.long_requests.read(pieces)
+            if self._reserves():
+                self._prompt_bytes = await asyncio.to_thread(prompt_bytes, pieces)
         except BadRequestError as error:
             self._refuse(error)
             return
@@ -90,11 +96,40 @@ class Exchange(Waiting):
             return
         if known is not None:
             if self._passage is not None:
-                self._passage.asks(self._model, size, asked)
+                self._passage.asks(self._model, size, asked, self._count_prompt(asked) if self._reserves() else None)
             self._session = session_of(self._head.named)
             self._has_home = known.limits.routing == "session"
         if asked.model != self._model and table.is_adapter(asked.model):
             self._adapter = asked.model
+        passage = self._passage
+        if passage is None or not passage.expected:
+            self._go_on()
+            return
+        try:
+            reserved = self._models.meter.reserve(passage)
+        except GatewayError as error:
+            self.fail(error)
+            return
+        if reserved:
+            self._go_on()
+        else:
+            self._work(self._await_tokens, passage)
+
+    def _reserves(self) -> bool:
+        """Whether its key has limits of tokens, so that some are reserved."""
+        return self._passage is not None and self._passage.use.limits_tokens()
+
+    def _count_prompt(self, asked: Asked) -> int:
+        """Bytes of its prompt's text."""
+        return prompt_bytes(asked.body) if self._prompt_bytes is None else self._prompt_bytes
+
+    async def _await_tokens(self, passage: Passage) -> None:
+        await self._of_database(partial(self._models.meter.wait_to_reserve, passage))
+        if self._state is ADMITTED:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Its key's limits let it pass for good."""
         self._models.queues.arrived(self._model)
         self._next_replica()
 

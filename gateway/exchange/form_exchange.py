@@ -134,6 +134,9 @@ class FormExchange(Exchange):
             message = f"model: is not in the first {MOST_HELD_BYTES} bytes of the form; write it before the file"
             self.fail(GatewayError(400, "model_too_late", message, param="model"))
 
+    def _count_prompt(self, asked: Asked) -> int:  # noqa: ARG002 - of its body nothing is kept
+        return 0 if self._form is None else self._form.text_bytes
+
     # The replica's side
 
     def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:

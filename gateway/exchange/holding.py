@@ -33,6 +33,7 @@ from schemas.api.models import FORM_PATHS, MODEL_PATHS
 
 ENDPOINTS: Final = frozenset((*MODEL_PATHS, *FORM_PATHS))
 
+_TIMED_OUT: Final = 504
 DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
 R = TypeVar("R")
 
@@ -238,7 +239,8 @@ class Holding(ABC):
 
     def _over(self, state: State) -> None:
         broken = self._state is ANSWERING and state is CUT and not self._client_gone
-        left = self._client_gone and self._state in (SENT, ANSWERING)
+        late = self._status == _TIMED_OUT  # the engine goes on working for nothing
+        left = (self._client_gone or late) and self._state in (SENT, ANSWERING)
         left_after_s = self._loop.time() - self._sent_at if left else None
         self._enter(state)
         passage, self._passage = self._passage, None

@@ -6,7 +6,8 @@ from enum import Enum
 from math import ceil
 from typing import Final
 
-from gateway.limits.share import Share
+from gateway.limits.share import OF_TOKENS, Share
+from gateway.limits.token_history import TokenHistory
 from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
 
 _ORDER: Final = (LimitKind.DAY, LimitKind.PARALLEL, LimitKind.REQUESTS, LimitKind.TOKENS)
@@ -18,6 +19,7 @@ _CODES: Final = {
     LimitKind.TOKENS: "rate_limited",
 }
 DAY_S: Final = 86400.0
+_MOST_HISTORIES: Final = 256  # of a key; the one that was used least recently goes first
 
 
 class Must(Enum):
@@ -42,13 +44,14 @@ class Refused:
 
 
 class KeyUse:
-    """The shares of one key, and how many of its requests are under way."""
+    """The shares of one key, how many of its requests are under way, and what those before them used."""
 
-    __slots__ = ("limits", "shares", "under_way")
+    __slots__ = ("_histories", "limits", "shares", "under_way")
 
     def __init__(self, key: str, limits: KeyLimits) -> None:
         self.limits = limits
         self.under_way = 0
+        self._histories: dict[str, TokenHistory] = {}
         self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
 
     def change(self, key: str, limits: KeyLimits) -> None:
@@ -62,6 +65,23 @@ class KeyUse:
             share.capacity = capacity
         for kind in set(self.shares) - set(capacities):
             del self.shares[kind]
+
+    def limits_tokens(self) -> bool:
+        """Whether there is a limit of tokens."""
+        return not self.shares.keys().isdisjoint(OF_TOKENS)
+
+    def history(self, name: str) -> TokenHistory:
+        """What its latest requests of this kind used. `name`: of the kind."""
+        found = self._histories.pop(name, None) or TokenHistory()
+        self._histories[name] = found
+        if len(self._histories) > _MOST_HISTORIES:
+            del self._histories[next(iter(self._histories))]
+        return found
+
+    def lacks(self, tokens: int) -> dict[LimitKind, int]:
+        """What is missing at this gateway to reserve so many tokens, of each limit."""
+        needs = {kind: min(tokens, share.capacity) for kind, share in self.shares.items() if kind in OF_TOKENS}
+        return {kind: need for kind, need in needs.items() if not self.shares[kind].has(need)}
 
     def asks(self, now: float) -> list[ShareAsk]:
         """What to ask of the store now."""
@@ -92,23 +112,33 @@ class Ticket:
         use: of its key.
     """
 
-    __slots__ = ("_shares", "use")
+    __slots__ = ("_reserved", "_reserved_at", "_shares", "use")
 
     def __init__(self, use: KeyUse) -> None:
         self.use = use
         use.under_way += 1
+        self._reserved: tuple[tuple[Share, int, int], ...] = ()
+        self._reserved_at = 0.0
         self._shares = tuple(use.shares.values())
         for share in self._shares:
             share.take()
 
-    def charge(self, tokens: int) -> None:
-        """Counts tokens of its prompt and answer."""
-        if not self.use.shares:
-            return
-        for kind in (LimitKind.TOKENS, LimitKind.DAY):
-            share = self.use.shares.get(kind)
-            if share is not None:
-                share.charge(tokens)
+    def reserve(self, tokens: int, now: float) -> None:
+        """Counts tokens that it may use, of each limit at most all of it, until they are charged."""
+        shares = [share for kind, share in self.use.shares.items() if kind in OF_TOKENS]
+        self._reserved = tuple((share, min(tokens, share.capacity), share.days) for share in shares)
+        self._reserved_at = now
+        for share, amount, _ in self._reserved:
+            share.reserve(amount)
+
+    def charge(self, tokens: int, now: float) -> None:
+        """Counts tokens of its prompt and answer, in place of those that were reserved."""
+        reserved, self._reserved = self._reserved, ()
+        for kind, share in self.use.shares.items():
+            if kind in OF_TOKENS:
+                # What was reserved on another day, or of a limit that was taken away meanwhile, is not this share's.
+                amounts = (amount for other, amount, day in reserved if other is share and day == share.days)
+                share.settle(next(amounts, 0), tokens, now, now - self._reserved_at)
 
     def end(self) -> bool:
         """Frees its slot. Returns whether other gateways may wait for it."""
@@ -175,26 +205,50 @@ class Limits:
         if self.away or not answered:
             for share in use.shares.values():
                 share.refill_alone(now, self._own_fraction)
-        lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has_one()]
+        lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has()]
         if not lacking:
             return Ticket(use)
         if self.away or asked or any(use.shares[kind].denied(now) for kind in lacking):
             return self._refusal(use, lacking[0], now, day_left_s)
         return Must.ASK
 
-    def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float) -> Refused:
+    def reserve(
+        self, ticket: Ticket, tokens: int, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+    ) -> Refused | Must | None:
+        """Reserves tokens for a request that passed. Returns None once that is done. Arguments as of `begin`.
+
+        While the store is away, a request needs one token that is left: what this gateway refills may never be
+        as much as the request may use.
+        """
+        use = ticket.use
+        self._end_day(now)
+        alone = self.away or not answered
+        if alone:
+            for kind in OF_TOKENS:
+                if kind in use.shares:
+                    use.shares[kind].refill_alone(now, self._own_fraction)
+        lacking = use.lacks(min(tokens, 1) if alone else tokens)
+        if not lacking:
+            ticket.reserve(tokens, now)
+            return None
+        if alone or asked:
+            kind = next(one for one in _ORDER if one in lacking)
+            return self._refusal(use, kind, now, day_left_s, lacking[kind])
+        return Must.ASK
+
+    def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float, need: int = 1) -> Refused:
         share = use.shares[kind]
-        wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction), 1e-3)
+        comes_back = kind is LimitKind.DAY and share.left(now) + share.reserved >= need
+        if comes_back:
+            wait, code = 1.0, "rate_limited"
+            what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
+        else:
+            wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
+            code, what = _CODES[kind], _what(share, max(0, int(share.left(now))), need)
         headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
-        if kind is LimitKind.DAY:
+        if code == _CODES[LimitKind.DAY]:
             headers["x-should-retry"] = "false"
-        what = {
-            LimitKind.DAY: f"all {share.capacity} tokens of this key for today (UTC) are used",
-            LimitKind.PARALLEL: f"this key may have {share.capacity} requests at once, and has them",
-            LimitKind.REQUESTS: f"this key may send {share.capacity} requests per minute, and has sent them",
-            LimitKind.TOKENS: f"this key may use {share.capacity} tokens per minute, and has used them",
-        }[kind]
-        return Refused(_CODES[kind], f"{what}; try again in {ceil(wait)} s", headers)
+        return Refused(code, f"{what}; try again in {ceil(wait)} s", headers)
 
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
@@ -239,3 +293,19 @@ class Limits:
                 share = use.shares.get(LimitKind.DAY)
                 if share is not None:
                     share.new_day(self.fraction)
+
+
+def _what(share: Share, left: int, need: int) -> str:
+    """What a request lacks."""
+    if need > 1:
+        period = "for today (UTC)" if share.kind is LimitKind.DAY else "per minute"
+        return (
+            f"this request may use {need} tokens, and {left} of this key's {share.capacity} {period} are left; "
+            "state a smaller max_tokens"
+        )
+    return {
+        LimitKind.DAY: f"all {share.capacity} tokens of this key for today (UTC) are used",
+        LimitKind.PARALLEL: f"this key may have {share.capacity} requests at once, and has them",
+        LimitKind.REQUESTS: f"this key may send {share.capacity} requests per minute, and has sent them",
+        LimitKind.TOKENS: f"this key may use {share.capacity} tokens per minute, and has used them",
+    }[share.kind]

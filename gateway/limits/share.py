@@ -3,11 +3,14 @@
 from math import ceil, floor
 from typing import Final
 
-from schemas.key_limits import LimitKind, ShareAsk, ShareGrant
+from schemas.key_limits import MINUTE_S, LimitKind, ShareAsk, ShareGrant
 
 AHEAD_S: Final = 2.0  # a share is meant to last for so long
 _NEGLIGIBLE: Final = 0.05
 _MEASURE_S: Final = 0.5  # the shortest time over which use is measured
+_MOST_AHEAD: Final = 1 / 8  # of a limit of tokens
+_NEARLY_ALL: Final = 1 / 4  # of it: when no more is left, what comes back is returned to the store at once
+OF_TOKENS: Final = (LimitKind.DAY, LimitKind.TOKENS)
 _DENIED_FOR_S: Final = {LimitKind.PARALLEL: 0.05}
 _DENIED_FOR_DEFAULT_S: Final = 0.25
 
@@ -21,12 +24,25 @@ class Share:
         held: what requests may use here without asking; negative: owed. Of `PARALLEL`: slots, used ones included.
         spent: total used; of `PARALLEL`: requests under way.
         minted: total that it gave itself while the store was away.
-        waiting: requests that wait for a larger share.
+        waiting: what requests that wait for a larger share lack of it.
+        reserved: what requests under way may use; it is counted as spent.
+        days: how many have ended, of a limit per day.
     """
 
     __slots__ = (
-        *("_alone_since", "_asked", "_denied_at", "_key", "_level", "_measured", "_rate", "_told_at"),
-        *("capacity", "held", "kind", "minted", "spent", "waiting"),
+        *(
+            "_alone_since",
+            "_asked",
+            "_denied_at",
+            "_granted",
+            "_key",
+            "_level",
+            "_measured",
+            "_rate",
+            "_taken",
+            "_told_at",
+        ),
+        *("capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
     )
 
     def __init__(self, key: str, kind: LimitKind, capacity: int) -> None:
@@ -37,21 +53,25 @@ class Share:
         self.spent = 0.0
         self.minted = 0.0
         self.waiting = 0
+        self.reserved = 0
+        self.days = 0
+        self._taken = 0.0  # as `spent`, but for what came back
         self._level: float | None = None  # what was left at the store when it last told
         self._told_at = 0.0
+        self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
         self._alone_since: float | None = None  # since when it refills by itself; what is before is done
         self._asked: ShareAsk | None = None
         self._rate = 0.0  # of use, per second
-        self._measured = (0.0, 0.0)  # when, and `spent` then
+        self._measured = (0.0, 0.0)  # when, and `taken` then
 
     # Requests
 
-    def has_one(self) -> bool:
-        """Whether one more request may pass."""
+    def has(self, amount: int = 1) -> bool:
+        """Whether so much is here: of `PARALLEL`, slots for more requests."""
         if self.kind is LimitKind.PARALLEL:
-            return self.spent + 1 <= min(self.held, self.capacity)
-        return min(self.held, self.capacity) >= 1
+            return self.spent + amount <= min(self.held, self.capacity)
+        return min(self.held, self.capacity) >= amount
 
     def take(self) -> None:
         """One request passes."""
@@ -67,9 +87,36 @@ class Share:
             self._denied_at = float("-inf")  # its slot is free, also while it is being given back
 
     def charge(self, amount: float) -> None:
-        """Counts what was used."""
+        """Counts what was used. Below zero it comes back."""
         self.held -= amount
         self.spent += amount
+        self._taken += max(0.0, amount)
+
+    def reserve(self, amount: int) -> None:
+        """Counts what a request may use, until `settle` counts what it has used."""
+        self.reserved += amount
+        self.charge(amount)
+
+    def settle(self, reserved: int, used: int, now: float, age_s: float) -> None:
+        """Counts what a request has used in place of its reservation, which is `age_s` old.
+
+        Of a limit per minute, one that is older than a minute has been refilled since, and does not come back.
+        """
+        self.reserved -= reserved
+        comes_back = self.kind is LimitKind.DAY or age_s < MINUTE_S
+        self.charge(used - reserved if comes_back else max(0, used - reserved))
+        self._cap(now)
+
+    def _cap(self, now: float) -> None:
+        """What comes back is of use here as far as the bucket is not full again; the store knows how much it is."""
+        if self._level is not None and self.kind in OF_TOKENS:
+            self.held = min(self.held, max(self.capacity - self._level_at(now), self._granted, 0.0))
+
+    def _level_at(self, now: float) -> float:
+        """What the store has, as far as it is known."""
+        if self._level is None or self._alone_since is not None:
+            return 0.0
+        return self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
 
     # The store
 
@@ -89,30 +136,34 @@ class Share:
         """Whether there is nothing to ask until it is used again, once `ask` has given nothing."""
         if self.kind is LimitKind.PARALLEL:
             return True  # what it wants is not a matter of time
-        return self._rate <= _NEGLIGIBLE and self._measured[1] == self.spent
+        return self._rate <= _NEGLIGIBLE and self._measured[1] == self._taken
 
     def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
         """Takes the answer to an ask."""
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
         self.held = grant.held - used_since + (self.minted - ask.minted)
         self._level, self._told_at = grant.level, now
+        self._granted = grant.held
         self._asked = ask
         self._alone_since = None
-        if not self.has_one():
+        self._cap(now)
+        if not self.has():
             self._denied_at = now
 
     def _measure(self, now: float) -> None:
-        at, spent = self._measured
+        at, taken = self._measured
         if now - at >= _MEASURE_S:
-            fresh = max(0.0, self.spent - spent) / (now - at) if at else 0.0
+            fresh = (self._taken - taken) / (now - at) if at else 0.0
             self._rate = max(fresh, (self._rate + fresh) / 2)
-            self._measured = (now, self.spent)
+            self._measured = (now, self._taken)
 
     def _want(self) -> int:
         """What lasts for a while at the present use; 0 where there is none, so that other gateways get it."""
         if self.kind is LimitKind.PARALLEL:
             return min(self.capacity, int(self.spent) + self.waiting)
         ahead = ceil(self._rate * AHEAD_S) if self._rate > _NEGLIGIBLE else 0
+        if self.kind in OF_TOKENS:  # most of what is reserved comes back, and another gateway may need all that is left
+            ahead = min(ahead, ceil(self.capacity * _MOST_AHEAD))
         return min(self.capacity, ahead + self.waiting)
 
     # While the store is away
@@ -143,6 +194,8 @@ class Share:
             return
         self._level = float(self.capacity)
         self._denied_at = float("-inf")
+        self.days += 1
+        self.reserved = 0
         if fraction is not None:
             fresh = fraction * self.capacity
             self.minted += fresh - self.held
@@ -155,22 +208,20 @@ class Share:
         return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
 
     def is_short(self) -> bool:
-        """Whether the store had nothing left when it last told, or this gateway owes it."""
-        return self.held < 0 or (self._level is not None and self._level < 1)
+        """Whether the store had little left when it last told, or this gateway owes it."""
+        least = self.capacity * _NEARLY_ALL if self.kind in OF_TOKENS else 1
+        return self.held < 0 or (self._level is not None and self._level < max(1, least))
 
     def left(self, now: float) -> float:
         """What is left, here and at the store, as far as it is known."""
-        if self._level is None or self._alone_since is not None:
-            level = 0.0
-        else:
-            level = self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
+        level = self._level_at(now)
         used = self.spent if self.kind is LimitKind.PARALLEL else 0.0
         return min(float(self.capacity), self.held - used + level)
 
-    def wait_s(self, now: float, fraction: float | None) -> float:
-        """Seconds until one more request may pass; 0 if it may now. `fraction`: while the store is away."""
+    def wait_s(self, now: float, fraction: float | None, need: int = 1) -> float:
+        """Seconds until so much is left; 0 if it is now. `fraction`: while the store is away."""
         rate = self.kind.per_second(self.capacity) * (1.0 if fraction is None else max(fraction, 1e-6))
-        lacking = 1.0 - self.left(now)
+        lacking = need - self.left(now)
         if lacking <= 0:
             return 0.0
         return lacking / rate if rate else 1.0

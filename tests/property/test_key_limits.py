@@ -103,6 +103,34 @@ class World:
             found.end()
         return isinstance(found, Ticket)
 
+    def reserve(self, name: str, tokens: int) -> Ticket | None:
+        """A request that may use so many tokens; None: refused."""
+        gateway = self.gateways[name]
+        use = gateway.use_of(KEY, self.limits)
+        found = gateway.begin(use, self.now, 3600.0)
+        if found is Must.ASK:
+            self._talk_for(name, dict.fromkeys(use.shares, 1))
+            found = gateway.begin(use, self.now, 3600.0, asked=True)
+        if not isinstance(found, Ticket):
+            return None
+        refused = gateway.reserve(found, tokens, self.now, 3600.0)
+        if refused is Must.ASK:
+            self._talk_for(name, use.lacks(tokens))
+            refused = gateway.reserve(found, tokens, self.now, 3600.0, asked=True)
+        if refused is None:
+            return found
+        found.charge(0, self.now)
+        found.end()
+        return None
+
+    def _talk_for(self, name: str, needs: dict[LimitKind, int]) -> None:
+        shares = self.gateways[name].use_of(KEY, self.limits).shares
+        for kind, need in needs.items():
+            shares[kind].waiting += need
+        self.talk(name)
+        for kind, need in needs.items():
+            shares[kind].waiting -= need
+
     def wait(self, seconds: float) -> None:
         """Time passes; each gateway talks to the store once a second."""
         end = self.now + seconds
@@ -194,6 +222,61 @@ def test_no_key_is_locked_out(rpm: int, parallel: int | None, steps: list[Step])
         world.talk(name)
     world.wait(4 * 60.0 / rpm + 5.0)
     assert all(world.request(name) for name in "PQR")
+
+
+TOKEN_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("request"), st.sampled_from("PQR"), st.integers(1, 1000), st.integers(1, 20)),
+        st.tuples(st.just("end"), st.integers(1, 20), st.floats(0.0, 1.0)),
+        st.tuples(st.just("wait"), st.floats(0.1, 30.0)),
+        st.tuples(st.just("lost"), st.sampled_from("PQR")),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=TOKEN_STEPS)
+def test_what_requests_may_use_together_stays_within_the_limit_of_tokens(steps: list[Step]) -> None:
+    """Whenever they end, and at whatever gateway.
+
+    Of what is admitted in a window no more is used than the bucket, its refill, and what came back of earlier ones.
+    """
+    tpm = 1000
+    world = World(KeyLimits(tpm=tpm), ["P", "Q", "R"])
+    under_way: list[tuple[float, Ticket, int]] = []
+    used: list[tuple[float, int]] = []
+    back: list[tuple[float, float, int]] = []  # when it came, when it was reserved, and how much
+    for kind, *rest in steps:
+        match kind:
+            case "request":
+                name, tokens, count = rest
+                found = [ticket for _ in range(count) if (ticket := world.reserve(name, tokens)) is not None]
+                under_way += [(world.now, ticket, tokens) for ticket in found]
+            case "end":
+                for at, ticket, tokens in under_way[: rest[0]]:
+                    used.append((at, int(tokens * rest[1])))
+                    ticket.charge(used[-1][1], world.now)
+                    back.append((world.now, at, tokens - used[-1][1]))
+                    ticket.end()
+                del under_way[: rest[0]]
+            case "wait":
+                world.wait(rest[0])
+            case _:
+                world.talk(rest[0], lose_answer=True)
+    used += [(at, tokens) for at, _, tokens in under_way]
+    for start, _ in used:
+        for window in (0.0, 10.0, 60.0, 300.0):
+            fresh = sum(n for at, since, n in back if since < start <= at <= start + window and at - since < 60.0)
+            passed = sum(n for at, n in used if start <= at <= start + window)
+            assert passed <= tpm + tpm / 60 * window + fresh + 1e-6
+            if window == 0.0 and not any(start == at for at, _, _ in back):
+                assert passed <= tpm + 1e-6
+    for _, ticket, _ in under_way:
+        ticket.charge(0, world.now)
+        ticket.end()
+    world.wait(300.0)
+    assert world.reserve("P", tpm) is not None, "alone in its window"
 
 
 @settings(max_examples=60, deadline=None)

@@ -129,6 +129,7 @@ async def test_a_client_that_leaves_before_its_answer_has_used_its_prompt(order:
 
 
 CHOICE = b'18\r\ndata: {"choices":[{}]}\n\n\r\n'
+USAGE = b'{"usage":{"prompt_tokens":9,"completion_tokens":40}}'.ljust(53)
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n{"
 
 
@@ -183,6 +184,41 @@ async def test_a_client_that_leaves_is_charged_against_its_limits() -> None:
     world.exchanges[0]._sent_at -= 10.01
     world.transport.lose()
     assert share.held <= 1000 - 300
+
+
+@pytest.mark.parametrize("limits", [KeyLimits(), KeyLimits(tpm=10_000)])
+@pytest.mark.parametrize(
+    ("answer", "least", "most"),
+    [
+        ((), 300, 320),  # ten seconds of an engine's time, and the prompt
+        ((b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4000\r\n\r\n",), 300, 320),
+        ((b"HTTP/1.1 504 x\r\ncontent-length: 2\r\n\r\n{}",), 0, 0),
+        ((b"HTTP/1.1 504 x\r\ncontent-length: 53\r\n\r\n", USAGE), 49, 49),
+    ],
+)
+async def test_an_answer_that_ends_in_504_is_charged(
+    limits: KeyLimits, answer: tuple[bytes, ...], least: int, most: int
+) -> None:
+    world = World()
+    used: list[Counts] = []
+    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.owner = Principal("k", "k", "admin", limits)
+    share = world.models.meter._limits.use_of("k", limits).shares.get(LimitKind.TOKENS)
+    if share is not None:
+        share.held = 10_000.0
+    await play_in(world, "request")
+    world.exchanges[0]._sent_at -= 10.01
+    for part in answer:
+        world.answer(part)
+    world.late()
+    await settle()
+    assert b" 504 " in world.transport.written
+    (counts,) = used
+    tokens = counts.prompt_tokens + counts.completion_tokens
+    assert least <= tokens <= most
+    if share is not None:
+        assert share.held == 10_000 - tokens
+    world.transport.lose()
 
 
 async def test_a_model_that_a_key_may_not_ask_for_counts_nothing() -> None:
