@@ -111,7 +111,9 @@ def _tokens(bucket: Bucket, ask: ShareAsk, me: str, members: Mapping[str, Member
     held = mine.held + minted - (ask.spent - mine.spent)
     kept = min(float(floor(max(0.0, held))), float(ask.want))  # fractions go back: two halves pass no request
     level += held - kept
-    level = min(level, max(0.0, bucket.capacity - kept - _held_by_others(bucket, me, members, rate)))
+    others = _held_by_others(bucket, me, members, rate)
+    kept = min(kept, max(mine.held + minted, floor(max(0.0, bucket.capacity - others))))  # what came back fills no more
+    level = min(level, max(0.0, bucket.capacity - kept - others))
     awaited = ask.want - ask.ahead - kept  # what a request waits for is of no use to it in part
     granted = _granted(level, ask.want - kept, awaited, _wanted_by_others(bucket, me, members))
     if len(members) > 1:  # demand moves, and no gateway asks another for what it holds

@@ -112,31 +112,33 @@ class Ticket:
         use: of its key.
     """
 
-    __slots__ = ("_reserved", "_shares", "use")
+    __slots__ = ("_reserved", "_reserved_at", "_shares", "use")
 
     def __init__(self, use: KeyUse) -> None:
         self.use = use
         use.under_way += 1
         self._reserved: tuple[tuple[Share, int, int], ...] = ()
+        self._reserved_at = 0.0
         self._shares = tuple(use.shares.values())
         for share in self._shares:
             share.take()
 
-    def reserve(self, tokens: int) -> None:
+    def reserve(self, tokens: int, now: float) -> None:
         """Counts tokens that it may use, of each limit at most all of it, until they are charged."""
         shares = [share for kind, share in self.use.shares.items() if kind in OF_TOKENS]
         self._reserved = tuple((share, min(tokens, share.capacity), share.days) for share in shares)
+        self._reserved_at = now
         for share, amount, _ in self._reserved:
             share.reserve(amount)
 
-    def charge(self, tokens: int) -> None:
+    def charge(self, tokens: int, now: float) -> None:
         """Counts tokens of its prompt and answer, in place of those that were reserved."""
         reserved, self._reserved = self._reserved, ()
         for kind, share in self.use.shares.items():
             if kind in OF_TOKENS:
                 # What was reserved on another day, or of a limit that was taken away meanwhile, is not this share's.
                 amounts = (amount for other, amount, day in reserved if other is share and day == share.days)
-                share.settle(next(amounts, 0), tokens)
+                share.settle(next(amounts, 0), tokens, now, now - self._reserved_at)
 
     def end(self) -> bool:
         """Frees its slot. Returns whether other gateways may wait for it."""
@@ -227,7 +229,7 @@ class Limits:
                     use.shares[kind].refill_alone(now, self._own_fraction)
         lacking = use.lacks(min(tokens, 1) if alone else tokens)
         if not lacking:
-            ticket.reserve(tokens)
+            ticket.reserve(tokens, now)
             return None
         if alone or asked:
             kind = next(one for one in _ORDER if one in lacking)

@@ -3,7 +3,7 @@
 from math import ceil, floor
 from typing import Final
 
-from schemas.key_limits import LimitKind, ShareAsk, ShareGrant
+from schemas.key_limits import MINUTE_S, LimitKind, ShareAsk, ShareGrant
 
 AHEAD_S: Final = 2.0  # a share is meant to last for so long
 _NEGLIGIBLE: Final = 0.05
@@ -30,7 +30,18 @@ class Share:
     """
 
     __slots__ = (
-        *("_alone_since", "_asked", "_denied_at", "_key", "_level", "_measured", "_rate", "_taken", "_told_at"),
+        *(
+            "_alone_since",
+            "_asked",
+            "_denied_at",
+            "_granted",
+            "_key",
+            "_level",
+            "_measured",
+            "_rate",
+            "_taken",
+            "_told_at",
+        ),
         *("capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
     )
 
@@ -47,6 +58,7 @@ class Share:
         self._taken = 0.0  # as `spent`, but for what came back
         self._level: float | None = None  # what was left at the store when it last told
         self._told_at = 0.0
+        self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
         self._alone_since: float | None = None  # since when it refills by itself; what is before is done
         self._asked: ShareAsk | None = None
@@ -85,10 +97,26 @@ class Share:
         self.reserved += amount
         self.charge(amount)
 
-    def settle(self, reserved: int, used: int) -> None:
-        """Counts what a request has used in place of its reservation."""
+    def settle(self, reserved: int, used: int, now: float, age_s: float) -> None:
+        """Counts what a request has used in place of its reservation, which is `age_s` old.
+
+        Of a limit per minute, one that is older than a minute has been refilled since, and does not come back.
+        """
         self.reserved -= reserved
-        self.charge(used - reserved)
+        comes_back = self.kind is LimitKind.DAY or age_s < MINUTE_S
+        self.charge(used - reserved if comes_back else max(0, used - reserved))
+        self._cap(now)
+
+    def _cap(self, now: float) -> None:
+        """What comes back is of use here as far as the bucket is not full again; the store knows how much it is."""
+        if self._level is not None and self.kind in OF_TOKENS:
+            self.held = min(self.held, max(self.capacity - self._level_at(now), self._granted, 0.0))
+
+    def _level_at(self, now: float) -> float:
+        """What the store has, as far as it is known."""
+        if self._level is None or self._alone_since is not None:
+            return 0.0
+        return self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
 
     # The store
 
@@ -115,8 +143,10 @@ class Share:
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
         self.held = grant.held - used_since + (self.minted - ask.minted)
         self._level, self._told_at = grant.level, now
+        self._granted = grant.held
         self._asked = ask
         self._alone_since = None
+        self._cap(now)
         if not self.has():
             self._denied_at = now
 
@@ -184,10 +214,7 @@ class Share:
 
     def left(self, now: float) -> float:
         """What is left, here and at the store, as far as it is known."""
-        if self._level is None or self._alone_since is not None:
-            level = 0.0
-        else:
-            level = self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
+        level = self._level_at(now)
         used = self.spent if self.kind is LimitKind.PARALLEL else 0.0
         return min(float(self.capacity), self.held - used + level)
 

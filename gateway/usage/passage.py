@@ -135,7 +135,7 @@ class Passage:
         if ticket is None:
             return
         tokens = self._tokens() if left_after_s is None else self._tokens_when_left(left_after_s)
-        ticket.charge(tokens.prompt + tokens.completion)
+        ticket.charge(tokens.prompt + tokens.completion, self._now())
         ticket.end()
         whole = not broken and left_after_s is None
         failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)

@@ -53,7 +53,7 @@ def test_keys_that_are_not_used_are_not_looked_at(monkeypatch: pytest.MonkeyPatc
     gateway = Gateway()
     for n in range(500):
         ticket = gateway.begin(f"k-{n}")
-        ticket.charge(10)
+        ticket.charge(10, gateway.now)
         ticket.end()
     under_way = gateway.begin("k-0")
     gateway.wait(60)
@@ -89,7 +89,7 @@ def test_the_asks_are_those_of_a_look_at_all_keys(seed: int) -> None:
             case "end" if tickets:
                 tokens = draw.choice([0, 1, 40])
                 for ticket in tickets.pop(draw.randrange(len(tickets))):
-                    ticket.charge(tokens)
+                    ticket.charge(tokens, both[0].now)
                     ticket.end()
             case "tick" | "long" as step:
                 seconds = draw.choice([0.6, 1.0]) if step == "tick" else draw.choice([3.0, 40.0])

@@ -68,7 +68,7 @@ class Place:
             found = gateway.reserve(ticket, tokens, self.now, DAY_LEFT_S, asked=True)
         assert not isinstance(found, Must)
         if isinstance(found, Refused):
-            end(ticket, 0)
+            end(ticket, 0, self.now)
             return found
         return ticket
 
@@ -81,10 +81,10 @@ class Place:
         return self.buckets[kind].level
 
 
-def end(ticket: Ticket | Refused, tokens: int) -> None:
+def end(ticket: Ticket | Refused, tokens: int, now: float = 10.0) -> None:
     """It ends, and has used so many tokens."""
     assert isinstance(ticket, Ticket)
-    ticket.charge(tokens)
+    ticket.charge(tokens, now)
     ticket.end()
 
 
@@ -116,7 +116,7 @@ def test_tokens_are_charged_afterwards(gateways: int, asks_next: int) -> None:
     place = Place(KeyLimits(tpm=1000), gateways=gateways)
     ticket = place.request()
     assert isinstance(ticket, Ticket)
-    ticket.charge(1500)
+    ticket.charge(1500, place.now)
     ticket.end()
     place.talk()  # at once after so large a debt
     answer = refused(place.request(asks_next))
@@ -191,6 +191,34 @@ def test_a_request_that_ends_leaves_room_for_the_next_at_once() -> None:
     assert isinstance(place.reserve(800), Ticket)
 
 
+@pytest.mark.parametrize(("seconds", "passes"), [(1, 1), (59, 1), (61, 1)])
+def test_what_comes_back_to_a_full_bucket_is_of_no_use(seconds: int, passes: int) -> None:
+    """A request that reserved all and used nothing, while the bucket filled again."""
+    place = Place(KeyLimits(tpm=1000))
+    sleeper = place.reserve(1000)
+    for _ in range(seconds):
+        place.now += 1.0
+        place.talk()
+    end(sleeper, 0, place.now)
+    found = [place.reserve(1000) for _ in range(3)]
+    assert sum(isinstance(one, Ticket) for one in found) == passes
+
+
+def test_of_a_minute_long_past_nothing_comes_back() -> None:
+    place = Place(KeyLimits(tpm=1000))
+    sleepers = []
+    for _ in range(5):
+        sleepers.append(place.reserve(1000))
+        place.now += 61.0
+        place.talk()
+    passed = 0
+    for sleeper in sleepers:
+        end(sleeper, 0, place.now)
+        place.talk()
+        passed += isinstance(place.reserve(1000), Ticket)
+    assert passed == 1
+
+
 def test_of_a_day_what_is_reserved_comes_back_and_what_is_used_does_not() -> None:
     place = Place(KeyLimits(tokens_per_day=1000))
     first = place.reserve(900)
@@ -211,7 +239,7 @@ def test_a_reservation_of_yesterday_gives_nothing_back_today() -> None:
         new_bucket(LimitKind.DAY, 1000), holdings=place.buckets[LimitKind.DAY].holdings
     )
     place.talk()
-    end(ticket, 300)
+    end(ticket, 300, place.now)
     assert place.left(LimitKind.DAY) <= 700
 
 
@@ -220,7 +248,7 @@ def test_a_limit_that_is_taken_away_and_given_again_gets_nothing_back() -> None:
     ticket = place.reserve(900)
     use = place.gateways[0].use_of(KEY, KeyLimits(rpm=9))
     use = place.gateways[0].use_of(KEY, KeyLimits(tpm=1000))
-    end(ticket, 300)
+    end(ticket, 300, place.now)
     assert use.shares[LimitKind.TOKENS].held == -300
 
 
@@ -231,7 +259,7 @@ def test_without_the_store_one_large_request_passes_and_the_next_waits() -> None
     place.now += 1.0
     first = place.reserve(5000)
     assert isinstance(place.reserve(5000), Refused)
-    end(first, 10)
+    end(first, 10, place.now)
     place.now += 3.0
     assert isinstance(place.reserve(5000), Ticket)
 
@@ -240,7 +268,7 @@ def test_a_day_s_tokens_are_used_up_until_midnight() -> None:
     place = Place(KeyLimits(tokens_per_day=1000))
     ticket = place.request()
     assert isinstance(ticket, Ticket)
-    ticket.charge(1000)
+    ticket.charge(1000, place.now)
     ticket.end()
     answer = refused(place.request())
     assert answer.code == "quota_used_up"
@@ -298,7 +326,7 @@ def test_an_answer_that_is_lost_counts_nothing_twice() -> None:
     place = Place(KeyLimits(tpm=1000))
     ticket = place.request()
     assert isinstance(ticket, Ticket)
-    ticket.charge(400)
+    ticket.charge(400, place.now)
     gateway = place.gateways[0]
     told, gateway.told = gateway.told, lambda *_: None  # type: ignore[method-assign]
     place.talk()
