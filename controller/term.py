@@ -5,6 +5,8 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+import structlog
+
 from controller.domain.redaction import Redaction
 from controller.leader.analyses import Analyses
 from controller.leader.housekeeping import Housekeeping
@@ -22,14 +24,18 @@ from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.lease import check_term
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
+from controller.runtime.outcome import StaleError
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
 from controller.store.core.notify import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
+from controller.store.deployments.start_times import absent_s, leave_out
 
 # Few workers and large batches. What arrives while a step runs is taken together by the next one, so under load the
 # cost of a step is shared, and an idle cluster does not wait for batches to fill. The second worker runs while the
@@ -43,6 +49,11 @@ _POLICIES: Final = LoopSettings(workers=1, batch_size=256)
 # wait for that and take its consequences together.
 _JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
+
+_ABSENCE_LIMIT_S: Final = 10.0
+_UNREAD: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+
+log = structlog.get_logger(__name__)
 
 Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name, each runs until cancelled
 
@@ -64,6 +75,8 @@ class Term:
         redaction: Callable[[], Redaction],
     ) -> None:
         self._database = database
+        self._number = term
+        self._audit_every_s = settings.audit_every_s
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
@@ -130,6 +143,7 @@ class Term:
             "policies": self._policies,
             "scaling": self._scaling,
         }
+        await self._leave_out_absence()
         try:
             async with asyncio.TaskGroup() as group:
                 for name, loop in loops.items():
@@ -138,6 +152,16 @@ class Term:
                     group.create_task(service(), name=name)
         finally:
             await self._analyses.aclose()
+
+    async def _leave_out_absence(self) -> None:
+        """Before any loop moves an instance: the time without a leader is no part of its start."""
+        try:
+            async with asyncio.timeout(_ABSENCE_LIMIT_S), self._database.transaction() as connection:
+                await check_term(connection, self._number)
+                if (seconds := await absent_s(connection, self._audit_every_s)) > 0:
+                    await leave_out(connection, seconds)
+        except _UNREAD as error:  # times of starts are then too long
+            log.warning("time without a leader not left out of starts", error=str(error) or type(error).__name__)
 
     def hint(self, kind: str, id_: str | None) -> None:
         """Adds the keys that a hint may concern."""

@@ -30,8 +30,7 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
     ),
     "model_gated": ReasonText(
         "The hub shows the model only to accounts that were granted access, and the token is of none of them.",
-        "Request access on the model's page, and store the token as `env: {HF_TOKEN: {secret: NAME}}`. For "
-        "estimates, set `HF_TOKEN` in the controller's environment, or `resources.gpu_memory`.",
+        "Request access on its page, and store the token as `env: {HF_TOKEN: {secret: NAME}}` and for the controller.",
     ),
     "no_disk_space": ReasonText(
         "The disk of the worker has too little space for the model or the engine, or its cache of models is limited.",

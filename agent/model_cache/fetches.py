@@ -148,7 +148,10 @@ class Fetches:
             await self.uses.mark()  # from here on no agent removes it
             return await self._from_hub_or_cache(fetch, token, env, stall_s, tell)
         except OSError as error:
-            raise FetchError(f"{self._folder.path}: {error}", code=code_of(error)) from error
+            fix = ""
+            if isinstance(error, PermissionError):
+                fix = f"; the agent's account (uid {os.geteuid()}) must be able to read, write and enter this folder"
+            raise FetchError(f"{self._folder.path}: {error}{fix}", code=code_of(error)) from error
         finally:
             if self._running.get(key) is running:
                 del self._running[key]

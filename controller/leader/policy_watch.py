@@ -24,6 +24,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
 from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database
+from controller.store.deployments.start_times import leave_out
 from controller.store.policies.clock_leaps import Leap, add_leaps, read_leaps
 from controller.store.policies.observe import read_clock
 from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
@@ -148,6 +149,9 @@ class PolicyWatch:
             if self._term is not None:
                 await check_term(connection, self._term)
             await add_leaps(connection, leaps)
+            for leap in leaps:
+                if not leap.back:  # such as of a host that was suspended
+                    await leave_out(connection, leap.leapt_s)
         self._unsaved.clear()
 
     async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -56,8 +57,11 @@ class LocalFolder:
             with os.scandir(folder) as entries:
                 self.sizes: Mapping[str, int] = dict(_regular_files(entries, folder))
         except OSError as error:
+            fix = "create it there"
+            if isinstance(error, PermissionError):
+                fix = f"let {_own_account()} read and enter it, and enter the folders above it"
             raise MetadataError(
-                f"{folder}: the controller cannot read this folder ({error.strerror or error}); create it there, "
+                f"{folder}: the controller cannot read this folder ({error.strerror or error}); {fix}, "
                 "or set resources.gpu_memory",
                 retryable=True,
             ) from error
@@ -69,13 +73,23 @@ class LocalFolder:
                 file.seek(start)
                 return file.read(length)
         except OSError as error:
+            fix = f"; let {_own_account()} read it" if isinstance(error, PermissionError) else ""
             raise MetadataError(
-                f"{self._folder / name} cannot be read: {error.strerror or error}", retryable=True
+                f"{self._folder / name} cannot be read: {error.strerror or error}{fix}", retryable=True
             ) from error
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
         """One after another: a disk is fast."""
         return map(function, names)
+
+
+def _own_account() -> str:
+    """As what the controller reads files: the account's name with its number, or the number alone."""
+    uid = os.geteuid()
+    try:
+        return f"the controller's account {pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"the controller's account (uid {uid})"
 
 
 def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterator[tuple[str, int]]:

@@ -148,6 +148,15 @@ async def test_what_the_hub_does_not_have_is_said(host: Host, model: ModelFetch,
     assert cause_of_failed_start(str(refused.value)) == code
 
 
+async def test_a_closed_cache_names_whose_account_needs_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_folder: CacheFolder) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(CacheFolder, "prepare", fails)
+    with pytest.raises(FetchError, match=f"agent.*uid {os.geteuid()}"):
+        await host.provide()
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 async def test_a_full_disk_has_its_own_code(host: Host, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def fails(_folder: CacheFolder) -> None:
