@@ -25,9 +25,10 @@ class _LogFile(RotatingFileHandler):
             super().handleError(record)
             return
         # What its buffer holds would be refused with each line to come, and grow.
-        stream, self.stream = self.stream, None  # type: ignore[assignment]  # as after its own `close`
-        with suppress(OSError, ValueError, AttributeError):
-            stream.close()
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.close()
 
 
 def log_to(file: Path) -> None:
