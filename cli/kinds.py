@@ -13,7 +13,7 @@ from cli.policy_text import action_of, idle_for, stops_in
 from cli.runtime_text import runtimes
 from cli.scaling_text import scale_cell
 from schemas.units import format_bytes
-from schemas.worker_conditions import CONTAINERS
+from schemas.worker_conditions import CONTAINERS, is_trouble
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.deployments import DeploymentView
@@ -62,7 +62,7 @@ def _worker_memory(view: "WorkerView") -> str:
 
 def _worker_why(view: "WorkerView") -> str:
     """The reason of its state, else the first condition that does not hold. Most hosts need no containers."""
-    false = (c for c in view.status.conditions if c.status == "false" and c.type != CONTAINERS)
+    false = (c for c in view.status.conditions if is_trouble(c) and c.type != CONTAINERS)
     return view.status.reason or next((f"{c.reason}: {c.message}" if c.message else c.reason for c in false), "")
 
 

@@ -13,6 +13,7 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "joined": ReasonText("The worker joined with a join token.", _NONE),
     "worker_joining": ReasonText("The worker joined and has not reported its GPUs yet.", _NONE),
     "worker_ready": ReasonText("The worker is ready.", _NONE),
+    "disk_freed": ReasonText("The disk of the worker has space again, so instances are placed on it.", _NONE),
     "worker_rebooted": ReasonText("The worker was rebooted; everything that ran there has ended.", _NONE),
     "worker_deleted": ReasonText("An operator deleted the worker.", _NONE),
     "silent": ReasonText("The worker is connected but sends no heartbeats.", "Check the load of the host."),

@@ -22,6 +22,7 @@ class Reason(StrEnum):
 
     NOT_READY = "not_ready"
     CORDONED = "cordoned"
+    DISK_PRESSURE = "disk_pressure"
     LABEL_MISMATCH = "label_mismatch"
     NOT_SELECTED = "not_selected"
     OS_ARCH = "os_arch"
@@ -60,7 +61,8 @@ HELD_BY_OTHERS: Final = frozenset({
 })  # fmt: skip
 # No instance that ends gives a place to one that is pending for such a reason.
 NEVER_FREED: Final = frozenset({
-    Reason.NOT_READY, Reason.CORDONED, Reason.LABEL_MISMATCH, Reason.NOT_SELECTED, Reason.OS_ARCH,
+    Reason.NOT_READY, Reason.CORDONED, Reason.DISK_PRESSURE, Reason.LABEL_MISMATCH, Reason.NOT_SELECTED,
+    Reason.OS_ARCH,
     Reason.RUNTIME_UNSUPPORTED, Reason.ENGINE_MISSING, Reason.ENGINE_UNSUPPORTED, Reason.DRIVER_TOO_OLD,
     Reason.COMPUTE_CAPABILITY, Reason.GPU_MODEL, Reason.MIG_MODE, Reason.GPU_CORDONED, Reason.GPU_UNHEALTHY,
     Reason.NEED_GT_CAPACITY, Reason.NEED_GT_STATED, Reason.HEADS_INDIVISIBLE, Reason.VOCAB_INDIVISIBLE,
@@ -75,6 +77,11 @@ PLACEMENT: Final[Mapping[str, ReasonText]] = {
     Reason.CORDONED: ReasonText(
         "An operator has cordoned or drained the worker, so nothing new is placed on it.",
         "Run `gpuward uncordon WORKER`.",
+    ),
+    Reason.DISK_PRESSURE: ReasonText(
+        "The disk of the worker is full where its agent's data folder is, so nothing new is placed on it.",
+        "Free some space on its host, or move the agent's data folder; `gpuward describe worker NAME` shows what was "
+        "free. Placement goes on by itself.",
     ),
     Reason.LABEL_MISMATCH: ReasonText(
         "The worker lacks a label that `placement.labels` requires.",

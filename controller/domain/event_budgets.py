@@ -26,6 +26,8 @@ AGENT_CAUSED: Final[Mapping[str, str]] = MappingProxyType(
                 "agent_message_malformed",
                 "breaker_closed",
                 "breaker_opened",
+                "disk_freed",
+                "disk_pressure",
                 "gpu_held_elsewhere",
                 "gpu_memory_explained",
                 "gpu_memory_unclaimed",

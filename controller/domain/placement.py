@@ -197,6 +197,7 @@ class WorkerFacts:
     labels: Mapping[str, str]
     engines: frozenset[str] | None = None  # installed there; None: unknown, so not a criterion
     host: str = ""  # name or address of its proxy, for other workers
+    disk_full: bool = False  # nothing new may be written there
     containers: "ContainerRuntime | None" = None  # its Docker engine; None: it reports none
 
 

@@ -8,6 +8,7 @@ import structlog
 
 from controller.hub import devices, handshake
 from controller.hub.bounds import MalformedMessageError
+from controller.hub.disk_pressure import record_disk
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
@@ -109,6 +110,7 @@ class MessageHandler:
                 session.compare_clocks(self._clock.monotonic(), message.sent_s)
                 self._liveness.read(session, gpus)
                 session.process = message.process
+                await record_disk(self._database, session, message.process)
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
                 if overdue or error != session.gpus_error or devices.facts_differ(session.gpus, gpus):
                     await self._write_change(session, gpus, error)

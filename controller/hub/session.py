@@ -58,6 +58,7 @@ class Session:
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
         changes: how often what is known of the host may be written.
+        disk_full: whether the condition of a full disk is written; None: unknown since this connection began.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -83,6 +84,7 @@ class Session:
         self.protocol = protocol
         self.offset_s: float | None = None
         self.process: ProcessFigures | None = None
+        self.disk_full: bool | None = None
         self._compared_s = 0.0
         self.clean = False
         self.ours = False

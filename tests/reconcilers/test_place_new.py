@@ -74,6 +74,26 @@ async def test_a_new_instance_that_loses_its_place_stays_pending(db: Database, l
     assert only["devices"][0] == "GPU-w2-0"
 
 
+PRESSED = """update workers set conditions = '[{"type": "DiskPressure", "status": "true"}]' where name = $1"""
+
+
+async def test_a_disk_that_fills_meanwhile_takes_nothing(db: Database, leader_term: LeaderTerm) -> None:
+    await add_host(db, "w1", gpus=1)
+    await leader_term.placement.step([EVERYTHING])
+    async with db.connection() as connection:
+        await connection.execute(PRESSED, "w1")
+    await add_deployment(db, "d", resources={"gpus": 1})
+    await step_instances(leader_term)
+    assert await leader_term.phases() == ["pending"]
+    await leader_term.placement.step([EVERYTHING])
+    (explain,) = [row["explain"] for row in await rows(db, "select explain from instances")]
+    assert explain["rejected"] == {"disk_pressure": 1}
+    await add_host(db, "w2", gpus=1)
+    await leader_term.placement.step([EVERYTHING])
+    (only,) = await leader_term.picture()
+    assert only["devices"][0] == "GPU-w2-0"
+
+
 async def test_the_next_pass_knows_directly_placed_instances(db: Database, leader_term: LeaderTerm) -> None:
     await add_host(db, "w", gpus=3)
     await leader_term.placement.step([EVERYTHING])

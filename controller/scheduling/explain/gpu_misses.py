@@ -21,6 +21,7 @@ _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 _WORDS: Final = {
     Reason.NOT_READY: "not ready",
     Reason.CORDONED: "the worker is cordoned",
+    Reason.DISK_PRESSURE: "the disk of the worker is full",
     Reason.LABEL_MISMATCH: "the worker lacks a label that placement.labels requires",
     Reason.OS_ARCH: "the engine does not run on this platform",
     Reason.RUNTIME_UNSUPPORTED: "the worker runs no containers with GPUs",

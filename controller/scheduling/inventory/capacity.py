@@ -125,7 +125,10 @@ class Inventory:
             self._facts[new.id] = new
             if self._stale:
                 continue
-            if old is None or replace(old, ready=new.ready, schedulable=new.schedulable) != new:
+            if (
+                old is None
+                or replace(old, ready=new.ready, schedulable=new.schedulable, disk_full=new.disk_full) != new
+            ):
                 self._stale = True
             else:
                 self._workers.write_facts(self._row_of_id[new.id], new)

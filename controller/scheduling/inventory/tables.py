@@ -146,6 +146,7 @@ class WorkerTable:
     first_gpu: Ints  # worker i has the GPUs first_gpu[i] : first_gpu[i + 1]
     ready: Bools
     schedulable: Bools
+    disk_full: Bools
     platform: Ints  # index into platforms
     platforms: list[Platform]
     host_uuid: list[str]  # "" if the host device is unknown
@@ -157,10 +158,11 @@ class WorkerTable:
     instances: Ints
 
     def write_facts(self, row: int, facts: WorkerFacts) -> None:
-        """Writes facts that differ at most in readiness."""
+        """Writes facts that differ at most in readiness and in what an operator or the disk allows."""
         self.facts[row] = facts
         self.ready[row] = facts.ready
         self.schedulable[row] = facts.schedulable
+        self.disk_full[row] = facts.disk_full
 
     def write_host(self, row: int, device: DeviceState) -> bool:
         """Writes the host device. False: at most its free memory and CPU changed."""
@@ -242,6 +244,7 @@ def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
         first_gpu=np.searchsorted(gpus.worker[:-1], np.arange(len(facts) + 1)).astype(np.int64),
         ready=np.array([w.ready for w in facts], dtype=np.bool_),
         schedulable=np.array([w.schedulable for w in facts], dtype=np.bool_),
+        disk_full=np.array([w.disk_full for w in facts], dtype=np.bool_),
         platform=np.array([number[p] for p in platform_of], dtype=np.int64),
         platforms=list(number),
         host_uuid=[""] * len(facts),

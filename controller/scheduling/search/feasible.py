@@ -25,6 +25,7 @@ from schemas.placement_reasons import Reason
 STAGES: Final = (
     Reason.NOT_READY,
     Reason.CORDONED,
+    Reason.DISK_PRESSURE,
     Reason.NOT_SELECTED,
     Reason.LABEL_MISMATCH,
     Reason.OS_ARCH,
@@ -193,6 +194,7 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
     # A worker without a known host device has not reported fully: unknown, and so not ready.
     yield Reason.NOT_READY, workers.ready & workers.host_ok
     yield Reason.CORDONED, workers.schedulable
+    yield Reason.DISK_PRESSURE, ~workers.disk_full
     yield Reason.NOT_SELECTED, selected
     for key, value in ask.labels.items():
         yield Reason.LABEL_MISMATCH, inventory.label_mask(key, value)

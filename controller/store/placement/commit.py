@@ -20,7 +20,8 @@ _LOCK: Final = """
     w as materialized (
         select id, name from workers
          where id = any($2::uuid[]) and phase = 'ready' and gpus_known and deleted_at is null
-           and not cordoned and not draining and (select count(*) from i) is not null
+           and not cordoned and not draining and not conditions @> '[{"type": "DiskPressure"}]'
+           and (select count(*) from i) is not null
          order by id for share)
     select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,

@@ -17,7 +17,8 @@ planned_claim = row_mapper(PlannedClaim)
 # Each changed row carries the horizon. If none changed, the old horizon still holds.
 _WORKERS: Final = """
     select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, runtimes,
-           gpus_known, proxy_address, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
+           gpus_known, proxy_address, conditions @> '[{"type": "DiskPressure"}]' as disk_full,
+           pg_snapshot_xmin(pg_current_snapshot())::text as horizon
       from workers where changed >= $1::text::xid8"""
 _DEVICES: Final = """
     select d.*, w.deleted_at is not null as orphaned, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
@@ -88,6 +89,7 @@ def _worker(row: Row) -> WorkerFacts:
         name=row["name"],
         ready=row["phase"] == "ready" and row["gpus_known"],
         schedulable=not row["cordoned"] and not row["draining"],
+        disk_full=row["disk_full"],
         os=row["os"],
         arch=row["arch"],
         driver=row["driver"],

@@ -22,7 +22,7 @@ from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
 from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions
-from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY
+from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY, is_trouble
 
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
@@ -166,7 +166,7 @@ def _worker(row: Any) -> WorkerFacts:
         conditions=[
             (one.reason, one.message, one.since)
             for one in worker_conditions(row)
-            if one.status == "false" and one.type not in _NOT_TOLD and one.reason != _EXPECTED
+            if is_trouble(one) and one.type not in _NOT_TOLD and one.reason != _EXPECTED
         ],
         instances=row["instances"],
         sample=row["sample"] or (),

@@ -9,7 +9,7 @@ from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions, worker_state
 from schemas.api.map import MapGpus, MapGpuState, MapView, MapWorkers
 from schemas.host_reasons import WORKERS
-from schemas.worker_conditions import CONTAINERS
+from schemas.worker_conditions import CONTAINERS, is_trouble
 
 _MIB: Final = 2**20
 # Counted for all at once, since a subquery for each of a thousand workers takes longer than all else together.
@@ -74,7 +74,7 @@ def worker_why(row: Any) -> tuple[str, str]:
 
     Missing containers do not count: most hosts have none.
     """
-    false = [one for one in worker_conditions(row) if one.status == "false" and one.type != CONTAINERS]
+    false = [one for one in worker_conditions(row) if is_trouble(one) and one.type != CONTAINERS]
     reason: str = row["reason"] or next((one.reason for one in false), "")
     told = next((one.message for one in false if one.reason == reason and one.message), "")
     meaning = WORKERS[reason].meaning if reason in WORKERS else ""

@@ -10,7 +10,7 @@ _SET: Final = """
     update workers w
        set conditions = (select coalesce(jsonb_agg(c), '[]') from jsonb_array_elements(w.conditions) c
                           where c ->> 'type' <> $2)
-                        || jsonb_build_object('type', $2, 'status', 'false', 'reason', $3, 'message', $4,
+                        || jsonb_build_object('type', $2, 'status', $5::text, 'reason', $3, 'message', $4,
                                               'since', clock_timestamp())
      where w.id = $1 and w.deleted_at is null
        and not exists (select 1 from jsonb_array_elements(w.conditions) c
@@ -36,9 +36,11 @@ _CLEAR_SEVERAL: Final = """
     select type from had"""
 
 
-async def set_condition(connection: Connection, worker_id: str, type_: str, reason: str, message: str) -> bool:
-    """Sets a condition of this type to false, for this reason; returns whether that is new."""
-    row: Any = await connection.fetchrow(_SET, worker_id, type_, reason, message)
+async def set_condition(
+    connection: Connection, worker_id: str, type_: str, reason: str, message: str, *, status: str = "false"
+) -> bool:
+    """Sets a condition of this type to this status, for this reason; returns whether that is new."""
+    row: Any = await connection.fetchrow(_SET, worker_id, type_, reason, message, status)
     return row is not None
 
 

@@ -1,5 +1,6 @@
 """The placement cases of one worker per instance, by number: what is claimed, and what never fits."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ def test_c29_labels_cordon_and_readiness() -> None:
     assert placed(fleet, ask("q06b")) == ["w16x2/0"]
     fleet = Fleet().add("a80_1", [A80] * 2, ready=False).add("a80_3", [A80] * 2).add("a80_2", [A80] * 2)
     assert placed(fleet, ask("s14g")) == ["a80_2/0"]
+
+
+def test_nothing_new_is_placed_where_the_disk_is_full() -> None:
+    fleet = Fleet().add("full", [W24A], disk_full=True)
+    for wanted in (
+        ask("q06b"),
+        ask("q06b", placement={"workers": ["full"]}),
+        ask("q06b", placement={"gpus": ["full:0"]}),
+    ):
+        assert refused(fleet, wanted) == {"disk_pressure": 1}
+    assert placed(fleet.add("w16x2", [W16] * 2), ask("q06b")) == ["w16x2/0"]
+    inventory = fleet.inventory()
+    inventory.upsert_workers([replace(fleet.workers["full"], disk_full=False)])
+    inventory.upsert_workers([replace(fleet.workers["w16x2"], disk_full=True)])
+    assert placed(inventory, ask("q06b")) == ["full/0"]
 
 
 def test_labels_select() -> None:

@@ -1658,7 +1658,7 @@ export interface components {
          *         actor: `key:NAME` or `agent:NAME`; `host`: a command on the controller's host; empty: unknown.
          *         key_id: of the API key; empty: none.
          *         address: of the client.
-         *         action: method and route; or `secret.read`, `backup`, `restore`, `key.reset`, `key.first`.
+         *         action: method and route; or `secret.read`, `backup`, `restore`, `key.reset`, `key.first`, `audit-log.seal`.
          *         object: the path below `/api/v1/`; or `secrets/NAME/INSTANCE`, `instances/NAME/logs`, `backups/TIME`.
          *         outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
          *         status: of HTTP; 0: no request.
@@ -2015,7 +2015,7 @@ export interface components {
         };
         /**
          * CheckView
-         * @description One readiness check. The message is empty for a stranger.
+         * @description One readiness check.
          */
         CheckView: {
             /** Ok */

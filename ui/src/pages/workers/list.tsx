@@ -79,7 +79,7 @@ export function labelText(labels: Record<string, string>): string {
 /** What does not hold of a worker, in the words of its conditions. */
 export function troubles(worker: Worker): string[] {
   return (worker.status.conditions ?? [])
-    .filter((one) => one.status === "false" && one.message && one.type !== "containers_ready")
+    .filter((one) => one.status === (one.type === "DiskPressure" ? "true" : "false") && one.message)
     .map((one) => one.message ?? "");
 }
 
