@@ -59,6 +59,6 @@ ROUTES: Final = (
     Route(
         "GET", "/api/v1/audit-log/verify", get_verify, Access.ADMINISTER,
         "Verify a part of the audit log against its seals, oldest first", "audit log", AuditLogVerification,
-        query=(Query("cursor", "`next` of the previous page"),), momentary=True,
+        query=(Query("cursor", "`next` of the previous page"),),
     ),
 )  # fmt: skip

@@ -79,7 +79,7 @@ async def test_sigterm_ends_the_agent_without_a_controller(controller: Controlle
             assert await agent.wait() == 0
 
 
-async def test_without_nvml_the_error_names_the_driver_and_simulate(
+async def test_without_the_library_of_nvml_the_error_names_the_extra_and_simulate(
     controller: ControllerDouble, tmp_path: Path
 ) -> None:
     fake = tmp_path / "fake"
@@ -101,5 +101,5 @@ async def test_without_nvml_the_error_names_the_driver_and_simulate(
     async with asyncio.timeout(WAIT_S):
         _, errors = await process.communicate()
     assert process.returncode == 1
-    assert b"NVIDIA driver" in errors
+    assert b"gpuward[agent]" in errors
     assert b"--simulate" in errors
