@@ -235,8 +235,7 @@ class Exchange(Waiting):
             with_usage = with_usage_asked(body, asked)
             if with_usage is not None:
                 body, self._hides_usage = with_usage, True
-        # Neither a comment nor an error could stand within an encoding.
-        readable = self._hides_usage or asked.stream or self._comments > 0
+        readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
         engines_id = id_for_engine(self._head, self.request_id)
         head = forwarded(self._head, endpoint, engines_id, sum(map(len, body)), readable=readable)
         upstream.ask(head, body, self)

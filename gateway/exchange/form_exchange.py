@@ -172,7 +172,7 @@ class FormExchange(Exchange):
         if length is not None:
             length += len(self._model_for(endpoint)) - (asked.span[1] - asked.span[0])
         engines_id = id_for_engine(self._head, self.request_id)
-        head = forwarded(self._head, endpoint, engines_id, length, readable=True, expect=True)
+        head = forwarded(self._head, endpoint, engines_id, length, readable=False, expect=True)
         upstream.begin(head, self, chunked=length is None, continued=self._continue)
 
     def _model_for(self, endpoint: Endpoint) -> bytes:

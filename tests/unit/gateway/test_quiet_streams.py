@@ -1,6 +1,5 @@
 """Streams whose engine is silent: comments keep them alive, and none comes before the engine could have refused."""
 
-import gzip
 import json
 from collections.abc import Iterator
 
@@ -22,14 +21,12 @@ def quiet() -> Iterator[None]:
         yield
 
 
-async def world_asked(
-    path: bytes = b"/v1/chat/completions", body: bytes = STREAM, kind: bytes = b"", fields: bytes = b""
-) -> World:
+async def world_asked(path: bytes = b"/v1/chat/completions", body: bytes = STREAM, kind: bytes = b"") -> World:
     """A request at its engine, complete and unanswered."""
     world = World()
     if kind:
         world.request_type = FormExchange
-    head = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b" % (path, len(body), fields)
+    head = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % (path, len(body))
     world.transport.receive(head + (b"content-type: %b\r\n" % kind if kind else b"") + b"\r\n" + body)
     await settle()
     if kind:
@@ -176,31 +173,6 @@ async def test_a_form_that_asks_for_a_stream_is_kept_alive(value: bytes | None, 
     world = await world_asked(b"/v1/audio/transcriptions", body, b"multipart/form-data; boundary=X")
     assert after(world, 45).startswith(b"HTTP/1.1 200 OK") is streams
     world.answer(OK + EVENT + END)
-    await settle()
-    assert world.transport.written.endswith(EVENT + END)
-    world.check()
-
-
-@pytest.mark.parametrize(
-    "path", [b"/v1/chat/completions", b"/v1/messages", b"/v1/responses", b"/v1/audio/translations"]
-)
-@pytest.mark.parametrize("options", ["", "include_usage"])
-async def test_an_engine_that_would_compress_a_stream_is_bridged_like_others(path: bytes, options: str) -> None:
-    """All common clients accept encodings, within which no comment can stand."""
-    body, kind = STREAM, b""
-    if options:
-        body = STREAM.replace(b"}", b', "stream_options": {"include_usage": true}}')
-    if b"audio" in path:
-        parts = [b"--X\r\nContent-Disposition: form-data; name=%b\r\n\r\n" % name for name in (b"model", b"stream")]
-        body, kind = parts[0] + b"m\r\n" + parts[1] + b"true\r\n--X--\r\n", b"multipart/form-data; boundary=X"
-    world = await world_asked(path, body, kind, b"Accept-Encoding: gzip, deflate\r\n")
-    after(world, 31)
-    assert world.engine is not None
-    packed, event = b"gzip" in world.engine.written, b"data: x\n\n"
-    if packed:
-        event = gzip.compress(event)
-    encoding = b"\r\ncontent-encoding: gzip\r\n\r\n" if packed else b"\r\n\r\n"
-    world.answer(OK.replace(b"\r\n\r\n", encoding) + b"%x\r\n%b\r\n" % (len(event), event) + END)
     await settle()
     assert world.transport.written.endswith(EVENT + END)
     world.check()
