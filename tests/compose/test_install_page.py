@@ -23,6 +23,11 @@ MACHINE, CONTROLLER, GPU_HOST, DOCKER = "on a new machine", "on the controller's
 # Lines that are not typed, and why.
 LEFT = {
     "gpuward run hf:Qwen/Qwen3-0.6B --name qwen": "needs a real model; tests/system/cli/test_run_model.py has a hub",
+    "head -c 32 /dev/urandom | base64 | install -D -m 600 --owner=gpuward /dev/stdin /etc/gpuward/secrets.key": (
+        "for a database of one's own; the embedded one makes its key"
+    ),
+    "systemctl stop gpuward-controller": "needs a host that an earlier version has installed",
+    "systemctl enable --now gpuward-gateway.socket gpuward-controller gpuward-gateway": "likewise",
     "cd /opt/source": "the sources of this engine's project lie elsewhere",
 }
 LIMIT_S = 60.0
