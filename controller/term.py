@@ -154,7 +154,7 @@ class Term:
             await self._analyses.aclose()
 
     async def _leave_out_absence(self) -> None:
-        """Before any loop moves an instance: the time without a leader is no part of its start."""
+        """Before any loop moves an instance: its start does not count the time without a leader."""
         try:
             async with asyncio.timeout(_ABSENCE_LIMIT_S), self._database.transaction() as connection:
                 await check_term(connection, self._number)

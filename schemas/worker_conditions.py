@@ -1,8 +1,9 @@
 """Types of workers' conditions that several parts tell apart by name, and which statuses are trouble."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from schemas.api.envelopes import Condition
+if TYPE_CHECKING:  # a call of the CLI must start without pydantic
+    from schemas.api.envelopes import Condition
 
 CONTAINERS: Final = "ContainersUsable"  # false on most hosts, which need no containers
 DRAINED: Final = "Drained"  # false: what a drained worker waits for
@@ -10,6 +11,6 @@ GPUS_HEALTHY: Final = "GpusHealthy"  # false: a GPU is unhealthy, which has a re
 DISK_PRESSURE: Final = "DiskPressure"  # true: the disk is full, so nothing new is placed there
 
 
-def is_trouble(condition: Condition) -> bool:
+def is_trouble(condition: "Condition") -> bool:
     """Whether it needs attention: most types are of what should hold, and some of what should not."""
     return condition.status == ("true" if condition.type == DISK_PRESSURE else "false")

@@ -1,7 +1,7 @@
 """The chain of seals over the audit log. Pure.
 
 A seal covers the entries of a range of ids, and its digest the digest before it. The head names the first and the last
-seal. Both are authenticated with a key that the database does not hold: whoever changes rows there cannot make them.
+seal. Both are authenticated with a key that the database does not hold: a writer of its rows cannot make them.
 """
 
 import hashlib

@@ -78,7 +78,7 @@ async def world(db: Database) -> PolicyLedger:
         (None, NIGHT_S + 1800, NIGHT_S + 1830),
     ],
 )
-async def test_a_night_without_a_controller_is_no_part_of_a_start(
+async def test_a_start_does_not_count_a_night_without_a_controller(
     db: Database, led_ago_s: float | None, least_s: float, most_s: float
 ) -> None:
     await begun(db, "pending", NIGHT_S + 1800)

@@ -1,4 +1,4 @@
-"""What decides a hand-over between gateways: who outlives whom, and which settings a data folder gives."""
+"""What decides a hand-over between gateways: which process outlives which, and what settings a data folder gives."""
 
 import os
 import signal

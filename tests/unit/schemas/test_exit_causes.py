@@ -89,7 +89,7 @@ encountered an issue. See stack trace (above) for the root cause.
 INFO:     127.0.0.1:57690 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error
 INFO:     Finished server process [5]""", 0, "exit", "KeyError: 'chatcmpl-23'"),
     ("Traceback (most recent call last):\n  File 'x.py', line 1\nKeyError: 'rope'", 1, "crash", "KeyError: 'rope'"),
-    # What a killed process did last is no reason: the signal came from elsewhere, or from the code that ran just then.
+    # A killed process did nothing wrong last: the signal came from elsewhere, or from the code that ran just then.
     ('INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK', -9, "crash", None),
     ("INFO 11-23 01:54:23 [loggers.py:1] Avg prompt throughput: 12.0 tokens/s", -15, "crash", None),
     ("INFO:     Application startup complete.", -11, "crash", None),
