@@ -28,8 +28,8 @@ OPTIONS = (
 
 
 def pin(lock: str) -> tuple[str, str]:
-    """The lock's own text for the sources, and their hash."""
-    (text,) = (one for one in re.split(r"\n(?=[a-z])", lock.strip()) if one.startswith(f"{NAME}=="))
+    """The lock's own text for the sources, and their hash. Of several versions the first is the newest."""
+    text, *_ = (one for one in re.split(r"\n(?=[a-z])", lock.strip()) if one.startswith(f"{NAME}=="))
     (found,) = re.findall(r"sha256:([0-9a-f]{64})", text)
     return text, found
 
