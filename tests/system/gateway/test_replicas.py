@@ -147,7 +147,7 @@ async def test_g22_g26_load_is_spread_and_sessions_stay(cluster: Cluster, tmp_pa
     assert await asyncio.gather(*(one() for _ in range(300))) == [200] * 300
     engines = await counters(cluster, "chat")
     taken_by = [engine["taken"] - then for engine, then in zip(engines, before, strict=True)]
-    assert all(97 <= taken <= 103 for taken in taken_by), taken_by
+    assert all(94 <= taken <= 106 for taken in taken_by), taken_by
     assert max(engine["most_running"] for engine in engines) <= 11
     other = Another(cluster)
     await cluster.until(other.is_ready, "the other gateway serves")
