@@ -98,7 +98,7 @@ class OpenFolder:
     def open(self, name: str, flags: int, mode: int = 0o644) -> int:
         """Opens a regular file; returns its descriptor."""
         with self._parent(name) as (parent, last):
-            # Without O_NONBLOCK a pipe that stands there in the file's place would block for ever.
+            # Without O_NONBLOCK a pipe in the file's place would block for ever.
             fd = os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, mode, dir_fd=parent)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -114,7 +114,7 @@ class OpenFolder:
         return content.decode()
 
     def replace_text(self, name: str, text: str, mode: int = 0o644) -> None:
-        """Writes a file anew, whole or not at all. Whatever has its name, such as a link, is replaced."""
+        """Replaces a file, whole or not at all. Whatever has its name, such as a link, is replaced."""
         with self._parent(name) as (parent, last):
             new = f".{last}.lock"  # a name that Git gives to no branch or tag
             with suppress(FileNotFoundError):

@@ -155,6 +155,12 @@ class NvmlWatch:
             self._more.wait_for(lambda: bool(self._samples) and self._samples[-1].at_s > at_s, limit_s)
         return next(iter(self.since(at_s)), None)
 
+    def next_listed(self, pids: Collection[int], after_s: float, limit_s: float = LIMIT_S) -> set[int]:
+        """Those of these processes that the driver lists first after this moment; empty: none within the limit."""
+        with self._more:
+            self._more.wait_for(lambda: self.first_listed(pids, after_s) is not None, limit_s)
+        return next((found for one in self.since(after_s) if (found := set(pids) & one.memory_mib.keys())), set())
+
     def last_listed(self, pids: Collection[int], since_s: float) -> float | None:
         """When the driver last listed any of these processes; None: never since then."""
         listed = (one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids))

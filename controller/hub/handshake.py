@@ -29,7 +29,7 @@ from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
-from controller.store.core.database import Database
+from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
@@ -129,7 +129,7 @@ async def accept(
         MalformedMessageError: the address of the agent's proxy is invalid.
         AdvertiseRefusedError: it is not believed.
         HandshakeRefusedError: it is the first one since a boot or a loss of commits, but not the newest.
-        WorkerGoneError: the worker was deleted meanwhile.
+        WorkerGoneError: the worker was deleted before that.
     """
     address = proxy_address(hello, peer)
     worker = identity.id
@@ -160,21 +160,7 @@ async def accept(
         first = new.tells_first or new.rebooted
         if first and not new.follows(identity):  # its word on what runs would end what was started meanwhile
             raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
-        reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
-        if new.tells_first or new.has_found:
-            receipts = opened(hello.receipts, worker, new.receipt_key)
-            if not new.tells_first:  # what was found before is still to be decided, and nothing else is
-                receipts = await of_those_found(connection, worker, receipts)
-            await keep_found(connection, worker, new.session, hello.processes, receipts)
-        written = await processes.write_reports(connection, reports)
-        gone = await processes.end_missing(
-            connection,
-            worker,
-            new.session,
-            hello.processes,
-            None if new.rebooted else hello.report_seq,  # a loss of power may take the number back too
-            names_all=first,
-        )
+        written, gone = await _write_processes(connection, worker, hello, new, names_all=first)
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known, trusted=trust.labels)
         await record_runtimes(connection, worker, hello.inventory)
@@ -197,6 +183,28 @@ async def accept(
     return HandshakeResult(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found
     )
+
+
+async def _write_processes(
+    connection: Connection, worker: str, hello: Hello, new: NewSession, *, names_all: bool
+) -> tuple[processes.Written, list[tuple[str, str, int, int]]]:
+    """Writes what the agent reports of its processes, and ends those that it no longer has."""
+    reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
+    if new.tells_first or new.has_found:
+        receipts = opened(hello.receipts, worker, new.receipt_key)
+        if not new.tells_first:  # what was found before is still to be decided, and nothing else is
+            receipts = await of_those_found(connection, worker, receipts)
+        await keep_found(connection, worker, new.session, hello.processes, receipts)
+    written = await processes.write_reports(connection, reports)
+    gone = await processes.end_missing(
+        connection,
+        worker,
+        new.session,
+        hello.processes,
+        None if new.rebooted else hello.report_seq,  # a loss of power may take the number back too
+        names_all=names_all,
+    )
+    return written, gone
 
 
 def _facts(identity: Identity, stated: Stated, peer: str | None, trust: HostTrust) -> AddressFacts:

@@ -30,7 +30,7 @@ class ProxyNames:
                 found = await loop.run_in_executor(
                     self._threads, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
                 )
-        except (OSError, TimeoutError, UnicodeError, RuntimeError):  # RuntimeError: closed meanwhile
+        except (OSError, TimeoutError, UnicodeError, RuntimeError):  # RuntimeError: it was closed
             return ()
         addresses = (literal(str(one[4][0])) for one in found)
         return tuple(dict.fromkeys(one for one in addresses if one is not None))[:_MOST]

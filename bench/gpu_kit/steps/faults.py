@@ -33,8 +33,7 @@ def killed(kit: Kit) -> Iterator[Finding]:
     """An engine dies by kill -9: it comes back, and not before the driver has let go of the old one."""
     product, watch, name = kit.product, kit.watch, kit.shapes[0].name
     before, began = _running(product, name), time.monotonic() - 2.0
-    sample = watch.next_after(time.monotonic())
-    old = set(product.engines(name)) & (sample.memory_mib.keys() if sample else set())
+    old = watch.next_listed(product.engines(name), time.monotonic())
     if not old:
         raise SkippedError(f"NVML lists no process of {name}")
     for pid in old:
