@@ -1,6 +1,8 @@
 """The probes of deploy/kubernetes, asked of real daemons that run with the arguments and variables of the manifests."""
 
 import asyncio
+import base64
+import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -101,7 +103,10 @@ async def pods(data_dir: Path, database: str) -> AsyncIterator[Pods]:
 
 async def test_each_probe_says_what_it_is_for(pods: Pods) -> None:
     cluster = pods.cluster
-    pods.start("controller", GPUWARD_DATA_DIR=str(cluster.data_dir))
+    keys = cluster.folder / "keys"  # as the Secret that is mounted
+    keys.write_bytes(base64.b64encode(secrets.token_bytes(32)))
+    keys.chmod(0o600)
+    pods.start("controller", GPUWARD_DATA_DIR=str(cluster.data_dir), GPUWARD_SECRETS_KEY_FILE=str(keys))
     await cluster.until(cluster._leads, "the controller leads", 60)
     await pods.answers("controller", startup=True, liveness=True, readiness=True)
     pods.start("gateway")
