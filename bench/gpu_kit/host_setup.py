@@ -52,7 +52,8 @@ def main() -> None:
     work.chmod(0o755)
     product = environment(work / "product", contents, "product")
     with tarfile.open(HERE / "postgres.tar.gz") as packed:
-        packed.extractall(packages_of(product))  # noqa: S202 - `make gpu-kit` wrote it; filters came with Python 3.11.4
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
+        packed.extractall(packages_of(product))  # noqa: S202 - `make gpu-kit` wrote it
     engine = environment(work / "engine", contents, "engine")
     programs = work / "programs"
     programs.mkdir()

@@ -62,7 +62,8 @@ def _compose() -> None:
         with tarfile.open(archive) as packed:
             (member,) = (one for one in packed.getmembers() if one.name.endswith("/docker-compose"))
             member.name = "docker-compose"
-            packed.extract(member, folder, filter="data")
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
+            packed.extract(member, folder)
         (folder / "docker-compose").chmod(0o755)
         (folder / "docker-compose").rename(target)
 

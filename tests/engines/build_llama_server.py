@@ -54,7 +54,8 @@ def build(lock: str, folder: Path) -> Path:
         if hashlib.sha256(archive.read_bytes()).hexdigest() != expected:
             raise SystemExit(f"{archive.name}: its hash is not that of the lock")
         with tarfile.open(archive) as packed:
-            packed.extractall(place / "sources")  # noqa: S202 - its hash is the lock's; filters came with Python 3.11.4
+            packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
+            packed.extractall(place / "sources")  # noqa: S202 - its hash is the lock's
         (sources,) = (place / "sources").glob("*/llama.cpp")
         steps = (
             ("cmake", "-S", str(sources), "-B", str(place / "b"), "-G", "Ninja", *OPTIONS),

@@ -39,7 +39,8 @@ def fetch(name: str, version: str, pin: str, target: Path) -> None:
             with tarfile.open(archive) as packed:
                 (member,) = (one for one in packed.getmembers() if one.name.endswith(ONE_FILE))
                 member.name = Path(ONE_FILE).name
-                packed.extract(member, part, filter="data")
+                packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
+                packed.extract(member, part)
         else:
             with zipfile.ZipFile(archive) as wheel:
                 for one in wheel.namelist():
