@@ -1,7 +1,8 @@
 """What a hub names, and links that another account has put into the cache, lead nowhere outside of it."""
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -141,6 +142,14 @@ async def test_a_hubs_files_and_names_of_revisions_stay_inside(
     assert not list(host.folder.path.glob("models--org--model/refs/**/planted"))
 
 
+@pytest.fixture
+def removed(host: Host) -> Iterator[None]:
+    """Removes the cache in the end: Python's own way calls itself for each folder in a folder, and so does pytest's."""
+    yield
+    subprocess.run(["rm", "-rf", str(host.folder.path)], check=True)
+
+
+@pytest.mark.usefixtures("removed")
 async def test_folders_nested_without_end_cost_that_model_alone(host: Host, hub: DownloadHub) -> None:
     """A hub names them, or the account that owns a model's folder makes them: no walk may fail for all models."""
     small = ModelFetch(repo="org/other")
