@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -23,7 +24,7 @@ OPTIONS = {"SQL_ASCII": "-E UTF8 -T template0", "LATIN1": "-E UTF8 -T template0 
 async def encoded(postgres: PostgresServer, encoding: str) -> AsyncIterator[str]:
     """An empty database with this encoding."""
     other = await create_database(postgres)
-    name = f"odd name {encoding.lower()} {other.rpartition('_')[2].partition('?')[0]}"
+    name = f"odd name {encoding.lower()} {urlsplit(other).path.rpartition('_')[2]}"
     connection = await asyncpg.connect(other)
     try:
         await connection.execute(f"create database \"{name}\" encoding '{encoding}' template template0 locale 'C'")
