@@ -21,7 +21,8 @@ MEMORY_MIB: Final = 81559
 _IDLE_MIB: Final = 500
 _EVERY_S: Final = 0.2
 _LEAST_MIB: Final = 20  # smaller ones are helpers that open no GPU
-_STAND_IN: Final = "gpu_kit.burn_stand_in"
+_BURN_STAND_IN: Final = "gpu_kit.burn_stand_in"
+_SERVE_STAND_IN: Final = "gpu_kit.serve_stand_in"  # about as small as a helper: how small depends on the Python
 _MIB: Final = 2**20
 _FULL: Final = 100.0
 
@@ -60,7 +61,9 @@ class FalseGpu:
         for one in psutil.process_iter():
             try:
                 if one.environ().get("CUDA_VISIBLE_DEVICES") == self.uuid and one.status() != psutil.STATUS_ZOMBIE:
-                    found[one.pid] = asked if (asked := _asked(one.cmdline())) else self._measured(one)
+                    line = one.cmdline()
+                    memory, percent = asked if (asked := _asked(line)) else self._measured(one)
+                    found[one.pid] = max(memory, float(_LEAST_MIB)) if _SERVE_STAND_IN in line else memory, percent
             except (psutil.Error, OSError):
                 continue
         self._used_s = {pid: used for pid, used in self._used_s.items() if pid in found}
@@ -82,7 +85,7 @@ class FalseGpu:
 
 def _asked(line: list[str]) -> tuple[float, float] | None:
     """Memory and duty of a program of the check; None: it is another one."""
-    if _STAND_IN not in line:
+    if _BURN_STAND_IN not in line:
         return None
     options: Mapping[str, str] = dict(pairwise(line))
     return float(options.get("--mib", 0)), float(options.get("--duty", 0))
