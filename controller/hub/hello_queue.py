@@ -42,9 +42,12 @@ class HelloQueue:
     def later_s(self) -> float:
         """Seconds until the turn of one more agent that is sent away now."""
         now = self._now()
-        self._booked_until = max(self._booked_until, now + self._inside * self._pace_s) + _EARLY * self._pace_s
-        # What was booked may not come: beyond the latest time all turns begin again.
-        self._booked_until = min(self._booked_until, now + LATEST_S)
+        first = now + self._inside * self._pace_s
+        self._booked_until = max(self._booked_until, first) + _EARLY * self._pace_s
+        # Beyond the latest time the turns begin again at the first one. So agents never come back in one lump with
+        # nothing before it, and the queue stays full when the database becomes quicker than the turns assumed.
+        if self._booked_until > now + LATEST_S:
+            self._booked_until = min(first, now + LATEST_S)
         return max(self._booked_until - now - WAIT_S / 2, 1.0)
 
     @contextmanager

@@ -1,6 +1,10 @@
 """Turns of hellos: some at once, first come, first served; the others learn when to come at the measured pace."""
 
 import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -95,6 +99,45 @@ async def test_those_that_are_sent_away_come_back_one_after_the_other() -> None:
     assert 15 <= times[-1] <= LATEST_S
     clock.now += LATEST_S + WAIT_S
     assert queue.later_s() == 1.0, "what was booked is over"
+
+
+async def return_of_all(count: int, each_s: Callable[[float], float]) -> list[float]:
+    """When the hellos of so many agents ended, which all come at second 0; one ends every `each_s(second)` seconds."""
+    clock, ends = Clock(), list[float]()
+    clock.now = 0.0
+    queue = HelloQueue(clock)
+    arrivals = [(0.0, number) for number in range(count)]
+    writing: list[tuple[float, int, AsyncExitStack]] = []
+    waiting: deque[tuple[int, AsyncExitStack]] = deque()
+    while arrivals or writing:
+        if writing and (not arrivals or writing[0][0] <= arrivals[0][0]):
+            clock.now, _, agent = heapq.heappop(writing)
+            await agent.aclose()
+            ends.append(clock.now)
+        else:
+            clock.now, number = heapq.heappop(arrivals)
+            if queue.room <= 0:
+                heapq.heappush(arrivals, (clock.now + queue.later_s(), number))
+                continue
+            agent = AsyncExitStack()
+            agent.enter_context(queue.entered())
+            waiting.append((number, agent))
+        while waiting and len(writing) < AT_ONCE:
+            number, agent = waiting.popleft()
+            await agent.enter_async_context(queue.turn())
+            heapq.heappush(writing, (clock.now + AT_ONCE * each_s(clock.now), number, agent))
+    return ends
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 20.0, 60.0])
+@pytest.mark.parametrize("quick_s", [0.005, 0.02, 0.05])
+async def test_the_queue_stays_full_while_agents_wait_also_after_a_slow_time(quick_s: float, slow_s: float) -> None:
+    """What was booked at the pace of a slow database must not keep a quick one waiting."""
+    count = 5_000
+    ends = await return_of_all(count, lambda now: 4 * quick_s if now < slow_s else quick_s)
+    assert len(ends) == count
+    left = sum(end > slow_s for end in ends)
+    assert ends[-1] - slow_s <= 1.25 * left * quick_s
 
 
 async def test_an_idle_time_is_not_taken_for_a_slow_database() -> None:
