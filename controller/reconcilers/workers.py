@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -13,7 +14,6 @@ from controller.runtime.clock import ClockJumpWatch
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers import phases
@@ -69,7 +69,7 @@ class WorkersReconciler:
         """Brings all workers' phases in line with their heartbeats.
 
         Raises:
-            StaleError: another term leads, or a worker changed meanwhile; nothing was written.
+            StaleError: another term leads, or all workers to write have changed; nothing was written.
         """
         healthy_s = self._healthy_for_s()
         async with self._database.snapshot() as connection:
@@ -80,24 +80,27 @@ class WorkersReconciler:
         # After a jump of the clock every last heartbeat looks hours old, or in the future: silence counts from now on.
         counted_s = min(healthy_s, self._jumps.steady_for_s(snapshot.now), _MAX_HEALTHY_S)
         effects = decide(snapshot, snapshot.now - timedelta(seconds=counted_s), self._settings)
-        if effects.changes:
-            await self._apply(effects)
+        after_s = effects.requeue_after_s
+        if effects.changes and not await self._apply(effects):
+            after_s = self.gather_s
         if effects.settles or not effects.unsettled:
             self._told()
-        outcome: Outcome = Done() if effects.requeue_after_s is None else Requeue(effects.requeue_after_s)
+        outcome: Outcome = Done() if after_s is None else Requeue(after_s)
         return dict.fromkeys(keys, outcome)
 
-    async def _apply(self, effects: WorkerEffects) -> None:
-        changed = [change.id for change in effects.changes if change.new is not change.old]
+    async def _apply(self, effects: WorkerEffects) -> bool:
+        """Writes the changes of workers that are still as they were read. Returns whether those are all of them."""
         async with self._database.transaction() as connection:
             await check_term(connection, self._term)
-            try:
-                await phases.write_phases(connection, effects.changes)
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
-            await write_events(connection, _events(effects))
-            await notify(connection, "worker", [change.id for change in effects.changes])
+            written = await phases.write_phases(connection, effects.changes)
+            if not written:
+                raise StaleError(f"{len(effects.changes)} workers changed since they were read")
+            changes = tuple(change for change in effects.changes if change.id in written)
+            await write_events(connection, _events(replace(effects, changes=changes)))
+            await notify(connection, "worker", [change.id for change in changes])
+            changed = [change.id for change in changes if change.new is not change.old]
             await notify(connection, "deployment", await phases.deployments_on(connection, changed))
+        return len(changes) == len(effects.changes)
 
 
 def _events(effects: WorkerEffects) -> Iterable[NewEvent]:

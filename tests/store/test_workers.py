@@ -217,6 +217,28 @@ async def test_a_hello_between_reading_and_writing_makes_the_decision_stale(
     assert await rows(migrated, "select 1 from events") == []
 
 
+async def test_a_hello_delays_its_own_worker_only(migrated: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While thousands come back, some say hello between any reading and writing: the others must become ready."""
+    made = await reconciler(migrated)
+    for name in ("w", "x", "y"):
+        await add_host(migrated, name, phase="joining")
+        await heard(migrated, name, 1)
+    read = worker_phases.read_workers
+
+    async def read_then_return(connection: Any) -> Any:
+        snapshot = await read(connection)
+        await execute(migrated, "update workers set session = session + 1 where name = 'x'")
+        return snapshot
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker_phases, "read_workers", read_then_return)
+        (outcome,) = (await made.step([ALL])).values()
+    assert isinstance(outcome, Requeue), "the third one comes next, without a hint"
+    assert outcome.after_s <= 1
+    assert await phases(migrated) == {"w": ("ready", ""), "x": ("joining", ""), "y": ("ready", "")}
+    assert len(await rows(migrated, "select 1 from events where reason = 'worker_ready'")) == 2
+
+
 async def test_phases_are_judged_by_the_newest_session_only(migrated: Database) -> None:
     step = (await reconciler(migrated)).step
     await add_host(migrated, "w", phase="unreachable")

@@ -85,11 +85,10 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
     return WorkersSnapshot(lease["now"], lease["term"], lease["acquired_at"], workers, lease["cut_at"])
 
 
-async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> None:
-    """Writes phases if the workers still are as the decision saw them.
+async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> set[str]:
+    """Writes the phases of those workers that still are as the decision saw them, and returns their ids.
 
-    Raises:
-        LostGuardError: one of them has changed; the transaction must be rolled back.
+    The others are left for the next decision: while thousands of agents come back, some have always changed.
     """
     await connection.execute(_LOCK, [c.id for c in changes])
     rows = await connection.fetch(
@@ -102,8 +101,7 @@ async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) 
         [c.fence_until for c in changes],
         [c.last_seen for c in changes],
     )
-    if len(rows) != len(changes):
-        raise LostGuardError(f"{len(changes) - len(rows)} workers changed since they were read")
+    return {str(row["id"]) for row in rows}
 
 
 async def deployments_on(connection: Connection, workers: Sequence[str]) -> set[str]:
