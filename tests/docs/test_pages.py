@@ -13,7 +13,7 @@ from controller.engines import simulated
 from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests
 from support.command_texts import assert_is_a_command, commands_of
-from support.pages import DOCS, ROOT, Fence, anchors, fences, links, pages, prose
+from support.pages import DESIGN, DOCS, ROOT, Fence, anchors, fences, links, pages, prose
 
 YAML = [fence for page in pages() for fence in fences(page, "yaml")]
 SHELL = [fence for page in pages() for fence in fences(page, "sh")]
@@ -29,7 +29,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.is_file(), f"{page.name}: {target}"
-        assert page.parent != DOCS or file.is_relative_to(DOCS), f"{page.name}: {target} leaves the site"
+        assert not page.is_relative_to(DOCS) or file.is_relative_to(DOCS), f"{page.name}: {target} leaves the site"
         assert not anchor or anchor in anchors(file), f"{page.name}: {target} has no such heading"
 
 
@@ -46,6 +46,18 @@ def test_every_page_is_in_the_readme_and_in_the_navigation() -> None:
     for page in DOCS.glob("*.md"):
         assert page.name in readme, page
         assert f"- {page.name}\n" in listed, page
+
+
+@pytest.mark.parametrize("page", sorted(DESIGN.glob("*.md")), ids=lambda page: page.name)
+def test_a_design_page_is_short_is_found_and_names_folders_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert f"docs/design/{page.name}" in set(links(ROOT / "ARCHITECTURE.md"))
+    assert f"- design/{page.name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert list(fences(page, "mermaid"))
+    named = re.findall(r"`((?:agent|bench|cli|controller|deploy|gateway|http1|schemas|tests|ui)/[\w/]*)`", text)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_dir()] == []
 
 
 def test_the_readme_stays_short() -> None:

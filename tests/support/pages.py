@@ -8,6 +8,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
+DESIGN: Final = DOCS / "design"
 _NOTE: Final = re.compile(r"<!-- (not run|not a manifest)(?:: (.+))? -->")
 _FENCE: Final = re.compile(r"```(\w*)")
 
@@ -30,7 +31,7 @@ class Fence:
 
 def pages() -> list[Path]:
     """Every page, those outside docs/ included."""
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.glob("*.md")), *sorted(DESIGN.glob("*.md"))]
 
 
 def fences(page: Path, *languages: str) -> Iterator[Fence]:
