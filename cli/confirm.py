@@ -40,5 +40,15 @@ def confirm(question: str, *, yes: bool, otherwise: str = "to go on") -> None:
         raise CliError("nothing was changed")
 
 
+def confirm_at_terminal(question: str, *, yes: bool) -> None:
+    """Asks where there is a terminal, and returns once that is agreed to; without one it returns at once.
+
+    Raises:
+        CliError: the answer is no.
+    """
+    if _asks():
+        confirm(question, yes=yes)
+
+
 def _asks() -> bool:
     return sys.stdin.isatty()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.api import parse, path_of
-from cli.confirm import YesOption
 from cli.errors import UsageError
 from cli.manifests import manifest_as_json, read_manifests
+from cli.policy_stops import confirm_stops
 from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.runner import TimeoutOption, WaitOption, run
 from cli.selection import SelectorOption
@@ -50,7 +50,7 @@ def apply(
     files: FilesOption,
     prune: PruneOption = False,
     selector: SelectorOption = None,
-    yes: YesOption = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply and delete without a question.")] = False,
     wait: WaitOption = False,
     goal: Annotated[
         WaitGoal,
@@ -63,6 +63,8 @@ def apply(
 ) -> None:
     """Create or update deployments and policies from manifests: all of them, or none. Unchanged ones change nothing.
 
+    What policies would stop at once because of it is shown. At a terminal it is asked about first.
+
     With --prune the labels of --selector say which deployments these files own. What would go is shown and asked about
     before anything changes; without a terminal, add --yes. Nothing is deleted where a manifest is refused.
     """
@@ -74,6 +76,7 @@ def apply(
         manifests = read_manifests(files)
         pruned = [] if selector is None else await to_prune(api, manifests, selector)
         confirm_prune(pruned, yes=yes)
+        await confirm_stops(api, manifests, yes=yes)
         targets = await _apply(api, manifests)
         refusals = Refusals()
         await prune_each(api, pruned, selector, refusals)

@@ -12,6 +12,7 @@ from cli.field_changes import change_lines
 from cli.formatting import gib, or_dash, short_gpus
 from cli.manifests import manifest_as_json, read_manifests
 from cli.output import Format, print_data, print_table
+from cli.policy_stops import stop_lines
 from cli.policy_text import rule_of
 from cli.runner import OutputOption, run
 from cli.table import Table
@@ -67,6 +68,8 @@ def _print_plan(view: PlanView) -> None:
         print(block("\n".join((f"\ndeployment/{name}:", *change_lines(view, name)))))
     for name, text in view.rollouts.items():
         print(block(f"\ndeployment/{name}: {text}"))
+    if view.policy_stops is not None and (lines := stop_lines(view.policy_stops, reasons=True)):
+        print(block("\n".join(("", *lines))))
     for line in view.warnings:
         print(block(f"warning: {line}"), file=sys.stderr)
 

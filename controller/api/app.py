@@ -190,6 +190,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
     app[model_heads.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
+    app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)

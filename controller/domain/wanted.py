@@ -81,6 +81,20 @@ def follows_requests(spec: DeploymentSpec) -> bool:
     return scales(spec) and not spec.scaling.dry_run
 
 
+def kept_number(before: DeploymentSpec, spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int | None:
+    """The autoscaler's first number where replicas follow the requests from now on; None: its number does not change.
+
+    Args:
+        before: the spec until now.
+        spec: the new spec.
+        intents: with the limits of user and policy until now.
+    """
+    if not follows_requests(spec) or follows_requests(before):
+        return None
+    low, high = spec.replica_bounds
+    return min(max(wanted_replicas(before, intents), low), high)
+
+
 def may_sleep(spec: DeploymentSpec) -> bool:
     """Whether it runs nothing without requests, and a request wakes it."""
     return replica_rule(spec).may_sleep

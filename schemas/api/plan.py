@@ -76,6 +76,41 @@ class PlanCandidates(View):
     since: list[datetime | None]
 
 
+class PolicyStop(View):
+    """A deployment of which a policy would stop replicas at its next step, as far as that is known.
+
+    Attributes:
+        policy: its name; empty: the policy is inline.
+        action: `stop`: all replicas; `scale_down`: some of them; `unknown`: telemetry is missing, so nothing stops now.
+        stops: number of instances that would stop.
+        replicas: number of replicas that would be left; None: unknown.
+        message: the reason, or what is missing.
+    """
+
+    deployment: str
+    policy: str = ""
+    action: Literal["stop", "scale_down", "unknown"]
+    stops: int = 0
+    replicas: int | None = None
+    message: str = ""
+
+
+class PolicyStops(View):
+    """What policies would stop at once because of an apply, beyond what they would stop without it.
+
+    Attributes:
+        stop: number of deployments that would stop.
+        scale_down: number of deployments that would be scaled down.
+        unknown: number of deployments of which it is unknown.
+        items: the first 100 of each, in this order and by name.
+    """
+
+    stop: int = 0
+    scale_down: int = 0
+    unknown: int = 0
+    items: list[PolicyStop] = []
+
+
 class PlanView(View):
     """What an apply would do, by name of deployments and policies.
 
@@ -86,6 +121,7 @@ class PlanView(View):
             it is refused where another one came between.
         policy_generations: the same of the policies.
         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
+        policy_stops: what policies would stop at once; None: an older controller, which does not report it.
     """
 
     items: list[PlanItem]
@@ -98,4 +134,5 @@ class PlanView(View):
     generations: dict[str, int] = {}
     policy_generations: dict[str, int] = {}
     candidates: dict[str, PlanCandidates] = {}
+    policy_stops: PolicyStops | None = None
     policies: dict[str, PlannedPolicy] = {}  # the effective policy of each deployment; a missing key means none

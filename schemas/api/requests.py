@@ -126,6 +126,12 @@ class PlanBody(Strict):
     candidates: bool = False
 
 
+class PolicyPlanBody(Strict):
+    """`POST /plan/policies`: complete manifests, planned together."""
+
+    manifests: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
+
+
 _Generations = Annotated[dict[str, Annotated[Whole, Field(ge=0)]], Field(max_length=1000)]
 
 

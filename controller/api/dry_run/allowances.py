@@ -26,6 +26,10 @@ MAX_INSTANCES: Final = 10_000
 MAX_INSTANCES_OF_VIEWERS: Final = 1_000
 MAX_ANALYSES_AT_ONCE: Final = 2  # plans run beside the controller's own analyses and must not crowd them out
 ANALYSES_AT_ONCE: Final = web.AppKey("ANALYSES_AT_ONCE", asyncio.Semaphore)
+MAX_SAMPLES: Final = 250_000  # a day of 29 idle GPUs, or ten minutes of 2,700; some seconds of the event loop
+MAX_SAMPLES_OF_VIEWERS: Final = 50_000
+JUDGING: Final = web.AppKey("JUDGING", asyncio.Lock)
+JUDGING_OF_VIEWERS: Final = web.AppKey("JUDGING_OF_VIEWERS", asyncio.Lock)
 MAX_OF_VIEWER_AT_ONCE: Final = 2  # one computes, and one waits: a page asks anew before the one it left has ended
 MAX_OF_VIEWERS_AT_ONCE: Final = 16
 VIEWERS_AT_ONCE: Final = web.AppKey("VIEWERS_AT_ONCE", KeyShare)
@@ -42,6 +46,8 @@ class DryRunCaller:
         analyse: works out an unknown need; None: only needs that are known are told.
         analysing: held while needs are worked out.
         computing: held from when the body has come to the end; raises ApiError 429 or 503 where too many are under way.
+        judging: held while policies are judged, which takes memory and the event loop.
+        samples: the most that policies are judged by, about; beyond it what they would stop is unknown.
         passes: where it computes.
         body_bytes: the most of one body.
         manifests: the most of one dry run.
@@ -54,6 +60,8 @@ class DryRunCaller:
     analyse: Analyse | None
     analysing: AbstractAsyncContextManager[Any]
     computing: AbstractContextManager[None]
+    judging: AbstractAsyncContextManager[Any]
+    samples: int
     passes: Passes
     body_bytes: int
     manifests: int
@@ -69,7 +77,7 @@ def viewers_at_once() -> KeyShare:
 def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     """The caller of this request."""
     judge, app, principal = judge_for(request), request.app, request[PRINCIPAL]
-    analyses = app[ANALYSES_AT_ONCE]
+    analyses, judging, judging_of_viewers = app[ANALYSES_AT_ONCE], app[JUDGING], app[JUDGING_OF_VIEWERS]
     if principal.role == "viewer":
         return DryRunCaller(
             judge,
@@ -77,6 +85,8 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
             analyse=None,
             analysing=nullcontext(),
             computing=app[VIEWERS_AT_ONCE].admitted(principal.key_id),
+            judging=judging_of_viewers,
+            samples=MAX_SAMPLES_OF_VIEWERS,
             passes=app[PASSES_OF_VIEWERS],
             body_bytes=MAX_BODY_BYTES_OF_VIEWERS,
             manifests=MAX_MANIFESTS_OF_VIEWERS,
@@ -89,6 +99,8 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
         analyse=app[CONTEXT].analyse,
         analysing=analyses,
         computing=nullcontext(),
+        judging=judging,
+        samples=MAX_SAMPLES,
         passes=app[PASSES],
         body_bytes=MAX_BODY_BYTES,
         manifests=MAX_MANIFESTS,

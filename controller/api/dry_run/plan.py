@@ -1,7 +1,7 @@
-"""`POST /plan`: what an apply would do. Runs the checks of an apply, places in memory, writes nothing."""
+"""`POST /plan` and a part of it: what an apply would do. Runs an apply's checks, places in memory, writes nothing."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -10,10 +10,11 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
-from controller.api.dry_run.documents import check_documents, read_documents
+from controller.api.dry_run.documents import Checked, Documents, check_documents, read_documents
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.policy_stops import policy_stops
 from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
@@ -25,8 +26,8 @@ from controller.leader.start_checks import check_specs
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.placement.absences import Absences, read_absences
 from controller.store.placement.preemption import read_holders
-from schemas.api.plan import PlanCandidates, PlanItem, PlanView
-from schemas.api.requests import PlanBody
+from schemas.api.plan import PlanCandidates, PlanItem, PlanView, PolicyStops
+from schemas.api.requests import PlanBody, PolicyPlanBody
 from schemas.manifest.problems import FieldProblem
 
 MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
@@ -46,17 +47,27 @@ async def post(request: web.Request) -> web.Response:
     return json_response(view)
 
 
-async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
-    context = app[CONTEXT]
-    if len(body.manifests) > caller.manifests:
-        fix = f"must be at most {caller.manifests} with a key of the role viewer, got {len(body.manifests)}"
+async def post_policies(request: web.Request) -> web.Response:
+    """`POST /plan/policies`: a part of the plan that needs no model to be read and nothing to be placed."""
+    caller = caller_of_dry_run(request)
+    body = await read_body(request, caller.body_bytes)
+    with caller.computing:
+        documents = _documents(parse_model(body, PolicyPlanBody).manifests, caller)
+        checked = await _checked(request.app, documents, caller)
+        database = request.app[CONTEXT].database
+        return json_response(await policy_stops(database, documents, checked.policies, caller))
+
+
+def _documents(manifests: Sequence[dict[str, Any]], caller: DryRunCaller) -> Documents:
+    if len(manifests) > caller.manifests:
+        fix = f"must be at most {caller.manifests} with a key of the role viewer, got {len(manifests)}"
         raise invalid([FieldProblem("manifests", f"{fix}; plan fewer at a time, or use a key of the role operator")])
-    documents = read_documents(body.manifests)
-    deployments = documents.deployments
-    if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
-        fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
-        raise invalid([FieldProblem("candidates", fix)])
-    checked = await check_documents(
+    return read_documents(manifests)
+
+
+async def _checked(app: web.Application, documents: Documents, caller: DryRunCaller) -> Checked:
+    context = app[CONTEXT]
+    return await check_documents(
         context.database,
         documents,
         longest_window_s=context.longest_window_s,
@@ -64,7 +75,18 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         keys=context.secret_keys,
         granted=caller.granted,
     )
+
+
+async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
+    context = app[CONTEXT]
+    documents = _documents(body.manifests, caller)
+    deployments = documents.deployments
+    if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
+        fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
+        raise invalid([FieldProblem("candidates", fix)])
+    checked = await _checked(app, documents, caller)
     policies = checked.policies
+    stops = await policy_stops(context.database, documents, policies, caller)
     async with caller.analysing:
         effects = await effects_of(context.database, list(deployments.values()), caller, every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
@@ -97,6 +119,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         generations={effect.name: effect.generation or 0 for effect in effects},
         policy_generations=dict(policies.generations),
         candidates=candidates,
+        policy_stops=stops,
     )  # fmt: skip
 
 
@@ -120,5 +143,10 @@ ROUTES: Final = (
     Route(
         "POST", "/api/v1/plan", post, Access.READ, "Show what an apply would do; writes nothing", "plan", PlanView,
         PlanBody,
+    ),
+    Route(
+        "POST", "/api/v1/plan/policies", post_policies, Access.READ,
+        "Show what policies would stop at once because of an apply; writes nothing", "plan", PolicyStops,
+        PolicyPlanBody,
     ),
 )  # fmt: skip

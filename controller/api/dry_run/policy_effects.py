@@ -11,25 +11,36 @@ from controller.store.policies.checks import (
     problems_of_deployments,
     problems_of_policies,
 )
-from controller.store.views.policies import named_and_default
+from controller.store.views.policies import KnownPolicy, named_and_default
 from schemas.api.policies import PlannedPolicy
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.parse import Manifest
-from schemas.manifest.policy import PolicyManifest, PolicySpec, UtilizationPolicy
+from schemas.manifest.policy import PolicyManifest, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem
 
 PolicyChange = Literal["create", "update", "unchanged"]
-Policies = Mapping[str, tuple[int, PolicySpec]]  # generation and spec, by name
+Policies = Mapping[str, KnownPolicy]  # by name
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyEffects:
-    """The changes of policies and their generations (0: new), the effective policies of deployments, and problems."""
+    """The effect of manifests on policies.
+
+    Attributes:
+        changes: of the policies among them, by name.
+        generations: of these policies until now; 0: new.
+        effective: the effective policies of the deployments among them.
+        problems: of the manifests.
+        before: the policies that they write or name, and the default one, as they are.
+        after: the same as the apply leaves them.
+    """
 
     changes: Mapping[str, PolicyChange]
     generations: Mapping[str, int]
     effective: Mapping[str, PlannedPolicy]
     problems: tuple[FieldProblem, ...]
+    before: Policies
+    after: Policies
 
 
 async def policy_effects(
@@ -56,25 +67,30 @@ async def policy_effects(
             secrets=secrets,
         ),
     ]
-    effective = {manifests[path].name: policy for path, spec in specs.items() if (policy := _effective(spec, after))}
+    effective = {
+        manifests[path].name: policy for path, spec in specs.items() if (policy := effective_after(spec, after))
+    }
     changes = {one.name: _change(present, one) for one in written.values()}
-    generations = {name: present[name][0] if name in present else 0 for name in changes}
-    return PolicyEffects(changes, generations, effective, tuple(problems))
+    generations = {name: present[name].generation if name in present else 0 for name in changes}
+    return PolicyEffects(changes, generations, effective, tuple(problems), present, after)
 
 
 def _change(present: Policies, manifest: PolicyManifest) -> PolicyChange:
     if manifest.name not in present:
         return "create"
-    return "unchanged" if present[manifest.name][1] == manifest.spec() else "update"
+    return "unchanged" if present[manifest.name].spec == manifest.spec() else "update"
 
 
-def _after(present: Policies, manifest: PolicyManifest) -> tuple[int, PolicySpec]:
-    generation = present[manifest.name][0] if manifest.name in present else 0
-    return generation + (_change(present, manifest) != "unchanged"), manifest.spec()
+def _after(present: Policies, manifest: PolicyManifest) -> KnownPolicy:
+    before = present.get(manifest.name)
+    if before is None:
+        return KnownPolicy(f"new {manifest.name}", 1, manifest.spec())
+    generation = before.generation + (_change(present, manifest) != "unchanged")
+    return KnownPolicy(before.uid, generation, manifest.spec())
 
 
 def _second_defaults(written: Mapping[str, PolicyManifest], after: Policies) -> list[FieldProblem]:
-    defaults = {name for name, (_, spec) in after.items() if spec.default}
+    defaults = {name for name, one in after.items() if one.spec.default}
     return [
         problem_of_second_default(path, min(defaults - {manifest.name}))
         for path, manifest in written.items()
@@ -82,14 +98,14 @@ def _second_defaults(written: Mapping[str, PolicyManifest], after: Policies) -> 
     ]
 
 
-def _effective(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:
+def effective_after(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:
     """The effective policy of a deployment that is not written yet, as `store/policies/effective.py` defines it."""
     own = spec.utilization_policy
     if isinstance(own, UtilizationPolicy):
         return PlannedPolicy(origin="inline", spec=own)
     if isinstance(own, str):
-        return PlannedPolicy(origin="named", name=own, spec=policies[own][1].bare()) if own in policies else None
-    default = next((name for name, (_, policy) in policies.items() if policy.default), None)
+        return PlannedPolicy(origin="named", name=own, spec=policies[own].spec.bare()) if own in policies else None
+    default = next((name for name, one in policies.items() if one.spec.default), None)
     if default is None or spec.resources.gpus == 0:
         return None
-    return PlannedPolicy(origin="default", name=default, spec=policies[default][1].bare())
+    return PlannedPolicy(origin="default", name=default, spec=policies[default].spec.bare())

@@ -33,7 +33,7 @@ _RESUMED: Final = "resumed:"
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class Judged:
     """An instance with its verdict. `acted`: the action taken earlier in this idle episode."""
 
     instance: WatchedInstance
@@ -55,9 +55,8 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
         return PolicyEffects(
             forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
         )
-    resumed = facts.open_actions and all(i.source != POLICY for i in facts.intents)
-    judged = [_judged(facts.policy, i, uses[i.id], facts.now, resumed=resumed) for i in facts.instances if is_judged(i)]
-    actions = _actions(facts, facts.policy, judged)
+    judged = judge_all(facts, facts.policy, uses)
+    actions = actions_on(facts, facts.policy, judged)
     done = {name for action in actions for name, _ in action.instances}
     label = _label(facts.policy)
     writes = [
@@ -67,6 +66,12 @@ def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Policy
     forget = stored - {j.instance.id for j in judged}
     verdicts = tuple(j.verdict.verdict for j in judged)
     return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
+
+
+def judge_all(facts: PolicyFacts, policy: EffectivePolicy, uses: Mapping[str, InstanceUse]) -> list[Judged]:
+    """The verdict of the policy on every instance that it judges. `uses`: the telemetry of each."""
+    resumed = facts.open_actions and all(i.source != POLICY for i in facts.intents)
+    return [_judged(policy, i, uses[i.id], facts.now, resumed=resumed) for i in facts.instances if is_judged(i)]
 
 
 def _policy_limits(facts: PolicyFacts) -> bool:
@@ -105,7 +110,7 @@ def known_low_since(policy: EffectivePolicy, instance: WatchedInstance) -> float
 
 def _judged(
     policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float, *, resumed: bool = False
-) -> _Judged:
+) -> Judged:
     """Judges one instance. `resumed`: its user has just started what the policy stopped."""
     stored = instance.stored
     acted = ""
@@ -113,10 +118,10 @@ def _judged(
         acted = f"{_RESUMED}{now:.3f}" if resumed and stored.acted in _LIMITING else stored.acted
     since = float(acted.removeprefix(_RESUMED)) if acted.startswith(_RESUMED) else None
     verdict = judge(policy.spec, use, now, known_low_since(policy, instance), since)
-    return _Judged(instance, use, verdict, acted if verdict.verdict != "busy" else "")
+    return Judged(instance, use, verdict, acted if verdict.verdict != "busy" else "")
 
 
-def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: str) -> VerdictWrite | None:
+def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: Judged, acted: str) -> VerdictWrite | None:
     """The verdict to store, if it differs from the stored one."""
     if _row(policy, judged, acted) == judged.instance.stored:
         return None
@@ -125,7 +130,7 @@ def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: _Judged, acted: 
     return VerdictWrite(judged.instance.id, judged.instance.epoch, policy, judged.verdict, evidence, acted)
 
 
-def _row(policy: EffectivePolicy, judged: _Judged, acted: str) -> StoredVerdict:
+def _row(policy: EffectivePolicy, judged: Judged, acted: str) -> StoredVerdict:
     verdict, spec = judged.verdict, policy.spec
     return StoredVerdict(
         judged.instance.epoch,
@@ -147,7 +152,8 @@ def _label(policy: EffectivePolicy) -> str:
     return f"dry_run:{policy.spec.action}" if policy.spec.dry_run else policy.spec.action
 
 
-def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judged]) -> list[NewAction]:
+def actions_on(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[Judged]) -> list[NewAction]:
+    """What the policy does about these verdicts on all instances that it judges."""
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
     if not fresh or facts.awake_for_s > 0:  # what an operator keeps awake runs without requests
@@ -168,7 +174,7 @@ def _actions(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[_Judg
             return [_action(facts, policy, victims, limit)]
 
 
-def _all_idle(facts: PolicyFacts, idle: Sequence[_Judged]) -> bool:
+def _all_idle(facts: PolicyFacts, idle: Sequence[Judged]) -> bool:
     """Whether every wanted replica runs and is idle, holds nothing, or has ended for good."""
     known = sum(i.phase not in _ENDING for i in facts.instances)
     return sum(map(is_judged, facts.instances)) == len(idle) and known >= facts.wanted > 0
@@ -179,7 +185,7 @@ def _holding(facts: PolicyFacts) -> int:
     return sum(is_judged(i) and not i.substituted for i in facts.instances)
 
 
-def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judged]) -> list[_Judged]:
+def _victims(facts: PolicyFacts, judged: Sequence[Judged], idle: Sequence[Judged]) -> list[Judged]:
     """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended.
 
     One with a substitute is none of them: it leaves anyway, and the limit does not count it.
@@ -194,7 +200,7 @@ def _victims(facts: PolicyFacts, judged: Sequence[_Judged], idle: Sequence[_Judg
     return order[: max(most, 0)]
 
 
-def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged], limit: Limit | None) -> NewAction:
+def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[Judged], limit: Limit | None) -> NewAction:
     spec = policy.spec
     uses = {j.instance.id: j.use for j in done}
     claims = [c for j in done for c in j.instance.claims]
@@ -215,7 +221,7 @@ def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]
     )
 
 
-def _message(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[_Judged]) -> str:
+def _message(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[Judged]) -> str:
     """The policy, its action, and the first instance's reason, which names worker and GPU."""
     names = ", ".join(j.instance.id for j in done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")  # noqa: PLR2004
     what = {

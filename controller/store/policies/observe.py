@@ -1,7 +1,7 @@
 """One consistent read of deployments for the evaluation of their utilization policies."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,6 +18,14 @@ _UIDS: Final = """
     union select deployment_uid from policy_verdicts"""
 _UNENDED: Final = """
     select distinct deployment_uid from policy_actions where ended_at is null and deployment_uid = any($1::uuid[])"""
+# Those that run something: nothing else can be stopped.
+_CONCERNED: Final = """
+    select d.uid from deployments d
+     where d.deleted_at is null
+       and (d.name = any($1) or d.spec ->> 'utilization_policy' = any($2)
+            or ($3 and coalesce(jsonb_typeof(d.spec -> 'utilization_policy'), 'null') = 'null'))
+       and exists (select 1 from instances i where i.deployment_uid = d.uid and i.phase = 'running')
+     order by d.name"""
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.generation, d.version, d.deleted_at is not null as deleted,
            d.spec, extract(epoch from clock_timestamp())::float8 as now,
@@ -58,6 +66,21 @@ async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
     """Those of these deployments that have open actions."""
     rows = await connection.fetch(_UNENDED, list(uids)) if uids else []
     return [str(row["deployment_uid"]) for row in rows]
+
+
+async def list_concerned(
+    connection: Any, names: Collection[str], policies: Collection[str], *, default: bool
+) -> list[str]:
+    """The uids of deployments with running instances that a change of policies or deployments may concern, by name.
+
+    Args:
+        connection: to read from.
+        names: of deployments.
+        policies: names that they refer to.
+        default: also those that refer to none.
+    """
+    rows = await connection.fetch(_CONCERNED, sorted(names), sorted(policies), default)
+    return [str(row["uid"]) for row in rows]
 
 
 async def read_clock(connection: Any) -> float:

@@ -4,7 +4,7 @@ import uuid
 from typing import Any, Final
 
 from controller.domain.instances import IntentFacts
-from controller.domain.wanted import follows_requests, wanted_replicas
+from controller.domain.wanted import follows_requests, kept_number
 from schemas.manifest.deployment import DeploymentSpec
 
 _INTENTS: Final = "select source, min_replicas, max_replicas from intents where deployment_uid = $1"
@@ -27,9 +27,10 @@ async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, s
         before: its spec until now.
         spec: its new spec.
     """
-    if not follows_requests(spec) or follows_requests(before):
+    if not follows_requests(spec):
         return
     rows = await connection.fetch(_INTENTS, uid)
     intents = [IntentFacts(row["source"], row["max_replicas"], "", min_replicas=row["min_replicas"]) for row in rows]
-    low, high = spec.replica_bounds
-    await connection.execute(_NUMBER, uid, min(max(wanted_replicas(before, intents), low), high))
+    number = kept_number(before, spec, intents)
+    if number is not None:
+        await connection.execute(_NUMBER, uid, number)

@@ -1,7 +1,7 @@
 """Utilization policies as the API shows them: what each watches, its verdicts, what it freed."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
@@ -47,6 +47,14 @@ _POLICIES: Final = f"""
       left join done a on a.policy_uid = p.uid"""  # noqa: S608 - a constant, no input
 
 
+class KnownPolicy(NamedTuple):
+    """A policy as it is, or as an apply would leave it."""
+
+    uid: str
+    generation: int
+    spec: PolicySpec
+
+
 async def list_policies(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[PolicyView]:
     """One page by name.
 
@@ -75,10 +83,10 @@ async def policy_by_name(connection: Reader, name: str) -> PolicyView:
     return _view(rows[0])
 
 
-async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, tuple[int, PolicySpec]]:
-    """Generation and spec of these policies and of the default one, by name; unknown ones are missing."""
+async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, KnownPolicy]:
+    """These policies and the default one, by name; unknown ones are missing."""
     rows = await connection.fetch("select * from policies where name = any($1) or is_default", list(names))
-    return {row["name"]: (row["generation"], policy_spec(row)) for row in rows}
+    return {row["name"]: KnownPolicy(str(row["uid"]), row["generation"], policy_spec(row)) for row in rows}
 
 
 def policy_spec(row: Mapping[str, Any]) -> PolicySpec:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from agent.journal import Journal
 from agent.process_records import ProcessKey
 from agent.processes.end_record import EndRecord
-from agent.processes.engine_launch import EngineLaunch
 from agent.processes.folders import InstanceFolders
 from schemas.wire import LOWEST_PROTOCOL, SPOKEN, ProcessReport, Protocols
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
@@ -339,63 +337,3 @@ async def test_an_end_is_recorded_on_a_full_disk(controller: ControllerDouble, t
         agent = await _agent(controller, disk.folder)
         assert (await controller.state("i-1", "exited")).exit_code == 6
         await agent.stop()
-
-
-@pytest.mark.usefixtures("agent")
-async def test_an_agent_with_very_many_open_files_starts_and_stops_engines(controller: ControllerDouble) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limits[1] < 2048:
-        pytest.skip("this host allows few open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2048), limits[1]))
-    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
-    try:
-        await controller.start_order("i-1", start_order("sleep", "1000"))
-        await controller.state("i-1", "running")
-        await controller.stop_order("i-1")
-        assert (await controller.state("i-1", "exited")).exit_code == -signal.SIGTERM
-    finally:
-        for file in files:
-            os.close(file)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-async def test_nothing_runs_before_the_agents_word(tmp_path: Path) -> None:
-    """An agent that dies during a start leaves nothing that it does not know."""
-    done = tmp_path / "done"
-    launch = EngineLaunch(
-        ["touch", str(done)], dict(os.environ), work=tmp_path, log=tmp_path / "log", record=tmp_path / "end"
-    )
-    async with launch:
-        assert os.getsid(launch.pid)  # it exists, and waits
-        await asyncio.sleep(0.2)
-        assert not done.exists()
-    await launch.parent.release()
-    assert not psutil.pid_exists(launch.pid)
-    assert not done.exists()
-
-
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["no-such-program"], "No such file or directory: 'no-such-program'"),
-        (["/etc/passwd"], "Permission denied: '/etc/passwd'"),
-        (["bash/none"], "No such file or directory: 'bash/none'"),
-    ],
-)
-@pytest.mark.usefixtures("agent")
-async def test_a_program_that_cannot_be_run_is_named(argv: list[str], named: str, controller: ControllerDouble) -> None:
-    await controller.start_order("i-1", start_order(*argv))
-    ended = await controller.state("i-1", "exited")
-    assert (ended.reason, ended.exit_code, ended.pid) == ("spawn_failed", None, None)
-    assert named in ended.message
-
-
-@pytest.mark.usefixtures("agent")
-async def test_words_and_variables_arrive_as_they_are(controller: ControllerDouble, tmp_path: Path) -> None:
-    odd = "a=b\nc\t ü"
-    out = tmp_path / "out"
-    script = f'printf "%s|%s" "$1" "$ODD" > {out}'
-    order = start_order("bash", "-c", script, "bash", odd, env={"ODD": "x=\n=y", "EMPTY": ""})
-    await controller.start_order("i-1", order)
-    assert (await controller.state("i-1", "exited")).exit_code == 0
-    assert out.read_text() == f"{odd}|x=\n=y"

@@ -38,7 +38,7 @@ class ApiDouble:
         self.chats_cut = 0  # answers of which the client went away
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
         self.script: Callable[[str, str], None] = lambda _kind, _name: None
-        self.canned: dict[str, Json] = {"drain": {"items": []}}
+        self.canned: dict[str, Json] = {"drain": {"items": []}, "policies": {}}
         self.series: dict[str, list[float | None]] = {}  # by GPU: the values of /utilization
         self.watch: Json | None = None  # the policy in its answer
         self.watches: list[asyncio.Queue[Json | None]] = []  # of open ones; None ends one
@@ -72,7 +72,16 @@ class ApiDouble:
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
         app.router.add_get(api + "/watch", self._watch)
         app.router.add_get(api + "/utilization", self._utilization)
-        for path in ("/plan", "/plan/drain", "/defrag", "/audit", "/audit/repair", "/pending", "/reports/idle"):
+        for path in (
+            "/plan",
+            "/plan/drain",
+            "/plan/policies",
+            "/defrag",
+            "/audit",
+            "/audit/repair",
+            "/pending",
+            "/reports/idle",
+        ):
             app.router.add_route("*", api + path, self._canned)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get(api + "/{kind}", self._list)

@@ -33,7 +33,7 @@ def allowed(route: Route) -> set[str]:
         return INFER
     if any(part in route.path for part in ("/keys", "/tokens", "/secrets", "/repair", "/audit-log")):
         return {"admin"}
-    if route.path == "/api/v1/plan":
+    if route.path in ("/api/v1/plan", "/api/v1/plan/policies"):
         return READ
     if route.path == "/api/v1/usage":
         return set(ROLES)  # a key for inference sees its own

@@ -24,7 +24,7 @@ from support.leading.served_api import ServedApi, served
 
 PATH = "/api/v1/audit-log"
 # These change nothing; a new one that is not a mere question must not be put here.
-QUESTIONS = {"/api/v1/plan"}
+QUESTIONS = {"/api/v1/plan", "/api/v1/plan/policies"}
 READS = {"GET", "HEAD", "OPTIONS"}
 
 

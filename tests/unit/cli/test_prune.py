@@ -78,7 +78,7 @@ def test_nothing_is_deleted_where_a_manifest_is_refused(gpuward, api):
     async def only_reads(request):
         if request.path == "/api/v1/apply":
             return refusal(409, "conflict", "no")
-        return await api._list(request)
+        return await (api._canned if request.method == "POST" else api._list)(request)
 
     api.refuse = only_reads
     assert gpuward(*PRUNE, "--yes", stdin=KEPT).exit_code == 1

@@ -1,95 +1,21 @@
-"""TLS on real sockets: what a server shows, which clients it bounds, what a client accepts."""
+"""TLS on real sockets: what a server shows, and which clients it bounds."""
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import pytest
-import uvloop
 from aiohttp import web
 
-from http1.client_connection import ClientConnection
 from http1.connections import Connection, Limits
-from http1.door import Door
-from http1.handler import DROPPED, Handler
-from http1.head import RequestHead, ResponseHead, request_bytes
-from http1.pool import ConnectError, Pool
-from http1.server import Server
-from http1.server_connection import ServerConnection, Service
 from http1.site import BoundedSite, Bounds
 from http1.tls.bounded import MOST_HANDSHAKE_BYTES, MOST_KEY_UPDATES
 from http1.tls.certificate import CertificateError, ServedCertificate
-from http1.tls.issue import Issued, issue_server, make_authority, make_self_signed
-from http1.tls.pinned import Pinned, Verified, trusting
+from http1.tls.pinned import trusting
 from support.network.key_updates import ask_for_keys
-
-LIMITS = Limits(64, 32, 16)
-NOW = datetime.now(UTC)
-AUTHORITY = make_authority(NOW)
-LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
-
-
-def write(folder: Path, issued: Issued) -> tuple[Path, Path]:
-    certificate, key = folder / "server.crt", folder / "server.key"
-    certificate.write_bytes(issued.certificate)
-    key.write_bytes(issued.key)
-    return certificate, key
-
-
-def issued(days: int = 90) -> Issued:
-    return issue_server(AUTHORITY, ["localhost", "127.0.0.1"], NOW, days=days)
-
-
-class Served:
-    """A server that answers whether its connection speaks TLS."""
-
-    def __init__(self, certificate: ServedCertificate, limits: Limits = LIMITS, *, plain: bool = False) -> None:
-        self.closed: list[str] = []
-        self.certificate = certificate
-        self.door = Door(limits, name="test", closed=self.closed.append)
-        service = Service(self._answer, lambda error: str(error).encode(), self.door)
-        self.server = Server(service, lambda: certificate.context, plain=plain)
-
-    def _answer(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        if head.path == b"/large":
-            connection.answer(200, (), b"x" * 3_000_000)
-        elif head.method == b"POST":
-            connection.answer(413, (), b"too large")
-        else:
-            connection.answer(200, (), b"secure" if connection.secure else b"plain")
-        return DROPPED
-
-    @contextlib.asynccontextmanager
-    async def run(self) -> AsyncIterator["Served"]:
-        await self.server.listen("127.0.0.1", 0)
-        try:
-            yield self
-        finally:
-            await self.server.close(0.0)
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> ServedCertificate:
-    return ServedCertificate(*write(tmp_path, issued()))
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> ssl.SSLContext:
-    file = tmp_path / "ca.crt"
-    file.write_bytes(AUTHORITY.certificate)
-    return trusting(file)
-
-
-async def get(port: int, context: ssl.SSLContext, path: str = "/") -> tuple[int, bytes]:
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
-        session.get(f"https://127.0.0.1:{port}{path}", ssl=context) as answer,
-    ):
-        return answer.status, await answer.read()
+from support.network.tls_server import LIMITS, LOOPS, Served, get, issued, write
 
 
 async def raw(port: int, sent: bytes) -> bytes:
@@ -305,75 +231,6 @@ def test_a_certificate_that_ends_soon_is_warned_of_once(tmp_path: Path, capsys: 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="cannot be read"):
         ServedCertificate(tmp_path / "none.crt", tmp_path / "none.key")
-
-
-# Clients
-
-
-class Collected:
-    """Collects one answer."""
-
-    def __init__(self) -> None:
-        self.body = b""
-        self.over: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def response_head(self, head: ResponseHead) -> None:
-        self.body += b"%d " % head.status
-
-    def response_body(self, data: bytes, chunks: bytes = b"") -> None:  # noqa: ARG002 - not needed here
-        self.body += data
-
-    def response_end(self) -> None:
-        self.over.set_result(self.body)
-
-    def response_failed(self, why: str) -> None:
-        self.over.set_exception(ConnectionError(why))
-
-    def request_writable(self, *, ready: bool) -> None:
-        pass
-
-
-async def ask(connection: ClientConnection) -> bytes:
-    collected = Collected()
-    connection.ask(request_bytes(b"GET", b"/", [(b"host", b"x")]), (), collected)
-    async with asyncio.timeout(5):
-        return await collected.over
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_client_accepts_exactly_the_certificate_that_it_was_told(loop: object, tmp_path: Path) -> None:
-    async def both() -> None:
-        own = ServedCertificate(*write(tmp_path, make_self_signed("gpu-1", NOW)))
-        async with Served(own).run() as served:
-            pool = Pool()
-            connection = await pool.connect(Pinned("127.0.0.1", served.server.port, own.fingerprint))
-            assert await ask(connection) == b"200 secure"
-            with pytest.raises(ConnectError, match="another certificate") as refused:
-                await pool.connect(Pinned("127.0.0.1", served.server.port, bytes(32)))
-            assert refused.value.errno is None
-            pool.close()
-
-    with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]
-        runner.run(both())
-
-
-async def test_a_client_verifies_an_authority_and_the_name(
-    certificate: ServedCertificate, authority: ssl.SSLContext
-) -> None:
-    async with Served(certificate).run() as served:
-        pool = Pool()
-        assert await ask(await pool.connect(Verified("localhost", served.server.port, authority))) == b"200 secure"
-        with pytest.raises(ConnectError):
-            await pool.connect(Verified("127.0.0.1", served.server.port, ssl.create_default_context()))
-        pool.close()
-        await asyncio.sleep(0)
-
-
-async def test_an_expired_certificate_is_not_accepted(tmp_path: Path, authority: ssl.SSLContext) -> None:
-    old = issue_server(AUTHORITY, ["127.0.0.1"], NOW - timedelta(days=2), days=1)
-    async with Served(ServedCertificate(*write(tmp_path, old))).run() as served:
-        with pytest.raises(aiohttp.ClientConnectorCertificateError, match="expired"):
-            await get(served.server.port, authority)
 
 
 # aiohttp's site

@@ -1,0 +1,199 @@
+"""What policies would stop at once if manifests were applied, also of deployments that are not among them.
+
+Any controller answers by what the database holds: the rows and samples by which the leader's next step decides
+(`reconcilers/policies.py`). Most deployments are in use, which their latest samples show: the complete window is read
+of the others alone. Missing data, and data beyond what a plan may read, is unknown. Writes nothing.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from controller.api.dry_run.allowances import DryRunCaller
+from controller.api.dry_run.documents import Documents
+from controller.api.dry_run.policy_effects import PolicyEffects, effective_after
+from controller.decide.policies.actions import is_judged
+from controller.decide.policies.foresight import NOTHING, Foreseen, changed_facts, foresee, stops_more
+from controller.domain.policies import EffectivePolicy, PolicyFacts
+from controller.domain.spec_changes import change_between
+from controller.domain.utilization import ClockLeaps
+from controller.leader.policy_samples import Telemetry
+from controller.leader.unseen_time import whole_minute
+from controller.runtime.time_slice import TimeSlice
+from controller.store.core.database import Database
+from controller.store.policies.clock_leaps import read_leaps
+from controller.store.policies.observe import list_concerned, observe_policies
+from controller.store.telemetry.sample_reads import read_history
+from schemas.api.plan import PolicyStop, PolicyStops
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.wire import SAMPLE_S
+
+MOST_NAMED: Final = 100  # of each kind; the others are counted
+_DEPLOYMENTS_AT_ONCE: Final = 100  # read in one snapshot
+_GPU_S_AT_ONCE: Final = 2_000 * SAMPLE_S  # parsing the samples of one read blocks the event loop
+_RECENT_S: Final = 120.0
+_UNREAD: Final = Foreseen(message="its window holds more samples than one plan reads", unknown=True)
+
+
+async def policy_stops(
+    database: Database, documents: Documents, policies: PolicyEffects, caller: DryRunCaller
+) -> PolicyStops:
+    """What policies would stop at once because of an apply of these documents.
+
+    Args:
+        database: to read from.
+        documents: checked.
+        policies: their effect on policies.
+        caller: whose bounds hold.
+    """
+    change = _Change({one.name: one.spec() for one in documents.deployments.values()}, policies)
+    found: list[PolicyStop] = []
+    left = caller.samples
+    async with database.snapshot() as connection:
+        uids = await list_concerned(connection, change.specs, change.changed, default=change.of_default)
+        leaps = await read_leaps(connection)
+    if not uids:
+        return PolicyStops()
+    async with caller.judging:
+        for first in range(0, len(uids), _DEPLOYMENTS_AT_ONCE):
+            async with database.snapshot() as connection:
+                reader = _Reader(connection, leaps, left)
+                found += await _stops_of(reader, change, uids[first : first + _DEPLOYMENTS_AT_ONCE])
+                left = reader.left
+    return _view(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What an apply changes: new specs of deployments by name, and policies."""
+
+    specs: Mapping[str, DeploymentSpec]
+    policies: PolicyEffects
+
+    @property
+    def changed(self) -> set[str]:
+        """The names of policies that would not be as before."""
+        return {name for name, change in self.policies.changes.items() if change != "unchanged"}
+
+    @property
+    def of_default(self) -> bool:
+        """Whether another policy would be the default, or the default policy another one."""
+        both = (self.policies.before, self.policies.after)
+        return any(name in known and known[name].spec.default for name in self.changed for known in both)
+
+    def after(self, facts: PolicyFacts) -> PolicyFacts | None:
+        """A deployment as the apply leaves it; None: it and its policy do not change."""
+        spec = self.specs.get(facts.name, facts.spec)
+        changes = facts.name in self.specs and change_between(facts.spec, spec) != "unchanged"
+        policy = self._policy(spec, facts.generation + changes)
+        if changes:
+            return changed_facts(facts, spec, policy)
+        return None if _same(facts.policy, policy) else replace(facts, policy=policy)
+
+    def _policy(self, spec: DeploymentSpec, generation: int) -> EffectivePolicy | None:
+        planned = effective_after(spec, self.policies.after)
+        if planned is None or planned.origin == "inline":
+            return None if planned is None else EffectivePolicy("", None, generation, planned.spec)
+        known = self.policies.after[planned.name]
+        return EffectivePolicy(planned.name, known.uid, known.generation, planned.spec)
+
+
+def _same(one: EffectivePolicy | None, other: EffectivePolicy | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.uid, one.generation) == (other.uid, other.generation)
+
+
+async def _stops_of(reader: "_Reader", change: _Change, uids: Sequence[str]) -> list[PolicyStop]:
+    """What would stop of these deployments, in their order."""
+    observed = await observe_policies(reader.connection, uids)
+    today = {uid: observed[uid] for uid in uids if uid in observed}
+    planned = {uid: after for uid, facts in today.items() if (after := change.after(facts)) is not None}
+    found: dict[str, Foreseen] = {}
+    for recent_s in (0.0, _RECENT_S, None):  # each reads less of fewer deployments than the next one would
+        found = await reader.foresee(list(planned.values()), recent_s)
+        planned = {uid: facts for uid, facts in planned.items() if found[uid].matters}
+    acting = [today[uid] for uid in planned if found[uid].limit is not None]
+    before = await reader.foresee(acting)
+    return [
+        _stop(facts, found[uid])
+        for uid, facts in planned.items()
+        if found[uid].unknown or stops_more(found[uid], before[uid])
+    ]
+
+
+def _stop(facts: PolicyFacts, found: Foreseen) -> PolicyStop:
+    policy = facts.policy
+    name = "" if policy is None else policy.name
+    if policy is None or found.limit is None:
+        return PolicyStop(deployment=facts.name, policy=name, action="unknown", message=found.message)
+    return PolicyStop(
+        deployment=facts.name,
+        policy=name,
+        action="scale_down" if policy.spec.action == "scale_down" else "stop",
+        stops=found.stops,
+        replicas=found.limit.max_replicas,
+        message=found.message,
+    )
+
+
+def _view(found: Sequence[PolicyStop]) -> PolicyStops:
+    of = {action: [one for one in found if one.action == action] for action in ("stop", "scale_down", "unknown")}
+    counts = {action: len(stops) for action, stops in of.items()}
+    return PolicyStops(**counts, items=[one for stops in of.values() for one in stops[:MOST_NAMED]])
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Judges deployments by the samples that one snapshot shows; reads `left` of them at most, and the last chunk."""
+
+    connection: Any
+    leaps: ClockLeaps
+    left: int
+
+    async def foresee(self, facts: Sequence[PolicyFacts], recent_s: float | None = None) -> dict[str, Foreseen]:
+        """What the next step of each deployment would do, by uid.
+
+        Args:
+            facts: the deployments.
+            recent_s: judges by the samples of the latest seconds; None: of the policies' windows.
+        """
+        telemetry, turn = Telemetry(), TimeSlice()
+        telemetry.leaps = self.leaps
+        judged = [one for one in facts if one.policy is not None]
+        for one in judged:
+            telemetry.watch(one)
+        if recent_s != 0:
+            await self._read(telemetry, judged, recent_s)
+        found = dict.fromkeys((one.uid for one in facts), NOTHING)
+        for one in judged:
+            await turn.yield_if_over()
+            if recent_s is None and telemetry.missing(one.uid):
+                found[one.uid] = _UNREAD
+            else:
+                found[one.uid] = foresee(one, {i.id: telemetry.use_of(i) for i in one.instances if is_judged(i)})
+        return found
+
+    async def _read(self, telemetry: Telemetry, facts: Sequence[PolicyFacts], recent_s: float | None) -> None:
+        """Reads samples of the GPUs of these deployments, those with the shortest windows first."""
+        uids, now = [one.uid for one in facts], max((one.now for one in facts), default=0.0)
+        needs: dict[str, float] = {}
+        for uid in uids:
+            for gpu, seconds in telemetry.missing(uid).items():
+                needs[gpu] = max(seconds if recent_s is None else recent_s, needs.get(gpu, 0.0))
+        chunk: list[str] = []
+        for gpu in sorted(needs, key=lambda gpu: needs[gpu]):
+            if chunk and (len(chunk) + 1) * needs[gpu] > _GPU_S_AT_ONCE:
+                await self._read_chunk(telemetry, uids, chunk, needs[chunk[-1]], now)
+                chunk = []
+            chunk.append(gpu)
+        if chunk:
+            await self._read_chunk(telemetry, uids, chunk, needs[chunk[-1]], now)
+
+    async def _read_chunk(
+        self, telemetry: Telemetry, uids: Collection[str], gpus: Collection[str], reach_s: float, now: float
+    ) -> None:
+        if self.left > 0:
+            samples = await read_history(self.connection, gpus, whole_minute(now - reach_s))
+            self.left -= len(samples)
+            telemetry.put_past(uids, gpus, reach_s, samples)

@@ -1,0 +1,91 @@
+"""What a policy would stop at its next step, if a deployment or its policy were changed. Pure.
+
+It is the step's own decision, on facts as the change would leave them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from controller.decide.policies.actions import Judged, actions_on, decide_policy, judge_all
+from controller.domain.instances import IntentFacts
+from controller.domain.policies import EffectivePolicy, Limit, PolicyFacts
+from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.wanted import AUTOSCALER, kept_number
+from schemas.manifest.deployment import DeploymentSpec
+
+# Of an unknown verdict: with more data it could be idle. The other reasons are known not to be.
+_LACKS_DATA: Final = frozenset({
+    "no_telemetry", "coverage", "stale", "no_process_utilization", "requests_unknown"
+})  # fmt: skip
+_CLEARED: Final = frozenset({"user", "policy"})  # limits that end with a change of the spec
+
+
+class Foreseen(NamedTuple):
+    """What one step would do to the replicas of a deployment.
+
+    Attributes:
+        limit: the new limit; None: there would be none, or it is unknown.
+        stops: number of instances that would stop.
+        message: why; empty where nothing would stop.
+        unknown: whether data is missing, without which it cannot be told.
+    """
+
+    limit: Limit | None = None
+    stops: int = 0
+    message: str = ""
+    unknown: bool = False
+
+    @property
+    def matters(self) -> bool:
+        """Whether something would or may stop."""
+        return self.limit is not None or self.unknown
+
+
+NOTHING: Final = Foreseen()
+
+
+def changed_facts(facts: PolicyFacts, spec: DeploymentSpec, policy: EffectivePolicy | None) -> PolicyFacts:
+    """The facts after an apply of another spec: the old limits have ended."""
+    intents = tuple(one for one in facts.intents if one.source not in _CLEARED)
+    number = kept_number(facts.spec, spec, facts.intents)
+    if number is not None:
+        intents = (IntentFacts(AUTOSCALER, number, "scaled", min_replicas=number),)
+    return replace(facts, spec=spec, generation=facts.generation + 1, policy=policy, intents=intents)
+
+
+def foresee(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Foreseen:
+    """What the policy's next step would stop.
+
+    Args:
+        facts: the deployment.
+        uses: the telemetry of every judged instance. Where it lacks older samples, what would stop is unknown, and what
+            would not stop is certain.
+    """
+    if facts.policy is None or facts.deleted:
+        return NOTHING
+    for action in decide_policy(facts, uses).actions:
+        if action.limit is not None:
+            return Foreseen(action.limit, len(action.instances), action.message)
+    judged = judge_all(facts, facts.policy, uses)
+    lacking = [one.verdict for one in judged if _lacks_data(one.verdict)]
+    if not lacking:
+        return NOTHING
+    if_idle = [_as_idle(one) if _lacks_data(one.verdict) else one for one in judged]
+    limits = any(action.limit is not None for action in actions_on(facts, facts.policy, if_idle))
+    return Foreseen(message=lacking[0].message, unknown=True) if limits else NOTHING
+
+
+def stops_more(planned: Foreseen, today: Foreseen) -> bool:
+    """Whether the planned step leaves fewer replicas than the next one does today."""
+    if planned.limit is None or today.limit is None:
+        return planned.limit is not None
+    return planned.limit.max_replicas < today.limit.max_replicas
+
+
+def _lacks_data(verdict: Verdict) -> bool:
+    return verdict.verdict == "unknown" and verdict.reason in _LACKS_DATA
+
+
+def _as_idle(judged: Judged) -> Judged:
+    return replace(judged, verdict=replace(judged.verdict, verdict="idle"))
