@@ -44,6 +44,7 @@ from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database
 from controller.store.core.migrate import why_outdated
 from controller.store.core.notify import GONE
+from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
@@ -93,7 +94,7 @@ class Controller:
         self._changes = ChangeFanout()
         self._known_secrets = KnownSecrets(database, self._changes, keys)
         self._schema = SchemaWatch(database)
-        embedded = settings.data_dir if settings.database_url is None else None
+        embedded = Layout(settings.data_dir.absolute()).cluster if settings.database_url is None else None
         self._space = SpaceWatch(database, embedded, self._note_space)
         self._lease = _lease(settings, database, holder, clock)
         self._hub = _hub(settings, database, holder, clock, self._serving, keys, self._known_secrets)
