@@ -35,7 +35,7 @@ class RepeatedLines:
         Raises:
             structlog.DropEvent: there is none.
         """
-        if "error" not in event or "exc_info" in event:
+        if "error" not in event or event.get("exc_info"):
             return event
         if DATABASE_FULL_TEXT in str(event["error"]):
             raise structlog.DropEvent
