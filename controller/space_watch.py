@@ -21,7 +21,7 @@ _TOO_LITTLE_BYTES: Final = 64 * _MIB  # the server writes its log in files of 16
 class SpaceWatch:
     """Says when the disk of the database is full, and when it no longer is.
 
-    A refused write tells that it is full, to whichever part of this process wanted it. Here that becomes visible, and
+    A refused write shows that it is full, to whichever part of this process wanted it. Here that becomes visible, and
     ends once a write has space.
 
     Args:
@@ -77,7 +77,7 @@ class SpaceWatch:
         return True
 
     async def _try(self) -> None:
-        """Ends the state if a write has space. Where trying is not allowed it ends too: the next refusal tells."""
+        """Ends the state if a write has space, or where trying is not allowed: the next refusal begins it again."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
                 await take_space(connection)
