@@ -14,16 +14,20 @@ from support.processes.memory_watch import growth
 
 @dataclass(frozen=True)
 class Form:
-    """How many changes, after how many of them memory counts, how often it is read, and what it may grow by."""
+    """How many changes, after how many of them memory counts, and how often it is read."""
 
     first: int
     last: int
     every: int
-    most_mib: float
 
 
-SHORT = Form(150, 330, 30, 6.0)
-LONG = Form(500, 3500, 100, 1.0)
+SHORT = Form(150, 330, 30)
+LONG = Form(500, 3500, 100)
+# What each may grow by in either form: caches with a bound still fill. The controller's connections fill theirs of
+# prepared statements as a burst of work opens them.
+MOST_MIB = {"gateway": 1.0, "controller": 4.0}
+MOST_OF_AN_AGENT_MIB = 3.0
+MOST_WHILE_SHORT_MIB = 6.0
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,9 @@ async def test_memory_does_not_grow_with_changes(cluster: Cluster, form: Form) -
     grown = {name: round(growth(values), 2) for name, values in seen.items()}
     told = f"{changes.changes} changes, growth in MiB: {grown}, last: { {name: v[-1] for name, v in seen.items()} }"
     print(told)  # noqa: T201 - pytest shows it where the test fails, and with -s
-    assert max(grown.values()) <= form.most_mib, told
+    allowed = {name: MOST_MIB.get(name, MOST_OF_AN_AGENT_MIB) for name in grown}
+    if form is SHORT:
+        allowed = dict.fromkeys(grown, MOST_WHILE_SHORT_MIB)
+    assert {name: mib for name, mib in grown.items() if mib > allowed[name]} == {}, told
     assert changes.pids() == pids, "a daemon was started again"
     await cluster.audit()
