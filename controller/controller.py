@@ -26,6 +26,7 @@ from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
+from controller.proxy_key import ProxyKeyFile
 from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
@@ -103,6 +104,7 @@ class Controller:
             loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
+        self._proxy_key_file = ProxyKeyFile(database, keys)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
@@ -132,6 +134,7 @@ class Controller:
                     group.create_task(self._schema.run(), name="schema-watch"),
                     group.create_task(self._space.run(), name="space-watch"),
                     group.create_task(self._known_secrets.run(), name="known-secrets"),
+                    group.create_task(self._proxy_key_file.run(), name="proxy-key"),
                     group.create_task(self._hub.run(), name="hub"),
                 ]
                 if self._serving.tls is not None:
@@ -189,9 +192,13 @@ class Controller:
             authority=None if tls is None else tls.known_authority(),
             certificates=tuple if tls is None else partial(tls.certificates, serving.authority_ends),
             secret_keys=self._keys,
-            renew_secrets_key=partial(renew_key, settings, self._keys),
+            renew_secrets_key=self._renew_key,
             drop_old_secrets_keys=partial(drop_old_keys, settings, self._keys),
         )
+
+    def _renew_key(self) -> None:
+        renew_key(self._settings, self._keys)
+        self._proxy_key_file.write()
 
     async def _make_ready(
         self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]
@@ -211,6 +218,7 @@ class Controller:
         """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
         settings, tls = self._settings, self._serving.tls
         api = await serve_socket(runner, self._serving.connections, settings.data_dir)
+        await self._proxy_key_file.place(api.parent)
         url, listening = await listen(settings, self._serving, runner)
         if listening is None:
             return url, None
@@ -278,6 +286,7 @@ def _hub(
         unreachable_after_s=settings.unreachable_after_s,
         rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         trust=HostTrust(settings.trusted_labels, settings.advertise_networks),
+        keys=keys,
     )
     serving.registry.register(ProcessMetrics("agent", hub.agents_processes, labels=("worker",), disk=True))
     return hub

@@ -14,6 +14,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
+from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.cors import Cors
 from gateway.crash_watch import CrashWatch
 from gateway.credentials import may_read
@@ -81,6 +82,7 @@ class Gateway:
         sockets: by which the processes ask one another; None: it is the only one.
         certificate: that it shows; None: it speaks no TLS.
         others: addresses of further controllers, which are asked where the first one does not answer.
+        proxy_keys: open the secrets of agents' proxies.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Gateway:
         sockets: Sockets | None = None,
         certificate: "ServedCertificate | None" = None,
         others: Sequence[Address] = (),
+        proxy_keys: ProxyKeys = NO_PROXY_KEYS,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
@@ -112,9 +115,9 @@ class Gateway:
         self.metrics.bodies_held(lambda: self.bodies.held)
         self._meter = Meter(database)
         self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
-        self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
+        self.routes = LiveRoutes(database, changes, updated=self._routes_changed, keys=proxy_keys.keys)
         self.demand = Demand(self._loop.time())
-        reports = DemandReports(database, name)
+        reports = DemandReports(database, name, proxy_keys)
         self._places: QueuePlaces[Queued] = QueuePlaces(self._loop.time, self._places_lack)
         self.queues = Queues(
             self.routes.table,
