@@ -49,6 +49,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
+from http1.connections import AGENT
 from http1.origin_middleware import GatewayTrust
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
@@ -282,7 +283,7 @@ def _hub(
         sample_s=settings.sample_every_s,
         keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         metrics=HubMetrics(serving.registry),
-        serves=lambda request: serving.connections.serve(request, agent=True) is None,
+        serves=lambda request: serving.connections.serve(request, standing=AGENT) is None,
         unreachable_after_s=settings.unreachable_after_s,
         rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         trust=HostTrust(settings.trusted_labels, settings.advertise_networks),

@@ -39,8 +39,9 @@ from gateway.queues import Queues
 from gateway.reporter import Reporter
 from gateway.request_metrics import RequestMetrics
 from gateway.siblings import Siblings, Sockets
+from gateway.unserved import not_served
 from http1.bodies import Bodies
-from http1.connections import Limits, limits_for
+from http1.connections import Limits, Refusal, limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
@@ -129,7 +130,8 @@ class Gateway:
         )
         self._controller = Controller(controller, secret, Pool(), others=deque(others))
         self._crashes = CrashWatch(database)
-        self._agents, failed = Pool(prepare=notice_gone_hosts), FailureLog().note
+        limits = limits or limits_for(connection_bound(raise_file_limit()))
+        self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
             self.keys,
@@ -157,9 +159,10 @@ class Gateway:
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
         front = Front(self._models, self._controller, own, proxies, cors, hsts_s)
         door = Door(
-            limits or limits_for(connection_bound(raise_file_limit())),
+            limits,
             name="gateway",
             is_proxy=proxies.__contains__,
+            make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
         self._server = _server(front, door, client_stall_s, certificate)

@@ -54,7 +54,7 @@ async def test_g18_only_a_client_without_progress_is_cut(monkeypatch: pytest.Mon
     answers: list[Endless] = []
 
     def handle(_: RequestHead, connection: ServerConnection) -> Endless:
-        connection.record.known = True
+        connection.admit()
         answers.append(Endless(connection))
         return answers[0]
 
