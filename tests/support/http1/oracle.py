@@ -146,8 +146,10 @@ def _target_and_fields(event: h11.Request) -> tuple[bytes, tuple[tuple[bytes, by
 def _opens_websocket(seen: Seen) -> bool:
     """Whether the newest request switches to the one protocol that ours switches to: what follows is not HTTP."""
     _, method, _, fields = next(one for one in reversed(seen) if one[0] == "head")
-    named = {name: _words(fields, name) for name in (b"connection", b"upgrade")}  # type: ignore[arg-type]
-    return method == b"GET" and b"upgrade" in named[b"connection"] and b"websocket" in named[b"upgrade"]
+    names = (b"connection", b"upgrade", b"content-length", b"transfer-encoding")
+    connection, upgrade, length, coding = (_words(fields, name) for name in names)  # type: ignore[arg-type]
+    bodiless = not coding and not any(word.strip(b"0") for word in length)
+    return method == b"GET" and bodiless and b"upgrade" in connection and b"websocket" in upgrade
 
 
 def _words(fields: tuple[tuple[bytes, bytes], ...], name: bytes) -> set[bytes]:
