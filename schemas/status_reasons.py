@@ -176,14 +176,13 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "`GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
     "keys_plain": ReasonText(
-        "The secrets of agents' proxies and the key of receipts are stored unencrypted, since this controller has no "
-        "key: a reader of the database or of a backup who reaches a GPU host can use its engines.",
+        "Without a key, the secrets of agents' proxies and the key of receipts are stored unencrypted: a reader of a "
+        "backup can use engines that it reaches.",
         "Make a key and name its file in `GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
     "gateway_without_key": ReasonText(
-        "A gateway has not reported that it can open the secrets of agents' proxies under the present key, so they "
-        "stay as they are. It is of an older version, or lacks that key.",
-        "Upgrade it, or give it the key as `GPUWARD_PROXY_KEY_FILE`: `gpuward secret proxy-key` prints it. If it is "
+        "A gateway is of an older version or lacks the present key: the secrets of agents' proxies stay as they are.",
+        "Upgrade it, or give it the key that `gpuward secret proxy-key` prints as `GPUWARD_PROXY_KEY_FILE`. If it is "
         "gone for good: `gpuward gateway forget NAME`.",
     ),
     "gateway_locked_out": ReasonText(
@@ -192,10 +191,10 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "`gpuward gateway forget NAME`.",
     ),
     "receipts_unreadable": ReasonText(
-        "This controller does not have the key of receipts. New engines get none, and after a loss of commits engines "
-        "that the database does not know run on without being taken back.",
-        "Put the key that sealed it back into `GPUWARD_SECRETS_KEY_FILE`, or into `secrets.key` of the data folder, "
-        "behind the present one, and restart the controllers.",
+        "The key of receipts cannot be opened: new engines get no receipt, and after a loss of commits unknown engines "
+        "run on but are not taken back.",
+        "Append the key that sealed it to the file in `GPUWARD_SECRETS_KEY_FILE`, or to `secrets.key` in the data "
+        "folder, and restart the controllers.",
     ),
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."

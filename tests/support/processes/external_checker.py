@@ -83,7 +83,7 @@ def _requests(by: dict[str, list[Record]], runs: dict[str, list[Record]]) -> Ite
     ended = Counter(record["id"] for record in by["ended"])
     finished = Counter(record["id"] for record in by["finished"])
     yield from (f"{id_} had {ended[id_]} ends" for id_ in asked if ended[id_] != 1)
-    yield from (f"{id_} is no client's request" for id_ in {*ended, *runs, *finished} - {*asked})
+    yield from (f"{id_} was sent by no client" for id_ in {*ended, *runs, *finished} - {*asked})
     for end in by["ended"]:
         begun, ran = asked.get(end["id"], end), runs.get(end["id"], [])
         if end["end"] not in ENDS or (end["end"] == "lost" and not _excused(begun, end, by["fault"])):

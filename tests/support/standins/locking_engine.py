@@ -118,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A client that leaves is no error."""
+    """A client may leave at any time."""
 
     def handle_error(self, *_: object) -> None:
         """Nothing is logged."""
