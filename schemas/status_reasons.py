@@ -176,8 +176,8 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "`GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
     "keys_plain": ReasonText(
-        "Without a key, the secrets of agents' proxies and the key of receipts are stored unencrypted: a reader of a "
-        "backup can use engines that it reaches.",
+        "Without a key, the secrets of agents' proxies and the key of receipts are stored unencrypted. A reader of a "
+        "backup can use engines.",
         "Make a key and name its file in `GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
     "gateway_without_key": ReasonText(
@@ -191,8 +191,8 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "`gpuward gateway forget NAME`.",
     ),
     "receipts_unreadable": ReasonText(
-        "The key of receipts cannot be opened: new engines get no receipt, and after a loss of commits unknown engines "
-        "run on but are not taken back.",
+        "The key of receipts cannot be opened: new engines get none, and after a loss of commits unknown engines run "
+        "without being taken back.",
         "Append the key that sealed it to the file in `GPUWARD_SECRETS_KEY_FILE`, or to `secrets.key` in the data "
         "folder, and restart the controllers.",
     ),
