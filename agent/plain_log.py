@@ -146,7 +146,7 @@ class _Backwards:
             begin = max(0, at - LINE_BYTES + 1)
             text = self.read(begin, at + 1)  # a line feed may follow on a carriage return
             for end in reversed([begin + found.end() for found in _END.finditer(text)]):
-                if end < before:
+                if end < before and end <= at:  # beyond `at` the later chunk has found it
                     yield end
                     before = end
             at = begin

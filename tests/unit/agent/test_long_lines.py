@@ -4,7 +4,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.log_index import LogIndex
@@ -97,6 +97,7 @@ def test_no_part_of_a_secret_is_shown_where_a_line_is_cut(tmp_path: Path, shift:
 PIECES = {"a": b"a", "n": b"\n", "r": b"\r", "rn": b"\r\n", "chunk": b"x" * 65_533, "half": b"y" * 32_767}
 
 
+@example(["a", "rn", "a", "a", "chunk", "chunk"], 2)  # a chunk begins within \r\n
 @given(st.lists(st.sampled_from(sorted(PIECES)), max_size=12), st.integers(0, 9))
 def test_a_tail_is_the_last_lines_whatever_ends_them(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[str], lines: int
