@@ -27,7 +27,7 @@ from controller.leading import Leading
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.runtime.clock import Clock, SystemClock
-from controller.runtime.feed import ChangeFeed
+from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.resignation import Resignation
@@ -37,12 +37,14 @@ from controller.secrets_key import drop_old_keys, renew_key
 from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serving_parts
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
+from controller.space_watch import SpaceWatch
 from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database
 from controller.store.core.migrate import why_outdated
 from controller.store.core.notify import GONE
+from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
@@ -92,6 +94,8 @@ class Controller:
         self._changes = ChangeFanout()
         self._known_secrets = KnownSecrets(database, self._changes, keys)
         self._schema = SchemaWatch(database)
+        embedded = Layout(settings.data_dir.absolute()).cluster if settings.database_url is None else None
+        self._space = SpaceWatch(database, embedded, self._note_space)
         self._lease = _lease(settings, database, holder, clock)
         self._hub = _hub(settings, database, holder, clock, self._serving, keys, self._known_secrets)
         self._leading = Leading(
@@ -126,6 +130,7 @@ class Controller:
                     group.create_task(self._serving.lag.run(), name="loop-lag"),
                     group.create_task(self._feed.run(), name="change-feed"),
                     group.create_task(self._schema.run(), name="schema-watch"),
+                    group.create_task(self._space.run(), name="space-watch"),
                     group.create_task(self._known_secrets.run(), name="known-secrets"),
                     group.create_task(self._hub.run(), name="hub"),
                 ]
@@ -221,6 +226,13 @@ class Controller:
         if kind in ("lease", "*"):
             self._lease.wake()
             self._schema.wake()
+
+    def _note_space(self, full: bool) -> None:
+        """Has all watchers read again why nothing happens; with space again everything is tried again, too."""
+        if full:
+            self._changes.publish(EVERYTHING, None)
+        else:
+            self._hint(EVERYTHING, None)
 
     async def _leader(self) -> str:
         async with self._database.connection() as connection:

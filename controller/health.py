@@ -11,6 +11,7 @@ from controller.runtime.feed import ChangeFeed
 from controller.store.core.audit_results import read_audit_result
 from controller.store.core.database import Database
 from controller.store.core.migrate import head_revision, read_revision, why_outdated
+from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL, DATABASE_FULL_TEXT
 
 _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0
@@ -47,7 +48,7 @@ class LoopLag:
 
 
 class Readiness:
-    """The checks behind /readyz: database, migrations, ledger, change feed, leader, client.env, the certificate.
+    """The checks behind /readyz: database and its disk, migrations, ledger, feed, leader, client.env, certificate.
 
     Anything may ask, without a key. So the database is asked once at a time, and what it said is kept for a moment.
     """
@@ -79,6 +80,7 @@ class Readiness:
         written = self._client_env_written()
         return {
             **database,
+            "database_space": self._space(),
             "listener": self._listens(),
             "client_env": Check(ok=written, message="" if written else "client.env is not written yet"),
             **({} if self._certificate is None else {"certificate": self._certificate()}),
@@ -114,6 +116,12 @@ class Readiness:
             found = ", ".join(f"{name} ({count})" for name, count in result.broken.items())
             raise OSError(f"invariants are broken: {found}; run `gpuward audit`")
         return "not audited yet" if result.age_s is None else f"audited {result.age_s:.0f} s ago"
+
+    def _space(self) -> Check:
+        space = self._database.space
+        if space.full:
+            return Check(ok=False, message=f"{DATABASE_FULL}: {DATABASE_FULL_TEXT}")
+        return Check(ok=True, message=f"{DATABASE_DISK_LOW}: {space.low}" if space.low else "")
 
     def _listens(self) -> Check:
         age = self._feed.last_probe_age_s

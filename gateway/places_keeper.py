@@ -9,7 +9,7 @@ import structlog
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import PLACES, DemandReports
-from controller.live.endpoints import DATABASE_ERRORS
+from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
 from gateway.cut_off import KEPT_S
 from gateway.queue_places import QueuePlaces
 
@@ -89,7 +89,8 @@ class PlacesKeeper(Generic[T]):
                 grants = await self._reports.lease_places(asks, self._in_touch_s())
             refused = self._places.granted(grants, asked_at)
         except _ERRORS as error:
-            alone = await self._is_cut_off(asked_at)
+            # A full disk answers no gateway, though the controller still reads.
+            alone = not is_disk_full(error) and await self._is_cut_off(asked_at)
             if not away or alone is not self._places.alone:
                 why = str(error) or type(error).__name__
                 log.warning("places in queues not leased", lets_wait="none new" if alone else "its part", error=why)

@@ -34,6 +34,7 @@ class Cause(StrEnum):
     RUNTIME_UNSUPPORTED = "runtime_unsupported"
     MODEL_COMMIT_GONE = "model_commit_gone"
     ENGINE_MISSING = "engine_missing"
+    PATH_UNREADABLE = "path_unreadable"
 
 
 # An agent says these itself, at the begin of its message: the process was never started.
@@ -43,6 +44,7 @@ _OF_A_START: Final = (
     Cause.RUNTIME_UNSUPPORTED,
     Cause.MODEL_COMMIT_GONE,
     Cause.ENGINE_MISSING,
+    Cause.PATH_UNREADABLE,
     Cause.MODEL_NOT_FOUND,
     Cause.MODEL_GATED,
     Cause.NO_DISK_SPACE,

@@ -36,6 +36,10 @@ INSTANCES: Final[Mapping[str, ReasonText]] = {
         "The disk of the worker has too little space for the model or the engine, or its cache of models is limited.",
         "Free space on that disk, run `gpuward cache prune`, raise `--cache-limit`, or set `--cache-dir` of the agent.",
     ),
+    "path_unreadable": ReasonText(
+        "The engine's account may not enter a folder, or read a file, that the engine needs on its host.",
+        "Do what the message says on that host; the next start goes on. [GPU hosts](hosts.md) describes the accounts.",
+    ),
     "engine_usage": ReasonText(
         "The engine refused its arguments. After the second time in a row it is not started again.",
         "Read the message, and correct `args` for the version of the engine on that host.",

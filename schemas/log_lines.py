@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 from schemas.printing import escape_log_event
+from schemas.repeated_lines import RepeatedLines
 from schemas.stderr import stderr_logger
 
 _LEVELS: Final = logging.getLevelNamesMapping()
@@ -29,6 +30,7 @@ def configure_logs(*, json: bool, level: str = "info", **everywhere: object) -> 
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            RepeatedLines(),
             *([with_fields] if everywhere else []),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

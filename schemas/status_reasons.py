@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.host_reasons import GPUS, WORKERS
 from schemas.instance_reasons import INSTANCES
 from schemas.placement_reasons import PLACEMENT, ReasonText
@@ -204,6 +205,14 @@ CONTROLLERS: Final[Mapping[str, ReasonText]] = {
     NO_LEADER: ReasonText(
         "No controller holds the lease, so nothing is placed, moved or stopped.",
         "Start a controller, or read the log of the one that runs.",
+    ),
+    DATABASE_FULL: ReasonText(
+        "The disk of the database is full, so nothing is written: what runs goes on, and nothing is placed or changed.",
+        "Free space on that disk, or enlarge it; see [A full disk](operations.md#a-full-disk-of-the-database).",
+    ),
+    DATABASE_DISK_LOW: ReasonText(
+        "The disk of the embedded database has little free space left.",
+        "Free space on the disk of the controller's data folder, or keep samples for a shorter time.",
     ),
     "restored": ReasonText(
         "A backup was restored. What changed since it was taken is lost.",

@@ -79,6 +79,11 @@ class ContainerRuntime:
         self._finding_network = asyncio.Lock()  # each call within has a deadline
 
     @property
+    def user(self) -> Account | None:
+        """As which user all containers run; None: each as the account of its engine."""
+        return self._user
+
+    @property
     def runs_as_engines(self) -> bool:
         """Whether containers run as the accounts of engines."""
         return self._user is None

@@ -40,11 +40,18 @@ class Account:
 
     def enters(self, status: os.stat_result) -> bool:
         """Whether it may enter a folder, or run a program, of this status."""
+        return self._may(status, stat.S_IXOTH)
+
+    def reads(self, status: os.stat_result) -> bool:
+        """Whether it may read a file, or list a folder, of this status."""
+        return self._may(status, stat.S_IROTH)
+
+    def _may(self, status: os.stat_result, right: int) -> bool:
         if status.st_uid == self.uid:
-            return bool(status.st_mode & stat.S_IXUSR)
+            return bool(status.st_mode & right << 6)
         if status.st_gid in (self.gid, *self.groups):
-            return bool(status.st_mode & stat.S_IXGRP)
-        return bool(status.st_mode & stat.S_IXOTH)
+            return bool(status.st_mode & right << 3)
+        return bool(status.st_mode & right)
 
     def stopped_at(self, path: Path) -> Path | None:
         """The first folder on the way to `path`, or `path` itself, that it may not enter; None: it gets there."""

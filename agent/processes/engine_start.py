@@ -11,7 +11,7 @@ from agent.decide.engine_environment import lacks_token, passed_on
 from agent.errors import ProgramMissingError, SpawnError
 from agent.model_cache.snapshot_args import with_snapshots
 from agent.process_records import name_of
-from agent.processes.account import Account
+from agent.processes.account import Account, own_account
 from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
 from agent.processes.kept_record import KeptRecord
@@ -100,8 +100,11 @@ class EngineStart:
 
     async def _start_container(self) -> Running | None:
         kept = self._kept
+        user = self._context.containers.user
         if self._context.containers.runs_as_engines:
-            await self._allot()
+            user = await self._allot()
+        mounted = [] if self._order.container is None else [Path(path) for path in self._order.container.models]
+        await self._refuse_unreadable(user or own_account(), mounted, [], mounted=True)
         kept.amend(port=self._context.ports.allocate() if self._order.needs_port else None)
         started = await self._context.containers.start(
             kept.now,
@@ -147,6 +150,7 @@ class EngineStart:
             home = work if account is None or context.accounts.shared is None else folders.home(account)
         except OSError as error:
             raise SpawnError(f"cannot prepare the folders of {key.instance}: {error}") from error
+        await self._check_paths(account, work)
         argv = engine_argv(order, port)
         env = engine_env(
             os.environ,
@@ -168,6 +172,20 @@ class EngineStart:
             except ProgramMissingError:
                 context.note_missing(argv[0])
                 raise
+
+    async def _check_paths(self, account: Account | None, work: Path) -> None:
+        """Raises SpawnError if the engine's account does not get to what the engine reads, or where it works."""
+        order = self._order
+        reads = [Path(path) for path in order.reads]
+        enters = [work, *([self._context.fetches.path] if order.fetches else [])]
+        await self._refuse_unreadable(account or own_account(), reads, enters)
+
+    async def _refuse_unreadable(
+        self, account: Account, reads: list[Path], enters: list[Path], *, mounted: bool = False
+    ) -> None:
+        why = await self._context.looks.why_unreadable(account, reads=reads, enters=enters, mounted=mounted)
+        if why:
+            raise SpawnError(why)
 
     async def _run_launched(self, launch: EngineLaunch, record: Path) -> ProcessGroup | None:
         """Journals the pid before anything runs, so that the next agent knows it whenever this one dies."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.clock import Clock
 from agent.containers.runtime import ContainerRuntime
@@ -14,6 +14,7 @@ from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.cgroups import Cgroups
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
+from agent.processes.needed_paths import PathLooks
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 
@@ -24,7 +25,8 @@ class ProcessContext:
 
     `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
     listed a process at the newest reading. `allotting` is held while an instance gets its account. `note_missing`
-    takes the name of a program that a start did not find. `engine_environment` is the setting of that name.
+    takes the name of a program that a start did not find. `looks` examines what an engine's account gets to.
+    `engine_environment` is the setting of that name.
     """
 
     journal: Journal
@@ -43,5 +45,6 @@ class ProcessContext:
     signs: EngineSigns
     fetches: Fetches
     containers: ContainerRuntime
+    looks: PathLooks = field(default_factory=PathLooks)
     note_missing: Callable[[str], None] = lambda _program: None
     engine_environment: tuple[str, ...] = ()

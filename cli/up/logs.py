@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from schemas.printing import escape_log_event
+from schemas.repeated_lines import RepeatedLines
 from schemas.stderr import stderr_lines
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
@@ -45,6 +46,7 @@ def log_to(file: Path) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            RepeatedLines(),
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

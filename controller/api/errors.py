@@ -12,7 +12,7 @@ from aiohttp import web
 from controller.engines.base import SpecError
 from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
-from controller.runtime.database import is_database_trouble, is_unstorable_text
+from controller.runtime.database import is_database_trouble, is_disk_full, is_unstorable_text
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.refusals import (
     AlreadyRotatedError,
@@ -35,6 +35,7 @@ from http1.bodies import BodiesFullError
 from http1.connections import Refusal
 from http1.server_log import MALFORMED
 from schemas.api.response_error import ResponseError
+from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 from schemas.manifest.problems import FieldProblem, ManifestError
 
 _RETRY_AFTER_S: Final = "1"
@@ -85,7 +86,7 @@ def as_api_error(error: Exception) -> ApiError | None:
         case WatchEndedError():
             known = database_unavailable()
         case _ if is_database_trouble(error):
-            known = database_unavailable()
+            known = database_unavailable(full=is_disk_full(error))
         case _:
             known = _refused(error)
     return known
@@ -131,8 +132,10 @@ def unavailable(code: str, message: str) -> ApiError:
     return ApiError(503, code, message, headers={"Retry-After": _RETRY_AFTER_S})
 
 
-def database_unavailable() -> ApiError:
-    """503: the database does not answer."""
+def database_unavailable(*, full: bool = False) -> ApiError:
+    """503: the database does not answer; `full`: or it does not write, since its disk is full."""
+    if full:
+        return unavailable(DATABASE_FULL, DATABASE_FULL_TEXT)
     return unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
 
 

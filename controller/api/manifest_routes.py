@@ -17,6 +17,7 @@ from controller.api.parameters import expected_generation, expected_state, new_n
 from controller.api.read_routes import ReadPage, list_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
+from controller.live.database_full import while_full
 from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
@@ -84,9 +85,10 @@ class ManifestResource:
         )  # fmt: skip
 
     async def _get(self, request: web.Request) -> web.Response:
-        async with request.app[CONTEXT].database.snapshot() as connection:
+        database = request.app[CONTEXT].database
+        async with database.snapshot() as connection:
             view = await self.read(connection, request.match_info["name"])
-        return json_response(view, headers=etag(view))
+        return json_response(while_full(view, full=database.space.full), headers=etag(view))
 
     async def _put(self, request: web.Request) -> web.Response:
         name = new_name(request)

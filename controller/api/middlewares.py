@@ -26,6 +26,7 @@ from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
 from http1.log_limit import LogLimit
 from http1.same_origin import SAFE_METHODS
+from schemas.database_disk import DATABASE_FULL
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +114,7 @@ def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | N
         return 0
     if known.status < _SERVER_ERROR:
         return None
-    one_kind = known.code in (DATABASE_UNAVAILABLE, "timed_out", "unavailable")
+    one_kind = known.code in (DATABASE_UNAVAILABLE, DATABASE_FULL, "timed_out", "unavailable")
     return request.app[FAILURES_LOGGED].admit(known.code if one_kind else f"{known.code} {error}")
 
 
@@ -212,15 +213,16 @@ def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
         if route.from_memory or route.access is Access.OPEN:
             async with asyncio.timeout(seconds):
                 return await handler(request)
+        space = request.app[CONTEXT].database.space
         if waits.away:
-            raise database_unavailable()
+            raise database_unavailable(full=space.full)
         try:
             async with asyncio.timeout(seconds) as limit:
                 with waits.held(limit):
                     return await handler(request)
         except TimeoutError:
             if waits.away:
-                raise database_unavailable() from None
+                raise database_unavailable(full=space.full) from None
             raise
 
     return limited

@@ -10,6 +10,7 @@ from controller.api.context import CONTEXT
 from controller.api.parameters import ReadOne, page_limit, parameters_of
 from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
+from controller.live.database_full import while_full
 from schemas.api.envelopes import Page
 
 ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)
@@ -25,8 +26,12 @@ def list_route(
         parameters = parameters_of(request)
         limit, cursor = page_limit(parameters), parameters.get("cursor")
         chosen = {name: parameters.get(name) for name in names}
-        async with request.app[CONTEXT].database.snapshot() as connection:
-            return json_response(await read_page(connection, limit=limit, cursor=cursor, **chosen))
+        database = request.app[CONTEXT].database
+        async with database.snapshot() as connection:
+            found = await read_page(connection, limit=limit, cursor=cursor, **chosen)
+        if database.space.full:
+            found = found.model_copy(update={"items": [while_full(one, full=True) for one in found.items]})
+        return json_response(found)
 
     return Route("GET", path, handler, Access.READ, summary, _tag(path), page, query=(*PAGING, *filters))
 
@@ -35,8 +40,10 @@ def read_route(path: str, variable: str, read_one: ReadOne, summary: str, view: 
     """`GET path/{variable}`: one object."""
 
     async def handler(request: web.Request) -> web.Response:
-        async with request.app[CONTEXT].database.snapshot() as connection:
-            return json_response(await read_one(connection, request.match_info[variable]))
+        database = request.app[CONTEXT].database
+        async with database.snapshot() as connection:
+            found = await read_one(connection, request.match_info[variable])
+        return json_response(while_full(found, full=database.space.full))
 
     return Route("GET", f"{path}/{{{variable}}}", handler, Access.READ, summary, _tag(path), view)
 

@@ -22,6 +22,7 @@ from controller.domain.attention import (
 from controller.domain.devices import reason_code
 from controller.domain.secret_scopes import SECRET_REFUSALS
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
+from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.placement_reasons import Reason
 from schemas.status_reasons import NO_LEADER, REASONS
 
@@ -62,6 +63,14 @@ def _of_cluster(facts: AttentionFacts) -> Iterator[AttentionEntry]:
     if not facts.leader:
         since = facts.leaderless_since
         yield _entry("critical", "no_leader", NO_LEADER, _CLUSTER, "no controller leads", since=since)
+    if facts.database_full_since is not None:
+        yield _entry(
+            "critical", "database", DATABASE_FULL, _CLUSTER, "the disk of the database is full",
+            since=facts.database_full_since,
+        )  # fmt: skip
+    elif facts.database_low:
+        title = "the disk of the database is almost full"
+        yield _entry("warning", "database", DATABASE_DISK_LOW, _CLUSTER, title, _sentences(facts.database_low))
     if facts.violations:
         message = _and_more(facts.violations)
         yield _entry(

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from controller.domain.placement import Layout, Need
 from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
-from controller.engines.containers import container_env, container_of, image_key
+from controller.engines.containers import container_env, container_of, image_key, models_of_host
 from controller.engines.pinning import named_fetches, pinned_models
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
@@ -146,6 +146,7 @@ def _order(
         stalled_requests=stalled.no_answer_requests,
         stalled_after_s=stalled.no_answer_after,
         fetches=process.fetches,
+        reads=tuple(dict.fromkeys(models_of_host(spec, engine))) if spec.runtime == "process" else (),
         container=container_of(spec, engine, launch),
         host_memory_mib=None if spec.resources.host_memory == "auto" else spec.resources.host_memory,
     )

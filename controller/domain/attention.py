@@ -127,6 +127,8 @@ class AttentionFacts:
         plain_secrets: how many secrets are stored unencrypted.
         keys: that expire soon, the first one first.
         certificates: of this controller.
+        database_full_since: when this controller met a full disk of the database; None: it has space, as far as known.
+        database_low: how little is free on that disk, in words; empty: enough, or unknown.
     """
 
     at: datetime
@@ -142,3 +144,5 @@ class AttentionFacts:
     plain_secrets: int = 0
     keys: Sequence[ExpiringKey] = ()
     certificates: Sequence[CertificateFacts] = ()
+    database_full_since: datetime | None = None
+    database_low: str = ""

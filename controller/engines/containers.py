@@ -73,7 +73,7 @@ def container_of(spec: DeploymentSpec, engine: Engine, launch: Launch) -> Contai
         pull=spec.docker.pull,
         shm_size_mib=_shm_mib(spec, engine.name, launch.gpu_count),
         volumes=spec.docker.volumes,
-        models=tuple(dict.fromkeys(_models(spec, engine))),
+        models=tuple(dict.fromkeys(models_of_host(spec, engine))),
         host_network=launch.workers > 1,  # its ranks find one another at their hosts' addresses
     )
 
@@ -108,7 +108,7 @@ def _shm_mib(spec: DeploymentSpec, engine: str, gpus: int) -> int | None:
     return SHM_PER_GPU_MIB * gpus or None if engine in _SHARES_MEMORY else None
 
 
-def _models(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
+def models_of_host(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
     """The folders and files of the host that the engine reads: the model, and what is loaded beside it."""
     if spec.model is not None and not spec.model.startswith("hf:"):
         yield from _parts(model_reference(spec) or "")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import structlog
+
 from controller.decide.instances.need import Finished
 from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import COMMITS
@@ -12,8 +14,9 @@ from controller.domain.placement import Need
 from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
 from controller.leader.model_cache import NEW_S, ModelCache, source_of
+from controller.model_files.concealed import UnreadError, local_path, unread
 from controller.model_files.errors import GatedModelError
-from controller.runtime.child import ChildError, ChildFailure, run_child
+from controller.runtime.child import ChildCrashed, ChildError, ChildFailure, ChildTimeout, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations
 from controller.runtime.outcome import RetryableError
@@ -23,6 +26,8 @@ from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
 PURPOSE = "analysis"
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ class Analyses:
             return
         if not isinstance(result, BaseException):
             self._known.keep(running.analysis, result)
-        self._finished[uid] = _finish(running.revision, result)
+        self._finished[uid] = _finish(running.revision, _concealed(running.analysis, result))
         self._hint(uid)
 
 
@@ -155,6 +160,19 @@ def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
 def _unknown(need: Need) -> str | None:
     """Why the need stays unknown although the files were read; None: it is known."""
     return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
+
+
+def _concealed(analysis: Analysis, result: Any) -> Any:
+    """The outcome, without what the end of a child that gave no answer would tell of this host's disk."""
+    if not isinstance(result, ChildTimeout | ChildCrashed):
+        return result
+    payload = analysis.payload
+    sources = (payload, payload.get("draft") or {}, *payload.get("adapters", ()))
+    path = next((path for source in sources if (path := local_path(source)) is not None), None)
+    if path is None:
+        return result
+    log.warning("model not read", path=path, error=str(result))
+    return ChildError(UnreadError.__name__, unread(path), retryable=True)
 
 
 def _text(error: BaseException) -> str:
@@ -190,9 +208,10 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
                 analysis.target, analysis.payload, deadline_s=analysis.deadline_s, memory_bytes=analysis.memory_bytes
             )
         except ChildFailure as error:
-            if (need := assumed_need(spec, _text(error))) is not None:
+            shown = _concealed(analysis, error)
+            if (need := assumed_need(spec, _text(shown))) is not None:
                 return need
-            raise
+            raise shown from None
         known.keep(analysis, result)
     need = engine.need(spec, result)
     if (unknown := _unknown(need)) is not None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
-from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.database import DATABASE_ERRORS, is_disk_full
 from controller.runtime.time_slice import TimeSlice
 from controller.store.core.database import Database, Reader
 from controller.store.deployments.serving import (
@@ -24,7 +24,10 @@ from controller.store.deployments.serving import (
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.serving import ServingLimits
 
-__all__ = ["DATABASE_ERRORS", "Database", "Endpoint", "EndpointReader", "Model", "RolloutRoute", "Stopped", "Trouble"]
+__all__ = [
+    "DATABASE_ERRORS", "Database", "Endpoint", "EndpointReader", "Model", "RolloutRoute", "Stopped", "Trouble",
+    "is_disk_full",
+]  # fmt: skip
 
 _TAKES_ONE_NAME: Final = ("transformers", "serve")  # with the commit, where the start was given one
 _READ_AT_ONCE: Final = 100  # specs; parsing them holds the loop

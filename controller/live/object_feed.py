@@ -7,6 +7,7 @@ from typing import Final
 
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import ChangeFanout, Subscription
+from controller.live.database_full import while_full
 from controller.live.objects import Batch, Objects, Scope, Shown, View, Wanted, shown
 from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
 from controller.store.core.database import Database, Reader
@@ -71,7 +72,7 @@ class _ObjectReading(Reading[Batch]):
     async def _read(self, scope: Scope) -> None:
         redaction = self._redaction()
         async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
-            found = await _read_deployments(connection, scope, redaction)
+            found = await _read_deployments(connection, scope, redaction, full=self._database.space.full)
             workers = scope.workers | self._objects.workers_of_changed_claims(found, scope)
             scope = Scope(scope.everything, scope.deployments, workers, scope.policies)
             if scope.everything or workers:
@@ -119,18 +120,18 @@ class ObjectFeed(SharedFeed[Batch]):
                 yield stream
 
 
-async def _read_deployments(connection: Reader, scope: Scope, redaction: Redaction) -> list[Shown]:
+async def _read_deployments(connection: Reader, scope: Scope, redaction: Redaction, *, full: bool) -> list[Shown]:
     if not scope.everything and not scope.deployments:
         return []
     uids = None if scope.everything else scope.deployments
-    found = await _encode(await deployments_by_uid(connection, uids), redaction)
-    return found + await _encode(await instances_of(connection, uids), redaction)
+    found = await _encode(await deployments_by_uid(connection, uids), redaction, full=full)
+    return found + await _encode(await instances_of(connection, uids), redaction, full=full)
 
 
-async def _encode(views: Iterable[View], redaction: Redaction) -> list[Shown]:
+async def _encode(views: Iterable[View], redaction: Redaction, *, full: bool = False) -> list[Shown]:
     encoded: list[Shown] = []
     for view in views:
-        encoded.append(shown(view, redaction))
+        encoded.append(shown(while_full(view, full=full), redaction))
         if len(encoded) % _TURN == 0:
             await asyncio.sleep(0)
     return encoded

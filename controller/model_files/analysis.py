@@ -4,12 +4,14 @@ Slow imports are not at the top: a child starts for every model that is read.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from controller.domain.model_facts import COMMITS, ModelFacts, facts_to_json
+from controller.model_files.concealed import concealed
 from controller.model_files.config import read_config, with_config
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder, ModelFiles
@@ -19,6 +21,8 @@ from schemas.hub_commits import hub_reference, is_commit
 MAX_ADAPTERS: Final = 64
 _MODULES_FILE: Final = "modules.json"
 MAX_SIMULATED_S: Final = 3600.0
+
+Reading: TypeAlias = Callable[[Mapping[str, Any], Callable[[], Any]], Any]  # how a source is read
 
 
 def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
@@ -34,19 +38,29 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
         `ModelFacts` as JSON; beside them `commits`, of the models on a hub, by `org/name@revision`.
 
     Raises:
+        UnreadError: a path of this host holds no model.
         MetadataError: see there.
     """
+    return _facts(payload, concealed)
+
+
+def read_facts(payload: dict[str, Any]) -> dict[str, Any]:
+    """As `model_facts`, and says of each path what is wrong there: for callers that may know what this host holds."""
+    return _facts(payload, lambda _source, read: read())
+
+
+def _facts(payload: dict[str, Any], reading: Reading) -> dict[str, Any]:
     adapters = payload.get("adapters", [])
     if len(adapters) > MAX_ADAPTERS:
         raise MetadataError(f"{len(adapters)} adapters, more than {MAX_ADAPTERS}; name fewer", retryable=False)
     commits: dict[str, str] = {}
     try:
-        facts = facts_of(*_files(payload, commits), payload.get("to_host"))
+        facts = reading(payload, lambda: facts_of(*_files(payload, commits), payload.get("to_host")))
         draft = payload.get("draft")
         facts = replace(
             facts,
-            adapter_bytes=sum(_adapter_bytes(*_files(one, commits)) for one in adapters),
-            draft=None if draft is None else facts_of(*_files(draft, commits)),
+            adapter_bytes=sum(reading(one, partial(_bytes_of, one, commits)) for one in adapters),
+            draft=None if draft is None else reading(draft, lambda: facts_of(*_files(draft, commits))),
         )
         return {**facts_to_json(facts), **({COMMITS: commits} if commits else {})}
     except MemoryError as error:
@@ -100,6 +114,10 @@ def facts_of(
     )
     # By this file of sentence-transformers vLLM takes a generating architecture for an embedding model.
     return replace(with_config(facts, read_config(files)), pooling=_MODULES_FILE in files.sizes)
+
+
+def _bytes_of(source: dict[str, Any], commits: dict[str, str]) -> int:
+    return _adapter_bytes(*_files(source, commits))
 
 
 def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:

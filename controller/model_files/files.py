@@ -59,7 +59,7 @@ class LocalFolder:
         except OSError as error:
             fix = "create it there"
             if isinstance(error, PermissionError):
-                fix = f"let {_own_account()} read and enter it, and enter the folders above it"
+                fix = f"let {own_account()} read and enter it, and enter the folders above it"
             raise MetadataError(
                 f"{folder}: the controller cannot read this folder ({error.strerror or error}); {fix}, "
                 "or set resources.gpu_memory",
@@ -73,7 +73,7 @@ class LocalFolder:
                 file.seek(start)
                 return file.read(length)
         except OSError as error:
-            fix = f"; let {_own_account()} read it" if isinstance(error, PermissionError) else ""
+            fix = f"; let {own_account()} read it" if isinstance(error, PermissionError) else ""
             raise MetadataError(
                 f"{self._folder / name} cannot be read: {error.strerror or error}{fix}", retryable=True
             ) from error
@@ -83,7 +83,7 @@ class LocalFolder:
         return map(function, names)
 
 
-def _own_account() -> str:
+def own_account() -> str:
     """As what the controller reads files: the account's name with its number, or the number alone."""
     uid = os.geteuid()
     try:

@@ -188,7 +188,9 @@ def _decode_answer(answer: bytes, exit_code: int | None, stderr_tail: str) -> An
     match frame:
         case {"ok": result}:
             return result
-        case {"error": {"type": type_name, "message": message, "retryable": retryable}}:
+        case {"error": {"type": type_name, "message": message, "retryable": retryable, "detail": detail}}:
+            if detail:  # what callers must not be told
+                log.warning("computation failed", answer=message, error=detail)
             raise ChildError(type_name, message, retryable=retryable)
         case _:
             raise ChildCrashed(exit_code, stderr_tail)

@@ -82,11 +82,13 @@ def _compute(request: dict[str, object], answer_fd: int) -> bytes:
         # A target's exception may have an attribute `retryable`. Without one, connection errors and timeouts are
         # retryable.
         retryable = getattr(error, "retryable", isinstance(error, ConnectionError | TimeoutError))
-        return _error_frame(type(error).__name__, str(error), retryable=bool(retryable))
+        detail = str(getattr(error, "detail", ""))  # for the log alone
+        return _error_frame(type(error).__name__, str(error), retryable=bool(retryable), detail=detail)
 
 
-def _error_frame(type_name: str, message: str, *, retryable: bool) -> bytes:
-    return json.dumps({"error": {"type": type_name, "message": message[:10_000], "retryable": retryable}}).encode()
+def _error_frame(type_name: str, message: str, *, retryable: bool, detail: str = "") -> bytes:
+    error = {"type": type_name, "message": message[:10_000], "retryable": retryable, "detail": detail[:10_000]}
+    return json.dumps({"error": error}).encode()
 
 
 def main(argv: list[str]) -> None:

@@ -46,6 +46,11 @@ def is_database_trouble(error: BaseException) -> bool:
     return isinstance(error, (OSError, TimeoutError, asyncpg.InternalClientError))
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the disk of the database is full. The store has seen to it that such errors are of this type."""
+    return isinstance(error, asyncpg.DiskFullError)
+
+
 def is_unstorable_text(error: BaseException) -> bool:
     """Whether a request's text holds what no text of the database can: NUL, or halves of characters."""
     if isinstance(error, asyncpg.InterfaceError):

@@ -12,7 +12,7 @@ from typing import Generic
 import structlog
 
 from controller.runtime.clock import Clock
-from controller.runtime.database import TRANSIENT_ERRORS, is_database_trouble
+from controller.runtime.database import TRANSIENT_ERRORS, is_database_trouble, is_disk_full
 from controller.runtime.outcome import (
     Done,
     Outcome,
@@ -157,7 +157,7 @@ class ReconcileLoop(Generic[K]):
         except TerminalError as error:
             failure = Terminal(_sentence(error))
         except _TRANSIENT as error:
-            failure = Retry(_sentence(error), type(error).__name__)
+            failure = Retry(_sentence(error), type(error).__name__, counts=not is_disk_full(error))
             if deadline.expired():
                 failure = Retry(f"the step took longer than {self._settings.step_timeout_s:g} s", "StepTimeout")
         except Exception as error:
@@ -177,8 +177,8 @@ class ReconcileLoop(Generic[K]):
                 self._queue.add(key, after_s=after_s)
             case _Stale(reason):
                 self._requeue_stale(key, reason)
-            case Retry(error, cls):
-                await self._retry(key, error, cls)
+            case Retry():
+                await self._retry(key, answer)
             case Terminal(error):
                 log.warning("reconcile failed for good", key=key, error=error)
                 self._failures[key] = _Failures(terminal=True)
@@ -192,9 +192,11 @@ class ReconcileLoop(Generic[K]):
         log.debug("reconcile was stale", key=key, reason=reason, attempt=failures.stale)
         self._queue.add(key, after_s=delay_s)
 
-    async def _retry(self, key: K, error: str, cls: str) -> None:
+    async def _retry(self, key: K, answer: Retry) -> None:
+        error, cls = answer.error, answer.cls
         failures = self._failures.setdefault(key, _Failures())
-        failures.attempts += 1
+        if answer.counts or failures.attempts + 1 < self._settings.quarantine_after:
+            failures.attempts += 1
         failures.terminal = False
         failures.quarantined = failures.attempts >= self._settings.quarantine_after
         if not failures.quarantined:
@@ -202,7 +204,12 @@ class ReconcileLoop(Generic[K]):
         else:
             delay_s = self._settings.quarantine_s * self._rng.uniform(0.9, 1.1)
         log.warning(
-            "reconcile failed", key=key, error=error, cls=cls, attempt=failures.attempts, retry_s=round(delay_s, 3)
+            "reconcile failed",
+            key=key,
+            error=error,
+            cls=cls,
+            attempt=failures.attempts,
+            retry_s=round(delay_s, 3),
         )
         self._queue.add(key, after_s=delay_s)
         if failures.quarantined and not failures.reported:
@@ -214,8 +221,8 @@ class ReconcileLoop(Generic[K]):
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 await report
-        except Exception:
-            log.exception("writing a condition failed", key=key)
+        except Exception as error:  # noqa: BLE001 - logged, with a trace where it is a bug
+            _log_unclassified("writing a condition failed", error, key=key)
             return False
         return True
 
@@ -241,8 +248,8 @@ class ReconcileLoop(Generic[K]):
         except _TRANSIENT as error:
             log.warning("listing keys for a resync failed", kind=self._kind, error=_sentence(error))
             return self._relist(everything=everything)
-        except Exception:
-            log.exception("listing keys for a resync failed unexpectedly", kind=self._kind)
+        except Exception as error:  # noqa: BLE001 - logged, with a trace where it is a bug
+            _log_unclassified("listing keys for a resync failed", error, kind=self._kind)
             return self._relist(everything=everything)
         self._queue.overflow = False
         for key in keys:
@@ -265,6 +272,12 @@ class ReconcileLoop(Generic[K]):
         over = [k for k, one in self._failures.items() if (one.quarantined or one.terminal) and k not in existing]
         for key in over:
             del self._failures[key]
+
+
+def _log_unclassified(event: str, error: Exception, **fields: object) -> None:
+    """Logs a failure; trouble of the database has no trace, since no code is at fault."""
+    known = isinstance(error, _TRANSIENT) or is_database_trouble(error)
+    log.error(event, error=_sentence(error), exc_info=None if known else error, **fields)
 
 
 def _sentence(error: Exception) -> str:

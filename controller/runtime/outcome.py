@@ -23,10 +23,12 @@ class Retry:
     Attributes:
         error: one sentence for people.
         cls: the error's class name, for logs and conditions.
+        counts: whether it may be the key's own fault, so that repeated ones quarantine the key.
     """
 
     error: str
     cls: str = "RetryableError"
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from schemas.base import View
 
 Severity = Literal["critical", "error", "warning", "notice"]
 Cause = Literal[
-    "no_leader", "invariant", "workers_silent", "worker", "worker_condition", "reconcile", "model", "failed",
-    "crash_loop", "starting", "rollout", "gpu", "pending", "idle", "secrets", "keys",
+    "no_leader", "database", "invariant", "workers_silent", "worker", "worker_condition", "reconcile", "model",
+    "failed", "crash_loop", "starting", "rollout", "gpu", "pending", "idle", "secrets", "keys",
     "certificate",
 ]  # fmt: skip
 

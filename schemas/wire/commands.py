@@ -80,6 +80,7 @@ class StartOrder(Wire):
     fetches: Annotated[tuple[ModelFetch, ...], Since(4)] = ()  # fetched by the agent, with the token in `env`
     container: Annotated[ContainerOrder | None, Since(4)] = None  # None: a process of the host
     secret_env: Annotated[tuple[str, ...], Since(4)] = ()  # names in `env` whose values are secrets
+    reads: Annotated[tuple[str, ...], Since(5)] = ()  # folders and files of the host: models and what goes with them
     receipt: Annotated[str, Since(5)] = ""  # kept by the agent, and told in its hello for as long as the process lives
 
 

@@ -29,7 +29,7 @@ async def test_an_unreadable_model_has_a_message_for_users(db: Database) -> None
                 break
             await asyncio.sleep(0.05)
     await leader_term.aclose()
-    assert status.message.startswith("/no/such/folder: the controller cannot read this folder")
+    assert status.message.startswith("/no/such/folder: the controller reads no model there")
 
 
 async def test_a_second_deployment_of_a_model_reads_nothing(db: Database, tmp_path: Path) -> None:

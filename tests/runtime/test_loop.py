@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+import asyncpg
 import pytest
 
 from controller.runtime.backoff import Backoff
@@ -176,6 +177,20 @@ async def test_a_quarantine_whose_report_failed_is_reported_at_the_next_attempt(
         subject.report_fails = False
         await asyncio.sleep(100)
     assert subject.reported == [("quarantine", "a", "no", 3)]
+
+
+async def test_a_full_disk_of_the_database_quarantines_no_key() -> None:
+    things = Things(raising(asyncpg.DiskFullError("full")))
+    settings = LoopSettings(resync_s=1e6, backoff=Backoff(base_s=1, max_s=8), quarantine_after=3, quarantine_s=1e5)
+    async with running(things, settings) as subject:
+        subject.loop.add("a")
+        await asyncio.sleep(1000)
+        tries, reported = len(things.times("a")), list(subject.reported)
+        things.answer = lambda _: Retry("a fault of its own")
+        await asyncio.sleep(100)
+    assert reported == []
+    assert tries > 100
+    assert subject.reported != [], "its own failures do"
 
 
 async def test_a_hint_ends_a_quarantine_and_success_resets_it() -> None:

@@ -17,6 +17,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.tokens import create_token
 from controller.store.core.database import Database
+from controller.store.core.database_space import is_disk_full, take_space
 from controller.store.core.server_sessions import TRANSACTION_TIMEOUT
 from gateway.live_routes import LiveRoutes
 
@@ -63,6 +64,83 @@ def test_trouble_of_the_database_is_503(error: Exception) -> None:
 @pytest.mark.parametrize("error", BUGS, ids=lambda error: type(error).__name__)
 def test_a_bug_is_not_taken_for_trouble(error: Exception) -> None:
     assert as_api_error(error) is None
+
+
+class _UndefinedQuotaError(asyncpg.PostgresError):  # type: ignore[misc]  # the driver has no types
+    sqlstate = None
+
+
+def _error(state: str, text: str) -> asyncpg.PostgresError:
+    error = _UndefinedQuotaError(text)
+    error.sqlstate = state
+    return error
+
+
+EXTEND = 'could not extend file "base/5/16384": '
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (_error("53100", EXTEND + "No space left on device"), True),
+        (_error("53100", "in the words of another language"), True),
+        (_error("58030", EXTEND + "No space left on device"), True),
+        (_error("XX000", EXTEND + "Disk quota exceeded"), True),
+        (_error("58030", EXTEND + "Input/output error"), False),
+        (_error("53200", "out of memory"), False),
+        (_error("53100", 'could not resize shared memory segment "/PostgreSQL.1": No space left on device'), False),
+        (_error("23514", "a row that quotes: No space left on device"), False),
+        (OSError(28, "No space left on device"), False),  # of this process
+    ],
+)
+def test_a_full_disk_of_the_database_is_known_by_its_servers_words(error: Exception, full: bool) -> None:
+    assert is_disk_full(error) is full
+
+
+async def _in_transaction(database: Database) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(REFUSAL)
+
+
+async def _in_session(database: Database) -> None:
+    async with database.session() as session:
+        await session.execute(text(REFUSAL))
+
+
+async def _in_a_part(database: Database) -> None:
+    await _in_transaction(database.share(1))
+
+
+async def _in_one_apart(database: Database) -> None:
+    apart = await database.apart(1)
+    try:
+        await _in_transaction(apart)
+    finally:
+        await apart.close()
+
+
+REFUSAL = "do $$ begin raise 'could not extend file' using errcode = 'disk_full'; end $$"
+
+
+@pytest.mark.parametrize("refused", [_in_transaction, _in_session, _in_a_part, _in_one_apart])
+async def test_a_refused_write_of_any_kind_tells_that_the_disk_is_full(migrated: Database, refused: Any) -> None:
+    assert not migrated.space.full
+    with pytest.raises(asyncpg.DiskFullError) as raised:
+        await refused(migrated)
+    known = as_api_error(raised.value)
+    assert known is not None
+    assert (known.status, known.code) == (503, "database_full")
+    assert migrated.space.full
+
+
+async def test_space_is_tried_without_leaving_anything(migrated: Database) -> None:
+    size = "select sum(relpages + 1) from pg_class where relkind in ('r', 't') and relpersistence <> 't'"
+    for _ in range(2):
+        async with migrated.transaction() as connection:
+            before = await connection.fetchval(size)
+            await take_space(connection)
+    async with migrated.transaction() as connection:
+        assert await connection.fetchval(size) == before
 
 
 async def test_a_session_raises_what_the_driver_raised(migrated: Database) -> None:

@@ -54,6 +54,14 @@ async def test_a_worker_is_cordoned_and_uncordoned(admin: Seat, cluster_a: Clust
     await expect(page.get_by_role("button", name="Delete worker")).to_be_focused()
 
 
+async def test_a_worker_lists_its_engines(admin: Seat, cluster_a: Cluster) -> None:
+    engines = (await cluster_a.get("/workers/w1"))["status"]["engines"]
+    named = [f"{one['name']} {one['version'] or ''}".strip() for one in engines]
+    page = await admin.live("/ui/workers/w1")
+    listed = page.locator("dl.facts dt", has_text="Engines").locator("xpath=following-sibling::dd[1]")
+    await expect(listed).to_have_text(", ".join(named) or "none installed")
+
+
 async def test_a_viewer_has_no_control_that_changes_anything(browser: Browser, cluster_a: Cluster) -> None:
     key, _ = await key_of(cluster_a, "viewer")
     allowed = re.compile(r"Search|Table|Map|Try again|Older events|Show more|CSV|Replay|Log out|Copy|^\w[\w ()]*[↑↓]?$")

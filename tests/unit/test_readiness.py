@@ -5,10 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.health import Readiness
+from controller.store.core.database_space import DatabaseSpace
 
 
 class Away:
     """A database that does not answer."""
+
+    space = DatabaseSpace()
 
     async def ping(self) -> None:
         raise OSError("away")
@@ -32,7 +35,8 @@ async def test_many_askers_cost_one_question() -> None:
     answers = await asyncio.gather(*(readiness() for _ in range(200)))
     assert asked == 1
     assert {name: check.ok for name, check in answers[-1].items()} == {
-        "database": False, "migrations": False, "ledger": False, "leader": True, "listener": True, "client_env": True
+        "database": False, "migrations": False, "ledger": False, "leader": True, "listener": True, "client_env": True,
+        "database_space": True,
     }  # fmt: skip
     await asyncio.sleep(0.6)
     await readiness()

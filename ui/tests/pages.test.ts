@@ -8,6 +8,7 @@ import { addressOf, afterMs, filterOf, isWanted, parametersOf, withGiven } from 
 import { actorText, pageOf, runs, subjectText } from "../src/pages/events/line";
 import { csvOf } from "../src/pages/hours/csv";
 import { piecesOf } from "../src/pages/playground/stream";
+import { engineText } from "../src/pages/workers/engines";
 
 const NOW = Date.parse("2026-11-24T05:00:00Z");
 const TOKEN = "46e2ecb0-4410-4aac-8c1d-7115fde8a99e";
@@ -150,4 +151,16 @@ test("models of the cluster, each once", () => {
   ]);
   assert.match(manifestFor("hf:Qwen/Qwen3-0.6B@abc"), /^name: qwen3-0-6b$/m);
   assert.match(manifestFor("/models/…"), /^name: model$/m);
+});
+
+test("a worker's engines are listed with their versions", () => {
+  const named = { name: "vllm", version: "0.11.0" };
+  for (const [engines, expected] of [
+    [[named, { ...named, name: "llama-cpp", version: null }], "vllm 0.11.0, llama-cpp"],
+    [[], "none installed"],
+    [null, "unknown"],
+    [undefined, "unknown"],
+  ] as const) {
+    assert.equal(engineText(engines as Parameters<typeof engineText>[0]), expected);
+  }
 });

@@ -24,6 +24,7 @@ from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced
 from controller.domain.restart_delays import RestartSettings
+from controller.live.database_full import while_full
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import SecretKeys
@@ -86,7 +87,10 @@ async def _pass(app: web.Application) -> bytes:
     reserved_on: Mapping[str, Sequence[str]] = {}
     if seen.one_pass is not None:
         reserved_on = await app[PASSES].run(reservations_of, seen.one_pass, reserve)
-    return _list(seen, reserved_on).model_dump_json().encode()
+    found = _list(seen, reserved_on)
+    if app[CONTEXT].database.space.full:
+        found = found.model_copy(update={"items": [while_full(one, full=True) for one in found.items]})
+    return found.model_dump_json().encode()
 
 
 async def _read(moment: Moment, reserve: ReserveTimes, keys: SecretKeys) -> _Seen:

@@ -49,6 +49,7 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
             violations=violations,
             secret_keys=context.secret_keys,
             certificates=context.certificates(),
+            space=context.database.space,
         )
     # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
     entries = await asyncio.to_thread(find_attention, facts)

@@ -11,6 +11,7 @@ import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
 
+from controller.store.core.database_space import DatabaseSpace, is_disk_full
 from controller.store.core.server_sessions import (
     ACQUIRE_TIMEOUT_S,
     COMMAND_TIMEOUT_S,
@@ -90,13 +91,18 @@ class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the dri
 
 
 class Database:
-    """An asyncpg pool and an ORM engine over one PostgreSQL database."""
+    """An asyncpg pool and an ORM engine over one PostgreSQL database.
+
+    Attributes:
+        space: whether its disk is full.
+    """
 
     def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", sessions: ServerSessions | None = None) -> None:
         self.dsn = dsn
         self._sessions = sessions or ServerSessions(dsn)
         self.pool = pool
         self._permits = asyncio.Semaphore(pool.get_max_size())
+        self.space = DatabaseSpace()
         self._refused: list[str] = []  # why nothing is written; one at most, and copies have the same
         self._orm: list[Orm] = []  # one at most, made when it is first used; copies have the same
 
@@ -143,6 +149,7 @@ class Database:
         """
         apart = await Database.open(self.dsn, pool_size=connections, check=False)
         apart._refused = self._refused  # noqa: SLF001 - an object of this class
+        apart.space = self.space
         return apart
 
     def refuse_writes(self, why: str | None) -> None:
@@ -160,6 +167,7 @@ class Database:
         """A raw connection inside a READ COMMITTED transaction.
 
         Raises:
+            DatabaseFullError: the disk of the database is full.
             WritesRefusedError: this process must not write.
         """
         self._check_writes()
@@ -191,9 +199,11 @@ class Database:
                     async with transaction(connection):
                         with _terminate_if_cancelled(connection, cancels):
                             yield connection
-        except DRIVER_ERRORS:
+        except DRIVER_ERRORS as error:
             if cancels:
                 raise cancels[0] from None
+            if is_disk_full(error):
+                raise self.space.refused(error) from error
             raise
         finally:
             self._permits.release()
@@ -203,6 +213,7 @@ class Database:
         """An ORM session inside a transaction, committed at the end.
 
         Raises:
+            DatabaseFullError: the disk of the database is full.
             asyncpg.PostgresError: the driver's own error, as everywhere else, without the ORM's wrapping.
             TimeoutError: all ORM connections are in use.
             ConnectionError: the connection was lost, as the ORM noticed.
@@ -213,8 +224,13 @@ class Database:
             from controller.store.core.orm import Orm  # noqa: PLC0415 - slow to import, and gateways need none
 
             self._orm.append(Orm(self._sessions.connect))
-        async with self._orm[0].session() as session:
-            yield session
+        try:
+            async with self._orm[0].session() as session:
+                yield session
+        except asyncpg.PostgresError as error:
+            if is_disk_full(error):
+                raise self.space.refused(error) from error
+            raise
 
     def _check_writes(self) -> None:
         if self._refused:

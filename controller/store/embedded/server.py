@@ -33,6 +33,7 @@ _STOP_STEPS: tuple[tuple[signal.Signals, float], ...] = (
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 _STABLE_AFTER_S = 30.0
+_LOG_EVERY_S = 60.0
 
 
 class EmbeddedPostgres:
@@ -149,7 +150,7 @@ class EmbeddedPostgres:
         return account, binaries
 
     async def _supervise(self, account: Account, binaries: Installation) -> None:
-        pause_s = _BACKOFF_FIRST_S
+        pause_s, logged_s = _BACKOFF_FIRST_S, 0.0
         while True:
             if self._process is not None:
                 exit_code = await self._process.wait()  # until the server exits
@@ -162,8 +163,10 @@ class EmbeddedPostgres:
             try:
                 await self._launch(account, binaries)
             except (EmbeddedPostgresError, OSError) as error:
+                if self._last_error is None or time.monotonic() - logged_s >= _LOG_EVERY_S:
+                    logged_s = time.monotonic()
+                    _log.warning("embedded PostgreSQL restart failed", error=str(error), retry_s=pause_s)
                 self._last_error = str(error)
-                _log.warning("embedded PostgreSQL restart failed", error=str(error), retry_s=pause_s)
             else:
                 self._restarts += 1
                 _log.info("embedded PostgreSQL restarted", restarts=self._restarts)

@@ -18,6 +18,7 @@ from controller.store.access.key_expiry import EXPIRING
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import count_plain, unreadable_secrets
 from controller.store.core.database import Reader
+from controller.store.core.database_space import DatabaseSpace
 from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
 from controller.store.views.moment import read_moment
@@ -126,6 +127,7 @@ async def read_attention(
     violations: Sequence[str],
     secret_keys: SecretKeys = NO_KEYS,
     certificates: Sequence[CertificateFacts] = (),
+    space: DatabaseSpace | None = None,
 ) -> AttentionFacts:
     """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
 
@@ -135,6 +137,7 @@ async def read_attention(
         violations: what the audit found.
         secret_keys: of this controller.
         certificates: of this controller.
+        space: of the database, as this controller knows it.
     """
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
@@ -151,6 +154,8 @@ async def read_attention(
         plain_secrets=await count_plain(connection),
         keys=[_key(row) for row in await connection.fetch(_KEYS)],
         certificates=certificates,
+        database_full_since=None if space is None else space.since,
+        database_low="" if space is None else space.low,
     )
 
 

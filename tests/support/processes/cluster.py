@@ -152,7 +152,10 @@ class Cluster:
         process.wait(STOP_S)
 
     def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
+        return self.whole_log(name)[-4000:]
+
+    def whole_log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def engines(self) -> dict[str, psutil.Process]:
         """Running engine processes of this cluster, by instance."""

@@ -101,6 +101,23 @@ async def test_an_engine_inherits_no_file_of_the_agent_or_its_parent(controller:
     assert (set(files), files["0"]) == ({"0", "1", "2"}, "/dev/null")
 
 
+async def test_a_model_that_its_account_cannot_read_is_named_before_it_starts(
+    controller: ControllerDouble, agent: AgentUnderTest, folder: Path
+) -> None:
+    model = folder / "model"
+    model.mkdir(mode=0o700)
+    order = start_order("bash", "-c", "echo ran", reads=(str(model),))
+    await controller.start_order("i-1", order)
+    ended = await controller.state("i-1", "exited", "failed")
+    assert ended.message.startswith("path_unreadable: ")
+    assert f" {model};" in ended.message
+    assert not _log(agent, "i-1").exists() or _log(agent, "i-1").read_text() == ""
+    model.chmod(0o755)
+    await controller.start_order("i-1", order, epoch=2)
+    await controller.state("i-1", "exited", epoch=2)
+    assert _log(agent, "i-1", epoch=2).read_text() == "ran\n"
+
+
 async def test_what_leaves_its_session_and_marker_is_killed_by_its_uid(
     controller: ControllerDouble, agent: AgentUnderTest
 ) -> None:

@@ -75,7 +75,16 @@ async def _databases(faults: Faults, disk: SmallDisk) -> None:
         with suppress(aiohttp.ClientError):
             status, answer = await cluster.call("PUT", path, body)
             assert status == 503, answer
+
+    async def refused_for_that() -> bool:
+        with suppress(aiohttp.ClientError):
+            status, answer = await cluster.call("PUT", "/deployments/other", {"engine": "simulated"})
+            return (status, answer["error"]["code"]) == (503, "database_full")
+        return False
+
+    await cluster.until(refused_for_that, "the reason is told")
     await asyncio.sleep(FULL_S)
     assert cluster.processes["controller"].poll() is None
     disk.free()
     await faults.recovered(moment)
+    assert "Traceback" not in cluster.whole_log("controller")

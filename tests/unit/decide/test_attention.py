@@ -48,6 +48,12 @@ def found(**facts: Any) -> list[AttentionEntry]:
 CRASH = {"reason": "crash", "message": "exited with code 3; restarts in 20 s", "failing_since": ago(500)}
 CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({}, None),
+    ({"database_full_since": ago(60)}, ("critical", "database", "database_full", 1, "cluster/")),
+    (
+        {"database_full_since": ago(60), "database_low": "0 MiB are free"},
+        ("critical", "database", "database_full", 1, "cluster/"),
+    ),
+    ({"database_low": "900 MiB are free"}, ("warning", "database", "database_disk_low", 1, "cluster/")),
     ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
     ({"plain_secrets": 3}, ("warning", "secrets", "secrets_plain", 3, "cluster/")),
     ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from controller.domain.model_facts import facts_from_json
 from controller.engines.memory import cache_bytes_per_token
 from controller.engines.states import state_bytes
-from controller.model_files.analysis import model_facts
+from controller.model_files.analysis import read_facts
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
 from controller.model_files.gguf_header import GgufHeader, read_header
@@ -51,7 +51,7 @@ def header(path: Path) -> GgufHeader:
 
 
 def facts(path: Path, **adapters: Any) -> dict[str, Any]:
-    return model_facts({"gguf": str(path)} | adapters)
+    return read_facts({"gguf": str(path)} | adapters)
 
 
 LLAMA = {
@@ -218,10 +218,10 @@ def test_all_parts_of_a_split_model_count(tmp_path: Path) -> None:
 def test_a_folder_with_one_model(tmp_path: Path) -> None:
     gguf(tmp_path / "m-Q4_K_M.gguf", **LLAMA)
     gguf(tmp_path / "mmproj-m.gguf", arch="clip")
-    assert model_facts({"path": str(tmp_path)})["layers"] == 32
+    assert read_facts({"path": str(tmp_path)})["layers"] == 32
     gguf(tmp_path / "m-Q8_0.gguf", **LLAMA)
     with pytest.raises(MetadataError, match=r"several GGUF models \(m-Q4_K_M\.gguf, m-Q8_0\.gguf"):
-        model_facts({"path": str(tmp_path)})
+        read_facts({"path": str(tmp_path)})
 
 
 def test_adapters_are_added_up(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.model_files.analysis import model_facts, simulated_need
+from controller.model_files.analysis import read_facts, simulated_need
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder
 from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE, Weights, read_weights
@@ -131,7 +131,7 @@ def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
     model_folder(tmp_path, {"a": ("F16", [4], 8)})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(MetadataError, match=r"config\.json is not valid JSON"):
-        model_facts({"path": str(tmp_path)})
+        read_facts({"path": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_a_quantisation_file_beside_the_config(
 ) -> None:
     model_folder(tmp_path, {"a": ("F16", [4], 8)}, {"model_type": "llama"})
     (tmp_path / name).write_text(json.dumps(stated))
-    assert model_facts({"path": str(tmp_path)})["quantization"] == expected
+    assert read_facts({"path": str(tmp_path)})["quantization"] == expected
     model_folder(tmp_path, {"a": ("F16", [4], 8)}, {"quantization_config": {"quant_method": "fp8"}})
-    assert model_facts({"path": str(tmp_path)})["quantization"] == {"method": "fp8", "bits": 8}
+    assert read_facts({"path": str(tmp_path)})["quantization"] == {"method": "fp8", "bits": 8}
 
 
 def test_the_simulated_analysis_returns_its_input() -> None:

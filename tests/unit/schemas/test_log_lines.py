@@ -1,10 +1,15 @@
 """A daemon's log where nothing takes it: the daemon goes on."""
 
+import contextlib
 import os
 import subprocess
 import sys
 
 import pytest
+import structlog
+
+from schemas.database_disk import DATABASE_FULL_TEXT
+from schemas.repeated_lines import EVERY_S, MOST, RepeatedLines
 
 DAEMON = """
 import structlog
@@ -43,3 +48,58 @@ def test_every_line_comes():
     done = run_daemon(subprocess.PIPE)
     assert done.stderr is not None
     assert [f'"number": {n},' in line for n, line in enumerate(done.stderr.decode().splitlines())] == [True] * 10
+
+
+class Log:
+    """What comes through; `at_s` is the time."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+        self.lines = []
+        self._repeated = RepeatedLines(lambda: self.at_s)
+
+    def write(self, method="warning", **event):
+        with contextlib.suppress(structlog.DropEvent):
+            self.lines.append(dict(self._repeated(None, method, {"event": "not written", **event})))
+
+
+def test_a_failure_each_second_is_a_line_each_minute():
+    log = Log()
+    for attempt in range(150):
+        log.write(error="refused", attempt=attempt, retry_s=attempt / 7)
+        log.at_s += 1.0
+    assert [line.get("repeated", 0) for line in log.lines] == [0, EVERY_S - 1, EVERY_S - 1]
+
+
+def test_other_lines_come_each_time():
+    log = Log()
+    others = [
+        {"error": "refused", "worker": "a"},
+        {"error": "refused", "worker": "b"},
+        {"error": "another"},
+        {"method": "error", "error": "lost"},
+        {"method": "error", "error": "lost"},
+        {"method": "info"},
+        {"method": "info"},
+        {"error": "a bug", "exc_info": True},
+        {"error": "a bug", "exc_info": True},
+    ]
+    for other in others:
+        log.write(**other)
+    assert len(log.lines) == len(others)
+
+
+def test_what_a_full_disk_refused_has_no_line_of_its_own():
+    log = Log()
+    for key in range(3):
+        log.write(method="error", error=DATABASE_FULL_TEXT, key=key)
+    assert log.lines == []
+
+
+def test_few_lines_are_remembered():
+    log = Log()
+    for number in range(MOST + 1):
+        log.write(error=f"{number}")
+    log.write(error="0")  # forgotten
+    log.write(error=f"{MOST}")
+    assert len(log.lines) == MOST + 2

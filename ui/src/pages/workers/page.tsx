@@ -13,6 +13,7 @@ import { type Column, Table } from "../../parts/table";
 import { useTitle } from "../../parts/title";
 import { Words } from "../../parts/words";
 import { Story } from "../events/story";
+import { engineText } from "./engines";
 import { labelText, troubles } from "./list";
 
 /** One worker: its state and why, its GPUs, what it holds, and what may be done about it. */
@@ -102,6 +103,7 @@ function Facts({ worker }: { worker: Worker }) {
     ["System", [status.os, status.arch].filter(Boolean).join(", ") || "–"],
     ["GPU driver", status.driver ?? "–"],
     ["Agent", `${status.agent_version || "–"}${status.simulated ? ", simulated GPUs" : ""}`],
+    ["Engines", engineText(status.engines)],
     ["GPU memory", `${gib(status.free_mib)} free of ${gib(status.memory_mib)}`],
     ["Host memory", `${gib(status.free_host_memory_mib)} free of ${gib(status.host_memory_mib)}`],
     ["CPUs", `${(status.free_cpu_milli ?? 0) / 1000} free of ${(status.cpu_milli ?? 0) / 1000}`],

@@ -1,0 +1,156 @@
+"""Whether an engine's account gets to what the engine needs of the host, before the engine starts.
+
+An engine that does not prints an error of its own, often a long one that names neither the account nor the folder.
+"""
+
+import asyncio
+import os
+import stat
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from agent.processes.account import Account
+from schemas.exit_causes import Cause
+
+_MOST_FILES: Final = 1_000  # of a folder
+_MOST_ASKED: Final = 20  # of these, which their mode closes: the kernel is asked by a process each
+_LOOKS_AT_ONCE: Final = 4
+_LOOK_LIMIT_S: Final = 10.0  # a file system of the network may hang
+_TEST: Final = "/usr/bin/test"
+_TEST_LIMIT_S: Final = 5.0
+
+
+class PathLooks:
+    """Looks in threads of their own, a few at once: a file system that hangs keeps its thread until it answers."""
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(_LOOKS_AT_ONCE)
+
+    async def why_unreadable(
+        self, account: Account, *, reads: Iterable[Path], enters: Iterable[Path] = (), mounted: bool = False
+    ) -> str:
+        """As the function; empty also where the file system does not answer in time: the engine finds out."""
+        if not self._free.acquire(blocking=False):
+            return ""
+
+        def look() -> str:
+            try:
+                return why_unreadable(account, reads=reads, enters=enters, mounted=mounted)
+            finally:
+                self._free.release()
+
+        try:
+            async with asyncio.timeout(_LOOK_LIMIT_S):
+                return await asyncio.to_thread(look)
+        except TimeoutError:
+            return ""
+
+
+def why_unreadable(
+    account: Account, *, reads: Iterable[Path], enters: Iterable[Path] = (), mounted: bool = False
+) -> str:
+    """The first place that the account does not get to, with what would help; empty: it gets everywhere.
+
+    What does not exist counts for nothing here: the engine names it better. Blocks: call it in a thread.
+
+    Args:
+        account: as which the engine runs.
+        reads: folders and files that the engine reads.
+        enters: folders that it works in.
+        mounted: they are bound into a container, so the folders above them do not matter.
+    """
+    if account.uid == 0:
+        return ""
+    for path in enters:
+        if (stopped := _first_stop(account, path)) is not None:
+            return _told(account, "enter", stopped, "o+x")
+    for path in reads:
+        if (stopped := _first_stop(account, path, alone=mounted)) is not None:
+            return _told(account, "enter", stopped, "o+rX" if stopped in (path, path.resolve()) else "o+x")
+        if (unread := next(_unread(account, path, links=not mounted), None)) is not None:
+            return _told(account, "read", unread, "o+rX" if unread.is_dir() else "o+r")
+    return ""
+
+
+def _told(account: Account, verb: str, place: Path, mode: str) -> str:
+    owner = "the engine runs as uid" if account.uid != os.geteuid() else "agent and engine run as uid"
+    return (
+        f"{Cause.PATH_UNREADABLE}: {owner} {account.uid}, which may not {verb} {place}; "
+        f"allow it on that host: chmod {mode} {place}"
+    )
+
+
+def _first_stop(account: Account, path: Path, *, alone: bool = False) -> Path | None:
+    """The first folder on the way to it that the account may not enter, by its name and by its links' targets.
+
+    `alone`: only the path itself counts.
+    """
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        return None
+    above = () if alone else (*reversed(path.parents), *reversed(target.parents))
+    for place in dict.fromkeys((*above, target)):
+        try:
+            status = place.stat()
+        except OSError:
+            return None
+        if stat.S_ISDIR(status.st_mode) and not account.enters(status) and _is_refused(account, place, "-x"):
+            return place
+    return None
+
+
+def _unread(account: Account, path: Path, *, links: bool) -> Iterator[Path]:
+    """What the account may not read: the path itself, or what is directly in it; `links`: also where its links go."""
+    try:
+        if _lacks_read(account, path):
+            yield path
+        with os.scandir(path) as found:
+            files = [Path(entry.path) for entry, _ in zip(found, range(_MOST_FILES), strict=False)]
+    except OSError:  # a file, or it changed since
+        return
+    asked = 0
+    for file in files:
+        if file.is_symlink():
+            stopped = _first_stop(account, file) if links else None
+            if stopped is not None:
+                yield stopped
+            if not links:  # it may go elsewhere in a container
+                continue
+        try:
+            status = file.stat()
+        except OSError:  # a broken link
+            continue
+        if stat.S_ISREG(status.st_mode) and not account.reads(status) and asked < _MOST_ASKED:
+            asked += 1
+            if _is_refused(account, file, "-r"):
+                yield file
+
+
+def _lacks_read(account: Account, path: Path) -> bool:
+    return not account.reads(path.stat()) and _is_refused(account, path, "-r")
+
+
+def _is_refused(account: Account, path: Path, question: str) -> bool:
+    """Asks the kernel, as that account: the mode alone leaves out access control lists."""
+    own = account.uid == os.geteuid()
+    try:
+        done = subprocess.run(
+            [_TEST, question, path],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            timeout=_TEST_LIMIT_S,
+            user=None if own else account.uid,
+            group=None if own else account.gid,
+            extra_groups=None if own else account.groups,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False  # unknown: the engine finds out
+    return done.returncode == 1

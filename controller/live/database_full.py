@@ -1,0 +1,34 @@
+"""Why nothing happens to an object while the disk of the database is full, which no row can hold then. Pure."""
+
+from typing import Final, TypeVar
+
+from pydantic import BaseModel
+
+from schemas.api.deployments import DeploymentView
+from schemas.api.instances import InstanceView
+from schemas.api.pending import PendingView
+from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
+
+# Phases that a write ends. In the others the object's own reason tells more.
+_DEPLOYMENTS: Final = frozenset({"pending", "progressing", "deleting"})
+_INSTANCES: Final = frozenset({"pending", "analyzing", "scheduled", "stopping"})
+_WHY: Final = {"reason": DATABASE_FULL, "message": DATABASE_FULL_TEXT}
+
+V = TypeVar("V", bound=BaseModel)
+
+
+def while_full(view: V, *, full: bool) -> V:
+    """The object with that reason where it waits for a write; `full`: whether the disk is full. Others as they are."""
+    if not full:
+        return view
+    match view:
+        case DeploymentView() if view.status.phase in _DEPLOYMENTS:
+            return view.model_copy(update={"status": view.status.model_copy(update=_WHY)})
+        case InstanceView() if view.status.phase in _INSTANCES:
+            explain = view.status.explain
+            line = {} if explain is None else {"explain": explain.model_copy(update={"message": DATABASE_FULL_TEXT})}
+            return view.model_copy(update={"status": view.status.model_copy(update={**_WHY, **line})})
+        case PendingView():
+            return view.model_copy(update=_WHY)
+        case _:
+            return view
