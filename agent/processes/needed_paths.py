@@ -78,16 +78,16 @@ def why_unreadable(
         return ""
     for path in enters:
         if (stopped := _first_stop(account, path)) is not None:
-            return _told(account, "enter", stopped, "o+x")
+            return _message(account, "enter", stopped, "o+x")
     for path in reads:
         if (stopped := _first_stop(account, path, alone=mounted)) is not None:
-            return _told(account, "enter", stopped, "o+rX" if stopped in (path, path.resolve()) else "o+x")
+            return _message(account, "enter", stopped, "o+rX" if stopped in (path, path.resolve()) else "o+x")
         if (unread := next(_unread(account, path, mounted=mounted), None)) is not None:
-            return _told(account, "read", unread, "o+rX" if unread.is_dir() else "o+r")
+            return _message(account, "read", unread, "o+rX" if unread.is_dir() else "o+r")
     return ""
 
 
-def _told(account: Account, verb: str, place: Path, mode: str) -> str:
+def _message(account: Account, verb: str, place: Path, mode: str) -> str:
     owner = "the engine runs as uid" if account.uid != os.geteuid() else "agent and engine run as uid"
     return (
         f"{Cause.PATH_UNREADABLE}: {owner} {account.uid}, which may not {verb} {place}; "
