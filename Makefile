@@ -1,7 +1,7 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
 # All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs,
-# .venv-release (what lists packages), .venv-ui (Node.js and Playwright), ui/node_modules and .docker-engine; nothing goes
-# outside this folder.
+# .venv-release (what lists packages), .venv-newer (the unit tests' other Python), .venv-ui (Node.js and Playwright),
+# ui/node_modules and .docker-engine; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
 #   make bench-storm ARGS='--storms 2'    arguments of the benches are optional
@@ -15,6 +15,7 @@ FLAGS := .venv-flags
 BUILT := .engines
 UI := .venv-ui
 RELEASE := .venv-release
+NEW := .venv-newer
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
@@ -23,7 +24,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test check test-cases test-nightly test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run test test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,8 +32,10 @@ help:
 	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
 	@echo 'make test          check, then all tests but the long ones below'
 	@echo 'make check         lint, format, types, import rules'
+	@echo 'make test-newer    the unit tests once more, with Python 3.13 where this machine has it (installs $(NEW) first)'
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make test-nightly  the ledger and its faults at length'
+	@echo 'make fuzz          search inputs that break readers of untrusted bytes (FUZZ_SECONDS for each, 60 where it is not set)'
 	@echo 'make soak          a busy week on real processes, compressed (SOAK_MINUTES, 40 where it is not set)'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
@@ -75,9 +78,37 @@ test-cases: $(VENV)/.ready-dev
 
 # The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
 # of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the
-# machine must have met.
+# machine must have met. Then an hour of fuzzing.
 test-nightly: $(VENV)/.ready-dev
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/gateway tests/system/policies
+	$(MAKE) fuzz FUZZ_SECONDS=720
+
+# Readers of untrusted bytes. What reaches something new is kept in $(BUILD)/fuzz, for the next time and for fuzz-corpus.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.ready-dev
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
+
+# Adds to the corpus in the tree what reaches something that no input there does.
+fuzz-corpus: $(VENV)/.ready-dev
+	for target in $(notdir $(wildcard tests/fuzz/corpus/*)); do \
+	    $(BIN)/python tests/fuzz/drive.py $$target -merge=1 tests/fuzz/corpus/$$target $(BUILD)/fuzz/$$target || exit 1; \
+	done
+
+# The Python of the target below: the variable's; else 3.13 on the PATH, which may be a stand-in that runs nothing; else
+# one that pyenv has installed. No package of a registry brings one.
+PYTHON_NEWER ?= $(firstword $(foreach python,python3.13 $(lastword $(sort $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.13*/bin/python3.13))),$(if $(shell $(python) -c 'import ensurepip, venv; print(1)' 2>/dev/null),$(python))))
+newer-python:
+	@echo '$(or $(PYTHON_NEWER),none)'
+
+test-newer:
+	@python='$(PYTHON_NEWER)'; \
+	if [ -z "$$python" ]; then \
+	    echo 'test-newer: SKIPPED, no Python 3.13 with its venv module was found; name one, as in make PYTHON_NEWER=/opt/python3.13/bin/python3.13 test-newer'; \
+	else \
+	    echo "test-newer uses $$python: $$($$python --version)" && \
+	    $(MAKE) --no-print-directory PYTHON="$$python" VENV=$(NEW) $(NEW)/.ready-dev && \
+	    $(NEW)/bin/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS); \
+	fi
 
 # Load on models while everything comes and goes; then every request is accounted for, the ledger clean, memory flat.
 soak: $(VENV)/.ready-dev
@@ -329,5 +360,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

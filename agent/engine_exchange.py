@@ -44,9 +44,9 @@ log = structlog.get_logger()
 class Engines:
     """The requests to this host's engines, and the connections kept for them. Made in the loop that serves."""
 
-    def __init__(self, in_flight: InFlightRequests) -> None:
+    def __init__(self, in_flight: InFlightRequests, most: int | None = None) -> None:
         self.in_flight = in_flight
-        self.pool = Pool(idle_s=KEPT_S)
+        self.pool = Pool(idle_s=KEPT_S, most=most)
         self.under_way: set[EngineExchange] = set()
         self.answered: dict[str, float] = {}  # when the last answer of an instance was complete
         self._given_up: dict[str, deque[tuple[float, float]]] = {}  # sent, and left by their callers, without an answer

@@ -60,7 +60,8 @@ def package_version(engine: str, file: str) -> str | None:
     """
     folders = [str(folder) for folder in dict.fromkeys(_packages_of(Path(file)))]
     found = importlib.metadata.distributions(name=PROGRAMS[engine], path=folders)
-    return next((one.version for one in found if one.version), None)
+    # A folder that an upgrade has left behind has none; Python deprecates to ask it all the same.
+    return next((one.metadata["Version"] for one in found if "Version" in one.metadata), None)
 
 
 def _packages_of(file: Path) -> Iterator[Path]:

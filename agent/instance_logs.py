@@ -80,8 +80,7 @@ class LogReader:
 
     def _lives(self, instance: str, epoch: int) -> bool:
         """Whether any process of that start lives."""
-        records = self._journal.processes.values()
-        return any(one.alive for one in records if (one.instance, one.epoch) == (instance, epoch))
+        return any((one.instance, one.epoch) == (instance, epoch) for one in self._journal.live())
 
     async def _answer_timed(
         self,

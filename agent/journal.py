@@ -8,13 +8,13 @@ pages of the file, and as a log that is overwritten in place.
 """
 
 import fcntl
+import itertools
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from agent.errors import DataFolderError
 from agent.facts import Facts
@@ -29,6 +29,7 @@ _RESERVE_BYTES: Final = 512 * 2**10
 _PAGE_BYTES: Final = 4096
 # The log is overwritten from its start at this length, which it reaches when the reserve is first filled.
 _LOG_PAGES: Final = _RESERVE_BYTES // _PAGE_BYTES
+_CACHE_KIB: Final = 256  # of pages; what is looked up often is in memory anyway
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS processes (
@@ -37,6 +38,12 @@ CREATE TABLE IF NOT EXISTS processes (
 );
 CREATE TABLE IF NOT EXISTS epochs (instance TEXT PRIMARY KEY, epoch INTEGER NOT NULL, touched INTEGER NOT NULL);
 """
+_INDEXES: Final = """
+CREATE INDEX IF NOT EXISTS processes_by_seq ON processes (seq);
+CREATE INDEX IF NOT EXISTS epochs_by_touched ON epochs (touched);
+"""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def read_facts(folder: Path) -> Facts | None:
@@ -55,8 +62,33 @@ def read_facts(folder: Path) -> Facts | None:
         db.close()
 
 
+class _Rows(Mapping[K, V]):
+    """A table, read when it is asked: what ended long ago takes no memory.
+
+    Args:
+        find: one row's value by its key; None: there is none.
+        keys: of all rows, in order.
+    """
+
+    def __init__(self, find: Callable[[K], V | None], keys: Callable[[], list[K]]) -> None:
+        self._find = find
+        self._keys = keys
+
+    def __getitem__(self, key: K) -> V:
+        found = self._find(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._keys())
+
+    def __len__(self) -> int:
+        return len(self._keys())
+
+
 class Journal:
-    """The agent's memory. RAM and disk hold the same."""
+    """What the agent knows. In memory are processes that live or whose ends are not acknowledged; the rest is read."""
 
     def __init__(self, folder: Path) -> None:
         """Opens and locks the journal of a data folder; creates the folder if it is missing.
@@ -74,11 +106,7 @@ class Journal:
             ) from error
         try:
             self._facts = self._read_facts()
-            self._processes = self._read_processes()
-            self._keys: dict[str, set[ProcessKey]] = {}
-            for key in self._processes:
-                self._keys.setdefault(key.instance, set()).add(key)
-            self._epochs: dict[str, int] = dict(self._db.execute("SELECT instance, epoch FROM epochs ORDER BY touched"))
+            self._read_all()
         except (sqlite3.Error, ValueError) as error:
             self.close()
             raise DataFolderError(
@@ -94,24 +122,27 @@ class Journal:
     @property
     def processes(self) -> Mapping[ProcessKey, ProcessRecord]:
         """Every known process: live ones, and ended ones, acknowledged or not."""
-        return MappingProxyType(self._processes)
+        return _Rows(self._find, self._process_keys)
 
     @property
     def epochs(self) -> Mapping[str, int]:
         """Highest epoch seen, per instance."""
-        return MappingProxyType(self._epochs)
+        return _Rows(self._find_epoch, self._instances)
 
     def of(self, instance: str) -> tuple[ProcessRecord, ...]:
-        """The known processes of one instance."""
-        return tuple(self._processes[key] for key in self._keys.get(instance, ()))
+        """The known processes of one instance. Where one lives those that were acknowledged are left out."""
+        here = tuple(self._open[key] for key in self._keys.get(instance, ()))
+        if any(record.alive for record in here):
+            return here
+        return tuple(self._select("WHERE instance = ? ORDER BY seq", instance))
 
     def live(self) -> tuple[ProcessRecord, ...]:
         """Processes that may still hold devices."""
-        return tuple(record for record in self._processes.values() if record.alive)
+        return tuple(record for record in self._open.values() if record.alive)
 
     def unacknowledged(self) -> tuple[ProcessRecord, ...]:
         """What hello reports: live processes, and ended ones that the controller has not acknowledged."""
-        return tuple(record for record in self._processes.values() if record.alive or not record.acked)
+        return tuple(self._open.values())
 
     def remember(self, **changes: object) -> None:
         """Changes some of the facts; the others stay."""
@@ -130,47 +161,61 @@ class Journal:
             self._write_process(record)
             self._raise_epoch(record.instance, record.epoch, facts.report_seq)
         self._facts = facts
-        if record.key not in self._processes:
+        if record.key not in self._open:
             _fill_reserve(self._db)
-        self._processes[record.key] = record
-        self._keys.setdefault(record.instance, set()).add(record.key)
-        highest = max(record.epoch, self._epochs.pop(record.instance, -1))
-        self._epochs[record.instance] = highest  # popped and set: ordered by last use
+        self._hold(record)
         return record
 
     def amend(self, record: ProcessRecord) -> None:
         """Writes what is not reported (a port, a start time); the sequence number stays."""
         with self._transaction():
             self._write_process(record)
-        self._processes[record.key] = record
+        self._hold(record)
 
     def acknowledge(self, seq: int) -> None:
         """Marks ended processes up to sequence number `seq` as acknowledged by the controller.
 
         The newest `ENDED_KEPT` of them are kept, so that a repeated command is recognised.
         """
-        ended = [r for r in self._processes.values() if not r.alive and not r.acked and r.seq <= seq]
+        ended = [r for r in self._open.values() if not r.alive and r.seq <= seq]
         if not ended:
             return
-        marked = [record.model_copy(update={"acked": True}) for record in ended]
-        before = sorted((r for r in self._processes.values() if r.acked), key=lambda r: r.seq)
-        surplus = (before + marked)[: max(0, len(before) + len(marked) - ENDED_KEPT)]
-        old_epochs = list(self._epochs)[: max(0, len(self._epochs) - EPOCHS_KEPT)]
         with self._transaction():
-            for record in marked:
-                self._write_process(record)
-            self._db.executemany(
-                "DELETE FROM processes WHERE (instance, epoch, rank) = (?, ?, ?)", [record.key for record in surplus]
+            for record in ended:
+                self._write_process(record.model_copy(update={"acked": True}))
+            self._forget_oldest(len(ended))
+        for record in ended:
+            self._release(record.key)
+
+    def _forget_oldest(self, ended: int) -> None:
+        """Deletes what is more than is kept; `ended`: those in memory that are acknowledged now."""
+        (rows,) = self._db.execute("SELECT count(*) FROM processes").fetchone()
+        surplus = rows - (len(self._open) - ended) - ENDED_KEPT
+        if surplus > 0:
+            acked = (record.key for record in self._select("ORDER BY seq") if record.acked)
+            oldest = list(itertools.islice(acked, surplus))
+            self._db.executemany("DELETE FROM processes WHERE (instance, epoch, rank) = (?, ?, ?)", oldest)
+        (rows,) = self._db.execute("SELECT count(*) FROM epochs").fetchone()
+        if rows > EPOCHS_KEPT:
+            self._db.execute(
+                "DELETE FROM epochs WHERE instance IN (SELECT instance FROM epochs ORDER BY touched LIMIT ?)",
+                (rows - EPOCHS_KEPT,),
             )
-            self._db.executemany("DELETE FROM epochs WHERE instance = ?", [(name,) for name in old_epochs])
-        self._processes |= {record.key: record for record in marked}
-        for record in surplus:
-            del self._processes[record.key]
-            self._keys[record.instance].discard(record.key)
-            if not self._keys[record.instance]:
-                del self._keys[record.instance]
-        for name in old_epochs:
-            del self._epochs[name]
+
+    def _hold(self, record: ProcessRecord) -> None:
+        """Has the record in memory, unless nothing more will come of it."""
+        if record.acked and not record.alive:
+            self._release(record.key)
+            return
+        self._open[record.key] = record
+        self._keys.setdefault(record.instance, set()).add(record.key)
+
+    def _release(self, key: ProcessKey) -> None:
+        self._open.pop(key, None)
+        if (keys := self._keys.get(key.instance)) is not None:
+            keys.discard(key)
+            if not keys:
+                del self._keys[key.instance]
 
     def close(self) -> None:
         """Closes the file and unlocks the folder."""
@@ -204,10 +249,36 @@ class Journal:
     def _read_facts(self) -> Facts:
         return _facts_in(self._db)
 
-    def _read_processes(self) -> dict[ProcessKey, ProcessRecord]:
-        bodies = self._db.execute("SELECT body FROM processes ORDER BY seq").fetchall()
-        records = (ProcessRecord.model_validate_json(body) for (body,) in bodies)
-        return {record.key: record for record in records}
+    def _read_all(self) -> None:
+        """Reads what stays in memory, and checks that this version understands the rest.
+
+        Raises:
+            ValueError: it does not.
+        """
+        self._open: dict[ProcessKey, ProcessRecord] = {}
+        self._keys: dict[str, set[ProcessKey]] = {}
+        for record in self._select("ORDER BY seq"):
+            self._hold(record)
+
+    def _select(self, which: str, *values: Any) -> Iterator[ProcessRecord]:
+        for (body,) in self._db.execute(f"SELECT body FROM processes {which}", values):  # noqa: S608 - ours
+            yield ProcessRecord.model_validate_json(body)
+
+    def _find(self, key: ProcessKey) -> ProcessRecord | None:
+        found = self._open.get(key)
+        return next(self._select("WHERE (instance, epoch, rank) = (?, ?, ?)", *key), None) if found is None else found
+
+    def _process_keys(self) -> list[ProcessKey]:
+        return [
+            ProcessKey(*row) for row in self._db.execute("SELECT instance, epoch, rank FROM processes ORDER BY seq")
+        ]
+
+    def _find_epoch(self, instance: str) -> int | None:
+        row = self._db.execute("SELECT epoch FROM epochs WHERE instance = ?", (instance,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _instances(self) -> list[str]:
+        return [instance for (instance,) in self._db.execute("SELECT instance FROM epochs ORDER BY touched")]
 
 
 def _facts_in(db: sqlite3.Connection) -> Facts:
@@ -236,8 +307,11 @@ def _open_database(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.executescript(_SCHEMA)
         _fill_reserve(db)
+        with suppress(sqlite3.OperationalError):  # a full disk: all works without them, more slowly
+            db.executescript(_INDEXES)
     except sqlite3.Error:
         db.close()
         raise

@@ -26,7 +26,7 @@ from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from agent.proxy_answers import error_body, refuse
 from agent.proxy_secrets import is_other_secret
-from http1.connections import limits_for
+from http1.connections import ADMINISTRATOR, KEY, limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.handler import DROPPED, Handler
@@ -83,7 +83,8 @@ class Proxy:
         self._refusing_since: float | None = None
         self._logs = LogReader(journal, folders)
         self._cache = cache
-        door = Door(limits_for(connection_bound(raise_file_limit())), name=_NAME)
+        self._limits = limits_for(connection_bound(raise_file_limit()))
+        door = Door(self._limits, name=_NAME)
         context = None if certificate is None else lambda: certificate.context
         self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS), context, plain=True)
         self._engines: Engines | None = None
@@ -104,7 +105,7 @@ class Proxy:
             except OSError as error:
                 failure = error
                 continue
-            self._engines = Engines(self._in_flight)
+            self._engines = Engines(self._in_flight, self._limits.most)
             self.port = self._server.port
             self._journal.remember(proxy_port=self.port)
             return self
@@ -147,7 +148,9 @@ class Proxy:
         known = secret is not None and hmac.compare_digest(given, b"Bearer " + secret.encode())
         if not known and not is_other_secret(facts, given, time.time()):
             return refuse(connection, 401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
-        if connection.admit() is not None:
+        # What a person reads of this host must not wait until requests to its engines end.
+        standing = KEY if path.startswith(_ENGINES) else ADMINISTRATOR
+        if connection.admit(standing=standing) is not None:
             message = "this worker's agent serves too many requests; try again in a moment"
             return refuse(connection, 503, "overloaded", message)
         if path.startswith(_ENGINES):

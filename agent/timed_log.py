@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from agent.log_index import LogIndex
+from agent.plain_log import CUT, LINE_BYTES
 from agent.redaction import Redactor
 
 LINES_MAX: Final = 1_000_000  # as of the API; what is read is bounded by the files, which rotate
-_LINE_BYTES: Final = 65_536  # longer ones are cut
 _CHUNK_BYTES: Final = 262_144
 _END: Final = re.compile(rb"\r\n|\n|\r(?!\n)(?!\Z)")  # progress bars return to the line's start: each state is a line
 
@@ -30,6 +30,7 @@ class TimedLog:
         self._position = 0  # of the next byte to read
         self._rest = b""  # of a line that has not ended; it ends at `_position`
         self._cut = True  # the next line may begin in the middle of what was logged
+        self._skips = False  # to the end of a line that was too long
 
     def begin(self, *, since_ms: int | None, tail: int | None) -> None:
         """Goes to the first line that is wanted: written since then, and one of the last so many."""
@@ -44,7 +45,7 @@ class TimedLog:
         """The next lines as frames (`schemas.wire.proxy`); None: there are none now. `last`: no more will come."""
         with self._index.lock:
             if self._position < self._index.rotated_base:  # what comes next does not follow on the line that had begun
-                self._position, self._rest, self._cut = self._index.rotated_base, b"", True
+                self._position, self._rest, self._cut, self._skips = self._index.rotated_base, b"", True, False
             text = self._bytes(self._position, _CHUNK_BYTES)
             if not text and not (last and self._rest):
                 return None
@@ -55,25 +56,28 @@ class TimedLog:
     def _frames(self, begin: int, text: bytes, *, last: bool) -> Iterator[bytes]:
         at = 0
         for end in _END.finditer(text):
-            yield self._frame(begin + at, self._begun_line(text[at : end.start()]), begin + end.end())
-            at, self._cut = end.end(), False
+            if not self._skips:
+                yield self._frame(begin + at, self._begun_line(text[at : end.start()]), begin + end.end())
+            at, self._cut, self._skips = end.end(), False, False
         rest = text[at:]
-        if rest and (last or len(rest) >= _LINE_BYTES):
-            held = 0 if last else self._redactor.begun(rest)
-            shown = self._begun_line(rest[: len(rest) - held])
-            if last:
-                shown = self._redactor.without_begun(self._redactor.redact(shown))
-            yield self._frame(begin + at, shown.rstrip(b"\r\n"), begin + len(text) - held)
-            rest, self._cut = rest[len(rest) - held :], False
+        if self._skips:
+            rest = b"\r" if rest.endswith(b"\r") and not last else b""  # an end, unless a line feed follows
+        elif rest and (last or len(rest) >= LINE_BYTES):
+            shown = self._redactor.without_begun(self._redactor.redact(self._begun_line(rest))).rstrip(b"\r\n")
+            yield self._frame(begin + at, shown, begin + len(text), cut=not last)
+            rest, self._cut, self._skips = b"", False, not last
         self._rest = rest
 
     def _begun_line(self, line: bytes) -> bytes:
         """A line; where it may begin at a cut, without the end of a secret at its begin."""
         return self._redactor.without_rest(self._redactor.redact(line)) if self._cut else line
 
-    def _frame(self, begin: int, line: bytes, end: int) -> bytes:
+    def _frame(self, begin: int, line: bytes, end: int, *, cut: bool = False) -> bytes:
         at_ms, exact = self._index.time_of(end)
-        return b"L%d %d %d %b\n" % (at_ms, exact, begin, self._redactor.redact(line)[:_LINE_BYTES])
+        shown = self._redactor.redact(line)
+        if cut or len(shown) > LINE_BYTES:
+            shown = shown[:LINE_BYTES] + CUT
+        return b"L%d %d %d %b\n" % (at_ms, exact, begin, shown)
 
     def _last_lines(self, number: int, first: int) -> int:
         """The position of the last so many lines, no earlier than `first`."""
@@ -95,7 +99,7 @@ class TimedLog:
         """The begin of the line that a position is in."""
         if position <= self._index.rotated_base:
             return position
-        begin = max(self._index.rotated_base, position - _LINE_BYTES)
+        begin = max(self._index.rotated_base, position - LINE_BYTES)
         before = self._bytes(begin, position - begin)
         return begin + max(before.rfind(b"\n"), before.rfind(b"\r")) + 1
 
@@ -111,7 +115,7 @@ class TimedLog:
 
     def _skip(self) -> int:
         """The rotated log is gone: goes on with the present one."""
-        self._position, self._rest, self._cut = self._index.base, b"", True
+        self._position, self._rest, self._cut, self._skips = self._index.base, b"", True, False
         return self._position
 
 

@@ -98,6 +98,9 @@ def _tell(restored: Any, *, revoke_keys: bool) -> None:
     if restored.unreadable_secrets:
         names = ", ".join(restored.unreadable_secrets)
         print(printable(f"no key here opens these secrets, put it back or set them anew: {names}"), file=sys.stderr)
+    if restored.receipts_unreadable:
+        why = "engines that were started since the backup are not taken back without it"
+        print(f"no key here opens the key of receipts, put it back before the start: {why}", file=sys.stderr)
     print("start the controllers now; workers that joined since the backup must join again with a new token")
 
 

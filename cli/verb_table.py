@@ -67,7 +67,7 @@ VERBS: Final = (
     Verb("ca", "cli.verbs.ca", "Manage a private certificate authority for TLS."),
     Verb("join-token", "cli.verbs.access", "Manage the tokens with which agents join."),
     Verb("key", "cli.key_verb", "Manage API keys."),
-    Verb("secret", "cli.verbs.access", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
+    Verb("secret", "cli.secret_verb", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
     Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
     Verb(
         "backup",

@@ -19,6 +19,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.secrets_key import open_keys
 from controller.settings import ControllerSettings
 from controller.store.access.audit_log import Entry, takes_entries, write_entries
+from controller.store.access.sealing import read_sealing
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.access.secrets import unreadable_secrets
 from controller.store.backup.archive import BackupFileError, BackupReader, Manifest, reading
@@ -111,7 +112,8 @@ def put_back(
             restored = await restore(database.dsn, backup, replace=replace, revoke_keys=revoke_keys, progress=progress)
         async with dedicated(database.dsn) as connection:
             unreadable = await unreadable_secrets(connection, keys)
-        return replace_field(restored, unreadable_secrets=tuple(unreadable))
+            receipts = (await read_sealing(connection, keys)).receipts_unreadable
+        return replace_field(restored, unreadable_secrets=tuple(unreadable), receipts_unreadable=receipts)
 
     return _run(settings, put)
 

@@ -26,6 +26,7 @@ from controller.leader.model_cache import ModelCache
 from controller.leading import Leading
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
+from controller.proxy_key import ProxyKeyFile
 from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
@@ -48,6 +49,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
+from http1.connections import AGENT
 from http1.origin_middleware import GatewayTrust
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
@@ -103,6 +105,7 @@ class Controller:
             loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
+        self._proxy_key_file = ProxyKeyFile(database, keys)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
@@ -132,6 +135,7 @@ class Controller:
                     group.create_task(self._schema.run(), name="schema-watch"),
                     group.create_task(self._space.run(), name="space-watch"),
                     group.create_task(self._known_secrets.run(), name="known-secrets"),
+                    group.create_task(self._proxy_key_file.run(), name="proxy-key"),
                     group.create_task(self._hub.run(), name="hub"),
                 ]
                 if self._serving.tls is not None:
@@ -189,9 +193,13 @@ class Controller:
             authority=None if tls is None else tls.known_authority(),
             certificates=tuple if tls is None else partial(tls.certificates, serving.authority_ends),
             secret_keys=self._keys,
-            renew_secrets_key=partial(renew_key, settings, self._keys),
+            renew_secrets_key=self._renew_key,
             drop_old_secrets_keys=partial(drop_old_keys, settings, self._keys),
         )
+
+    def _renew_key(self) -> None:
+        renew_key(self._settings, self._keys)
+        self._proxy_key_file.write()
 
     async def _make_ready(
         self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]
@@ -211,6 +219,7 @@ class Controller:
         """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
         settings, tls = self._settings, self._serving.tls
         api = await serve_socket(runner, self._serving.connections, settings.data_dir)
+        await self._proxy_key_file.place(api.parent)
         url, listening = await listen(settings, self._serving, runner)
         if listening is None:
             return url, None
@@ -274,10 +283,11 @@ def _hub(
         sample_s=settings.sample_every_s,
         keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         metrics=HubMetrics(serving.registry),
-        serves=lambda request: serving.connections.serve(request, agent=True) is None,
+        serves=lambda request: serving.connections.serve(request, standing=AGENT) is None,
         unreachable_after_s=settings.unreachable_after_s,
         rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         trust=HostTrust(settings.trusted_labels, settings.advertise_networks),
+        keys=keys,
     )
     serving.registry.register(ProcessMetrics("agent", hub.agents_processes, labels=("worker",), disk=True))
     return hub

@@ -1,6 +1,7 @@
 """Where the key comes from that encrypts secrets: a setting, or a file beside the embedded database."""
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import structlog
 
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
+from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys, SecretsKeyError, new_key, parse_keys
 from controller.store.access.secrets import list_secrets, seal_all, unreadable_secrets
 from controller.store.core.database import Database
@@ -89,16 +91,25 @@ def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
     _reload(keys)
 
 
-def drop_old_keys(settings: ControllerSettings, keys: SecretKeys) -> None:
-    """Keeps the first key alone in this controller's own file: nothing is encrypted under the others. Blocks.
+def drop_old_keys(settings: ControllerSettings, keys: SecretKeys, in_use: Collection[str] = ()) -> None:
+    """Keeps the first key in this controller's own file, and those that are in use. Blocks.
+
+    `in_use`: ids of keys, and of those derived for proxies, under which something is still encrypted.
 
     Raises:
         SecretsKeyError: the file cannot be read or written.
     """
     own = own_key_file(settings)
     if own is not None:
-        write_key_file(own, tuple(own.read_text(encoding="ascii").split()[:1]))
+        first, *others = own.read_text(encoding="ascii").split()
+        write_key_file(own, (first, *(text for text in others if _ids_of(text) & {*in_use})))
         _reload(keys)
+
+
+def _ids_of(text: str) -> frozenset[str]:
+    """The ids of a key and of the one that is derived for proxies."""
+    key = SecretKeys(lambda: parse_keys(text))
+    return frozenset((*key.ids, *key.branch(PURPOSE).ids))
 
 
 def _reload(keys: SecretKeys) -> None:

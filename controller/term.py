@@ -14,6 +14,7 @@ from controller.leader.minute_rollups import History
 from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
 from controller.leader.scaling_watch import ScalingWatch
+from controller.leader.sealing import Sealing
 from controller.leader.webhooks import Webhooks
 from controller.reconcilers.adoption import AdoptionReconciler
 from controller.reconcilers.cancelling import CancellingReconciler
@@ -289,6 +290,7 @@ def _services(
             keep_actions_days=max(settings.keep_events_days, settings.keep_history_days),
             keys=keys,
         ).run,
+        "sealing": Sealing(database, term, clock, keys).run,
         "history": History(
             database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days
         ).run,

@@ -19,6 +19,7 @@ import uvloop
 from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
 from controller.live.endpoints import Database
+from controller.live.proxy_keys import ProxyKeys
 from gateway.cors import Cors
 from gateway.ending import Stop, Watch, end_at_last, in_time
 from gateway.gateway import Gateway
@@ -71,11 +72,12 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     try:
         check_url(settings.database_url.get_secret_value())
         certificate_of(settings)  # each process reads it for itself
+        proxy_keys_of(settings)  # as above
         authority_of(settings)
         inherited = None if listen_fds else inherited_listener()
         listening = _listening(settings, listen_fds, inherited)
         sockets = bind_sockets(count) if count > 1 else None
-    except (OSError, DatabaseUrlError, UnusableCertificateError) as error:
+    except (OSError, DatabaseUrlError, UnusableCertificateError, UnusableKeyError) as error:
         log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
         return 1
 
@@ -172,6 +174,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         changes,
         addresses[0],
         others=addresses[1:],
+        proxy_keys=proxy_keys_of(settings),
         name=_name(place, count),
         secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
         proxies=TrustedProxies(settings.trusted_proxy),
@@ -253,6 +256,23 @@ def authority_of(settings: GatewaySettings) -> ssl.SSLContext | None:
         return trusting(settings.ca)
     except OSError as error:
         raise UnusableCertificateError(f"--ca: {settings.ca} cannot be used: {error.strerror or error}") from error
+
+
+def proxy_keys_of(settings: GatewaySettings) -> ProxyKeys:
+    """The keys that open the secrets of agents' proxies.
+
+    Raises:
+        UnusableKeyError: their file cannot be used.
+    """
+    file = settings.proxy_keys_at
+    try:
+        return ProxyKeys(file)
+    except (OSError, ValueError) as error:
+        raise UnusableKeyError(f"GPUWARD_PROXY_KEY_FILE: {file}: {error}") from error
+
+
+class UnusableKeyError(Exception):
+    """The file of the proxies' keys cannot be used; the message says what to do."""
 
 
 class UnusableCertificateError(Exception):

@@ -179,10 +179,12 @@ class FairQueue(Generic[T]):
         own = self._numbers.of.get(key, 0) + (request not in self._waiting)
         if self._numbers.most <= own:
             return None
-        most = self._numbers.with_most()
-        by_lane = [reversed(lane.by_key.get(most, ())) for lane in self._lanes.values()]
-        newest = merge(*by_lane, key=_BY_AGE, reverse=True)
-        return next((one.request for one in newest if has_place(one.request)), None)
+        return next(filter(has_place, self.newest_of(self._numbers.with_most())), None)
+
+    def newest_of(self, key: str) -> Iterator[T]:
+        """The requests of a key, the newest first."""
+        by_lane = [reversed(lane.by_key.get(key, ())) for lane in self._lanes.values()]
+        return (one.request for one in merge(*by_lane, key=_BY_AGE, reverse=True))
 
     def first(self, in_flight: Mapping[str, int], full: Collection[str] = ()) -> Waiting[T] | None:
         """The request that gets the next replica.

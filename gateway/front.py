@@ -25,8 +25,8 @@ from gateway.form_reader import is_form
 from gateway.pass_on import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.request_body import BadRequestError, check_charset
 from gateway.served_name import ServedName
-from gateway.unserved import model_not_found
-from http1.connections import Refusal
+from gateway.unserved import model_not_found, not_served
+from http1.connections import ADMINISTRATOR, KEY
 from http1.forwarded import TrustedProxies
 from http1.handler import DROPPED, Handler
 from http1.head import Fields, RequestHead, values
@@ -189,7 +189,7 @@ class Front:
     def _admit(principal: Principal, connection: ServerConnection) -> None:
         refusal = connection.admit(principal.key_id)
         if refusal is not None:
-            raise _not_served(refusal)
+            raise not_served(refusal)
         if principal.role not in MODEL_ROLES:
             allowed = ", ".join(sorted(MODEL_ROLES))
             message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
@@ -228,15 +228,16 @@ class Front:
         principal = next((owner for digest in digests if (owner := self._keys.owner(digest)) is not None), None)
         try:
             if principal is not None:
-                refusal = connection.admit(principal.key_id)
+                standing = ADMINISTRATOR if principal.role == "admin" else KEY
+                refusal = connection.admit(principal.key_id, standing)
                 if refusal is not None:
-                    raise _not_served(refusal)
+                    raise not_served(refusal)
         except GatewayError as error:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
         origin, proxied = origin_of(self._proxies, connection.address, head.fields)
         fields = self._fields(origin.address, self._scheme(head, connection), request_id, proxied=proxied)
-        passed = Passed(self._controller, head, connection, fields)
+        passed = Passed(self._controller, head, connection, fields, known=principal is not None)
         passed.begin()
         return passed
 
@@ -335,13 +336,3 @@ def _check_type(head: RequestHead, path: bytes) -> None:
         check_charset(kind.decode("latin-1"))
     except BadRequestError as error:
         raise GatewayError(400, "invalid", str(error), param=error.param or None) from error
-
-
-def _not_served(refusal: Refusal) -> GatewayError:
-    """The error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
-    match refusal:
-        case Refusal.CLIENT:
-            message = "too many bodies of this key are incomplete; wait until they are sent"
-            return GatewayError(429, "too_much_in_flight", message)
-        case Refusal.ALL:
-            return GatewayError(503, "overloaded", "too many requests are being answered; try again in a moment")

@@ -14,6 +14,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
+from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.cors import Cors
 from gateway.crash_watch import CrashWatch
 from gateway.credentials import may_read
@@ -38,8 +39,9 @@ from gateway.queues import Queues
 from gateway.reporter import Reporter
 from gateway.request_metrics import RequestMetrics
 from gateway.siblings import Siblings, Sockets
+from gateway.unserved import not_served
 from http1.bodies import Bodies
-from http1.connections import Limits, limits_for
+from http1.connections import Limits, Refusal, limits_for
 from http1.door import Door
 from http1.files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
@@ -81,6 +83,7 @@ class Gateway:
         sockets: by which the processes ask one another; None: it is the only one.
         certificate: that it shows; None: it speaks no TLS.
         others: addresses of further controllers, which are asked where the first one does not answer.
+        proxy_keys: open the secrets of agents' proxies.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Gateway:
         sockets: Sockets | None = None,
         certificate: "ServedCertificate | None" = None,
         others: Sequence[Address] = (),
+        proxy_keys: ProxyKeys = NO_PROXY_KEYS,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         proxies = proxies or TrustedProxies()
@@ -112,9 +116,9 @@ class Gateway:
         self.metrics.bodies_held(lambda: self.bodies.held)
         self._meter = Meter(database)
         self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
-        self.routes = LiveRoutes(database, changes, updated=self._routes_changed)
+        self.routes = LiveRoutes(database, changes, updated=self._routes_changed, keys=proxy_keys.keys)
         self.demand = Demand(self._loop.time())
-        reports = DemandReports(database, name)
+        reports = DemandReports(database, name, proxy_keys)
         self._places: QueuePlaces[Queued] = QueuePlaces(self._loop.time, self._places_lack)
         self.queues = Queues(
             self.routes.table,
@@ -126,7 +130,8 @@ class Gateway:
         )
         self._controller = Controller(controller, secret, Pool(), others=deque(others))
         self._crashes = CrashWatch(database)
-        self._agents, failed = Pool(prepare=notice_gone_hosts), FailureLog().note
+        limits = limits or limits_for(connection_bound(raise_file_limit()))
+        self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
         self._models = Models(
             self.keys,
@@ -154,9 +159,10 @@ class Gateway:
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
         front = Front(self._models, self._controller, own, proxies, cors, hsts_s)
         door = Door(
-            limits or limits_for(connection_bound(raise_file_limit())),
+            limits,
             name="gateway",
             is_proxy=proxies.__contains__,
+            make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
         self._server = _server(front, door, client_stall_s, certificate)

@@ -176,7 +176,7 @@ class Health:
         return await asyncio.to_thread(generate_latest, self._registry)
 
     def _state(self) -> dict[str, Any]:
-        problem = "" if self._routes.known else "no model is known yet"
+        problem = self._routes.problem
         if self._draining():
             problem = "the gateway is stopping"
         return {"lag_s": self._loop_lag_s(), "problem": problem}

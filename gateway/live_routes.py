@@ -8,6 +8,7 @@ import structlog
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.endpoints import DATABASE_ERRORS, Database, EndpointReader
+from controller.live.proxy_keys import NO_PROXY_KEYS, SecretKeys
 from gateway.errors import unavailable
 from gateway.pick_instance import RoutingTable
 
@@ -20,6 +21,7 @@ RECHECK_LIMIT_S: Final = 1.0
 _HANGS_FOR_S: Final = 1.0  # nothing waits for a database that has just not answered
 _RECHECK_PAUSE_S: Final = 0.1
 _STOP_LIMIT_S: Final = 5.0
+_NO_KEY: Final = "no key here opens the secrets of agents' proxies; set GPUWARD_PROXY_KEY_FILE, see docs/access.md"
 
 
 class LiveRoutes:
@@ -30,10 +32,17 @@ class LiveRoutes:
         refreshing: the task. It ends only by a defect, which `current` then raises.
     """
 
-    def __init__(self, database: Database, changes: ChangeFanout, updated: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        changes: ChangeFanout,
+        updated: Callable[[], None] = lambda: None,
+        keys: SecretKeys = NO_PROXY_KEYS.keys,
+    ) -> None:
         self.table = RoutingTable()
         self._database = database
-        self._endpoints = EndpointReader()
+        self._endpoints = EndpointReader(keys)
+        self._closed: frozenset[str] = frozenset()
         self._updated = updated
         self._reading = asyncio.Lock()
         self._reads = 0
@@ -83,6 +92,13 @@ class LiveRoutes:
         """Whether the table was ever read."""
         return self._known
 
+    @property
+    def problem(self) -> str:
+        """Why requests for known models could not be sent on; empty: they can."""
+        if not self._known:
+            return "no model is known yet"
+        return _NO_KEY if self._endpoints.opens_none else ""
+
     async def _read(self) -> None:
         self._reads += 1
         self._last_read = asyncio.get_running_loop().time()
@@ -90,6 +106,10 @@ class LiveRoutes:
             serving, endpoints = await self._endpoints.read(connection)
         self.table.update(serving.models, endpoints, serving.stopped)
         self._known = True
+        if (closed := self._endpoints.closed) != self._closed:
+            self._closed = closed
+            if closed:
+                log.error(_NO_KEY, workers=len(closed))
         self._hangs_until = float("-inf")
         self._updated()
 

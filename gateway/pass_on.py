@@ -13,6 +13,7 @@ import structlog
 
 from gateway.errors import response, unavailable
 from http1.client_connection import ClientConnection
+from http1.connections import AGENT
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
 from http1.head import HOP_BY_HOP, SWITCHING, Fields, RequestHead, ResponseHead, end_to_end, request_bytes
 from http1.log_limit import LogLimit
@@ -115,13 +116,24 @@ class Passed:
         "_fields",
         "_head",
         "_held",
+        "_known",
         "_moved",
         "_state",
         "_task",
         "_upstream",
     )
 
-    def __init__(self, controller: Controller, head: RequestHead, connection: ServerConnection, fields: Fields) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        head: RequestHead,
+        connection: ServerConnection,
+        fields: Fields,
+        *,
+        known: bool = False,
+    ) -> None:
+        """`known`: the connection was admitted with a key of the API."""
+        self._known = known
         self._controller = controller
         self._asked = controller.address
         self._head = head
@@ -228,7 +240,8 @@ class Passed:
         """The controller answers."""
         if head.status == SWITCHING:
             self._enter(State.TUNNEL)
-            self._connection.admit(agent=True)  # the controller has taken the credential
+            if not self._known:
+                self._connection.admit(standing=AGENT)  # the controller has taken the credential
             fields = end_to_end(head, HOP_BY_HOP)
             fields += [(_CONNECTION, _UPGRADE), (_UPGRADE, self._head.upgrade)]
             self._connection.switch(fields)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 _KEPT_S: Final = 3600.0
+_MOST_GONE: Final = 100  # deployments; the series of the oldest of more end earlier
 _BUCKETS_S: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -94,6 +95,8 @@ class QueueMetrics:
     def keep(self, deployments: Collection[str], now: float) -> None:
         """Ends the series of deployments that are gone: at once what waits, the others after an hour.
 
+        Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
+
         Args:
             deployments: those that are there; what belongs to none stays.
             now: seconds, monotonic.
@@ -104,10 +107,15 @@ class QueueMetrics:
                 continue
             if series.unseen_since is None:
                 series.unseen_since = now
-            over = now - series.unseen_since > _KEPT_S
-            for family, labels in tuple(series.labels):
-                if over or family is self._waiting:
-                    family.remove(*labels)
-                    series.labels.remove((family, labels))
-            if over:
-                del self._series[name]
+            self._end(name, series, all_=now - series.unseen_since > _KEPT_S)
+        gone = sorted((one.unseen_since, name) for name, one in self._series.items() if one.unseen_since is not None)
+        for _, name in gone[:-_MOST_GONE]:
+            self._end(name, self._series[name], all_=True)
+
+    def _end(self, name: str, series: _Series, *, all_: bool) -> None:
+        for family, labels in tuple(series.labels):
+            if all_ or family is self._waiting:
+                family.remove(*labels)
+                series.labels.remove((family, labels))
+        if all_:
+            del self._series[name]

@@ -6,6 +6,8 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 
 import math
 from collections.abc import Callable, Collection
+from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -205,6 +207,13 @@ class Queues:
             return False
         found.fail(self._full(model, uid))
         return True
+
+    def end_newest(self, key: str, error: GatewayError) -> bool:
+        """Ends the newest request of a key that waits for any model, by this error; False: none waits."""
+        newest = [one for queue in self._queues.values() for one in islice(queue.newest_of(key), 1)]
+        if newest:
+            max(newest, key=attrgetter("arrived")).fail(error)
+        return bool(newest)
 
     def _prolong(self, known: Model, request: Queued) -> None:
         """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""

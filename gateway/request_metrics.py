@@ -17,6 +17,7 @@ _TOKEN_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 _CLASSES: Final = ("", "1xx", "2xx", "3xx", "4xx", "5xx")
 CLIENT_GONE: Final = 499
 _KEPT_S: Final = 3600.0  # series of what is gone
+_MOST_GONE: Final = 100  # series of what is gone; the oldest of more end earlier
 
 
 class Spread:
@@ -100,6 +101,8 @@ class RequestMetrics:
     def keep(self, present: Collection[tuple[str, str]], now: float) -> None:
         """Ends the series of deployments and revisions that have had no replica for an hour. Those without stay.
 
+        Of more than `_MOST_GONE` that have no replica the oldest end at once: names come and go for ever.
+
         Args:
             present: deployments with revisions that run.
             now: seconds, monotonic.
@@ -111,6 +114,9 @@ class RequestMetrics:
                 series.unseen_since = now
             elif now - series.unseen_since > _KEPT_S:
                 del self._series[key]
+        gone = sorted((one.unseen_since, key) for key, one in self._series.items() if one.unseen_since is not None)
+        for _, key in gone[:-_MOST_GONE]:
+            del self._series[key]
         known = {key[:2] for key in self._series}
         for retried in tuple(self._retries):
             if retried[:2] not in known and retried[:2] not in present:

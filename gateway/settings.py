@@ -18,6 +18,7 @@ from schemas.quantities import Seconds, SizeMib
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+KEY_FILE: Final = "proxy.key"  # next to the socket
 _SOCKET: Final = "controller.sock"  # of the controller's API, in its data folder
 _HTTP_PORT = 80
 _HTTPS_PORT = 443
@@ -58,6 +59,12 @@ class GatewaySettings(BaseSettings):
         None,
         description="By which a controller at a URL believes what the gateway says of clients: their address and "
         "scheme. Both need the same. On the controller's socket none is needed.",
+    )
+    proxy_key_file: Path | None = Field(
+        None,
+        description="File with the keys that open the secrets of agents' proxies, as `gpuward secret proxy-key` prints "
+        "them; by default `proxy.key` next to the controller's socket. It is read again when it changes; see "
+        "[Access](access.md).",
     )
     trusted_proxy: Annotated[
         tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
@@ -102,6 +109,13 @@ class GatewaySettings(BaseSettings):
     def _certificate_with_key(self) -> Self:
         check_pair(self)
         return self
+
+    @property
+    def proxy_keys_at(self) -> Path | None:
+        """Where the keys of agents' proxies are; None: nowhere."""
+        if self.proxy_key_file is not None or not self.controller.startswith("/"):
+            return self.proxy_key_file
+        return Path(self.controller).parent / KEY_FILE
 
     @field_validator("controller")
     @classmethod

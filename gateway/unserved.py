@@ -9,6 +9,7 @@ from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
 from gateway.outcomes import OVERLOADED, TIMED_OUT, Settled
 from gateway.pick_instance import RoutingTable
+from http1.connections import Refusal
 
 _RETRY_AFTER_S: Final = "2"
 _NO_CAPACITY: Final = "no_capacity"
@@ -127,3 +128,16 @@ def waited_too_long(model: str, known: Model | None) -> GatewayError:
     wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
     message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
     return GatewayError(503, "waited_too_long", message)
+
+
+def not_served(refusal: Refusal) -> GatewayError:
+    """The error for a request that gets no connection: 429 where its key, 503 where all keys hold too much."""
+    match refusal:
+        case Refusal.CLIENT:
+            message = "too many bodies of this key are incomplete; wait until they are sent"
+            return GatewayError(429, "too_much_in_flight", message)
+        case Refusal.SHARE:
+            message = "connections are few and this key has its equal part of them; wait until others are answered"
+            return GatewayError(429, "too_much_in_flight", message)
+        case Refusal.ALL:
+            return GatewayError(503, "overloaded", "too many requests are being answered; try again in a moment")

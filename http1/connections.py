@@ -2,8 +2,9 @@
 
 A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown connection
 that has stayed longest in its state gives way: with an incomplete head, or whatever else a stranger can do. Then go
-known ones between two requests; they go first while the unknown ones are fewer than the reserve. Requests with a key
-never take all connections: some remain for new heads and agents.
+known ones between two requests, or with one that is not served; they go first while the unknown ones are fewer than
+the reserve. Requests with a key never take all connections: some remain for new heads and agents, some for
+administrators, and some for keys that have fewer than others.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ class Refusal(StrEnum):
     """Why a request with a valid key is not served."""
 
     CLIENT = "client"  # the client has too many incomplete bodies
+    SHARE = "share"  # connections are few, and the client has its equal part
     ALL = "all"  # too many requests are served
+
+
+class Standing(StrEnum):
+    """Which connections a request may use."""
+
+    KEY = "key"  # neither the administrators' nor the agents'
+    ADMINISTRATOR = "administrator"  # not the agents'
+    AGENT = "agent"  # all
 
 
 class State(StrEnum):
@@ -29,6 +39,7 @@ class State(StrEnum):
 
 # Names of their own: through the class each costs more than all else that a transition does.
 HEAD, BODY, BUSY, IDLE = State
+KEY, ADMINISTRATOR, AGENT = Standing
 
 
 @dataclass(eq=False, slots=True)
@@ -41,6 +52,7 @@ class Connection:
         counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
         known: whether one of its requests carried a valid key or credential.
         client: whose key it was; "" where clients are not told apart.
+        held: whether it counts as its client's: a request of that key is served.
         group: those of its server that are as known and in the same state; None: it is not counted.
     """
 
@@ -50,6 +62,7 @@ class Connection:
     known: bool = False
     state: State = HEAD
     client: str = ""
+    held: bool = False
     group: "_Group | None" = None
 
 
@@ -61,7 +74,9 @@ class Limits:
         most: connections in all.
         most_unknown_per_address: connections of one address that have not shown a valid key or credential.
         most_bodies_per_client: incomplete bodies of one client.
-        reserved: connections that clients with a key may not use for requests.
+        reserved: connections that no requests may use but agents'.
+        for_administrators: connections that requests of other keys may not use either.
+        for_fewer: connections that requests of a key may not use which has its equal part, or is alone.
         head_s: seconds within which a request's head must be complete.
         answer_s: seconds within which a request without a valid key must be answered.
         idle_s: seconds for which a connection is kept for its next request.
@@ -74,6 +89,8 @@ class Limits:
     most_unknown_per_address: int
     most_bodies_per_client: int
     reserved: int = 0
+    for_administrators: int = 0
+    for_fewer: int = 0
     head_s: float = 10.0
     answer_s: float = 30.0
     idle_s: float = 75.0
@@ -84,6 +101,7 @@ class Limits:
 _MOST: Final = 1 << 16
 _MOST_UNKNOWN_PER_ADDRESS: Final = 512
 _RESERVED_SHARE: Final = 8
+_FURTHER_SHARE: Final = 16  # for administrators, and as much for keys that have fewer than others
 _CLIENT_SHARE: Final = 5
 _Group = dict[Connection, None]  # in order of insertion, which is the order of `since_s`
 
@@ -92,28 +110,47 @@ def limits_for(connections: int) -> Limits:
     """The usual limits of a server that can have so many connections."""
     most = min(connections, _MOST)
     unknown = min(max(1, most // 2), _MOST_UNKNOWN_PER_ADDRESS)
-    return Limits(most, unknown, max(1, most // _CLIENT_SHARE), reserved=most // _RESERVED_SHARE)
+    further = most // _FURTHER_SHARE
+    return Limits(
+        most,
+        unknown,
+        max(1, most // _CLIENT_SHARE),
+        reserved=most // _RESERVED_SHARE,
+        for_administrators=further,
+        for_fewer=further,
+    )
 
 
 class Connections:
-    """All open connections of one server."""
+    """All open connections of one server.
+
+    Attributes:
+        few: whether the newest request found so many others that its key's part counts.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._most_served = limits.most - limits.reserved
+        served = limits.most - limits.reserved
+        self._most_served = {KEY: served - limits.for_administrators, ADMINISTRATOR: served, AGENT: limits.most}
+        self._few_from = self._most_served[KEY] - limits.for_fewer
         self._strangers: dict[State, _Group] = {state: {} for state in State}
         self._known: dict[State, _Group] = {state: {} for state in State}
         self._bodies, self._busy = self._known[BODY], self._known[BUSY]
+        self._unserved: _Group = {}  # known and busy, without a key or refused
         self._unknown: _Group = {}
         self._unknown_of: dict[str, _Group] = {}  # by address
         self._bodies_of: dict[str, _Group] = {}  # by client
+        self._held_by: dict[str, int] = {}  # connections of each client that has some
+        self._held = 0  # by all of them
+        self.few = False
 
     def __len__(self) -> int:
-        return len(self._unknown) + sum(map(len, self._known.values()))
+        return len(self._unknown) + len(self._unserved) + sum(map(len, self._known.values()))
 
     def count(self, state: State) -> int:
         """How many connections are in a state."""
-        return len(self._strangers[state]) + len(self._known[state])
+        unserved = len(self._unserved) if state is BUSY else 0
+        return len(self._strangers[state]) + len(self._known[state]) + unserved
 
     def admit(self, connection: Connection) -> Connection | None:
         """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
@@ -127,7 +164,7 @@ class Connections:
         if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
             yielding = oldest
         elif len(self) >= self._limits.most:
-            between = (self._known[IDLE], self._known[HEAD])
+            between = (self._known[IDLE], self._known[HEAD], self._unserved)
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
@@ -139,7 +176,7 @@ class Connections:
         return yielding
 
     def serve(
-        self, connection: Connection, now_s: float, body: bool, client: str = "", agent: bool = False
+        self, connection: Connection, now_s: float, body: bool, client: str = "", standing: Standing = KEY
     ) -> tuple[Refusal | None, Connection | None]:
         """Makes a connection known and serves its request, unless too many are served.
 
@@ -148,47 +185,105 @@ class Connections:
             now_s: the time.
             body: whether the request's body is incomplete.
             client: whose key it was; "" where clients are not told apart.
-            agent: whether it is an agent's, which may use reserved connections.
+            standing: which connections it may use.
 
         Returns:
             Why the request is not served, and the connection that gives way to it, which the caller closes.
         """
+        if connection.held:
+            self._let_go(connection)
         refusal: Refusal | None = None
         yielding: Connection | None = None
-        if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
-            refusal, yielding = Refusal.CLIENT, next(iter(self._bodies_of[client]))
-        elif not agent and len(self._busy) + len(self._bodies) >= self._most_served:
-            refusal, yielding = Refusal.ALL, next(iter(self._bodies), None)
+        self.few = standing is not AGENT and len(self._busy) + len(self._bodies) >= self._few_from
+        if self.few or body:
+            refusal, yielding = self._refusal(connection, body, client, standing)
         if yielding is not None:
             if now_s - yielding.since_s >= self._limits.body_s:
                 self.remove(yielding)
                 refusal = None
             else:
                 yielding = None
-        if refusal is None:
-            if connection.known and connection.state is not BODY and not body:
-                self.enter(connection, BUSY, now_s)
-            elif self._take(connection):
-                connection.known = True
-                connection.client, connection.state, connection.since_s = client, BODY if body else BUSY, now_s
-                self._add(connection)
-            connection.client = client
+        if refusal is not None:
+            if connection.known and self._take(connection):
+                self._put(connection, self._unserved, BUSY, now_s)
+            return refusal, yielding
+        group = connection.group
+        if connection.known and group is not None and group is not self._bodies and not body:
+            del group[connection]
+            self._put(connection, self._busy, BUSY, now_s)
+        elif self._take(connection):
+            connection.known = True
+            connection.client, connection.state, connection.since_s = client, BODY if body else BUSY, now_s
+            self._add(connection)
+        connection.client = client
+        if client and standing is KEY and connection.group is not None:
+            connection.held = True
+            self._held += 1
+            self._held_by[client] = self._held_by.get(client, 0) + 1
         return refusal, yielding
 
+    def _refusal(
+        self, connection: Connection, body: bool, client: str, standing: Standing
+    ) -> tuple[Refusal | None, Connection | None]:
+        """Why a request is not served, and the connection whose end would mend that."""
+        if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
+            return Refusal.CLIENT, next(iter(self._bodies_of[client]))
+        group = connection.group
+        served = len(self._busy) + len(self._bodies) - (group is self._busy or group is self._bodies)
+        if not self.few or served < self._few_from:
+            return None, None
+        if served >= self._most_served[standing]:
+            return Refusal.ALL, next(iter(self._bodies), None)
+        if standing is KEY and client:
+            mine = self._held_by.get(client, 0)
+            others = len(self._held_by) - (mine > 0)
+            if mine and mine * (others + 1) >= self._held:
+                return Refusal.SHARE, next(iter(self._bodies_of.get(client, ())), None)
+        return None, None
+
+    def with_most(self, client: str) -> str | None:
+        """The client that holds the most, where that is more than this one has with another one; None: none does."""
+        most = max(self._held_by, key=self._held_by.__getitem__, default=client)
+        return most if self._held_by.get(most, 0) > self._held_by.get(client, 0) + 1 else None
+
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
-        """Moves a connection to another state. A removed one stays so."""
+        """Moves a connection to another state. A removed one stays so.
+
+        A known one that becomes busy without `serve` gives way: many could else take all connections.
+        """
+        if connection.held and state is not BUSY:
+            self._let_go(connection)
         group = connection.group
         if group is not None and connection.known and group is not self._bodies and state is not BODY:
+            served = state is not BUSY or group is self._busy
             del group[connection]  # it is in no other group
-            group = connection.group = self._known[state]
+            group = connection.group = self._known[state] if served else self._unserved
             group[connection] = None
             connection.state, connection.since_s = state, now_s
         elif self._take(connection):
             connection.state, connection.since_s = state, now_s
             self._add(connection)
 
+    def _put(self, connection: Connection, group: _Group, state: State, now_s: float) -> None:
+        """Puts a known one, which is in no group, into this one."""
+        connection.group = group
+        group[connection] = None
+        connection.state, connection.since_s = state, now_s
+
+    def _let_go(self, connection: Connection) -> None:
+        """Its client has one connection less."""
+        connection.held = False
+        self._held -= 1
+        left = self._held_by[connection.client] - 1
+        if left:
+            self._held_by[connection.client] = left
+        else:
+            del self._held_by[connection.client]
+
     def remove(self, connection: Connection) -> None:
         """Forgets a connection; repeating it changes nothing."""
+        if connection.held:
+            self._let_go(connection)
         self._take(connection)
 
     def overdue(self, now_s: float) -> list[Connection]:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from http1.connections import BODY, BUSY, HEAD, Connection, Connections, Limits, Refusal, State
+from http1.connections import BODY, BUSY, HEAD, KEY, Connection, Connections, Limits, Refusal, Standing, State
 from http1.sweeper import Sweeper
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,8 @@ class Door:
         limits: bounds and deadlines.
         name: of the server, for logs.
         is_proxy: whether an address is a trusted proxy's, to which the bound for each address does not apply.
+        make_way: called with a client that holds more connections than another one, which needs some where they are
+            few: ends a request of it that has cost nothing yet, and returns whether there was one.
         closed: a metric. Called with `bound`, `head`, `busy`, `idle` or `body` for each connection that was closed for
             it, with `handshake` for each that failed in that of TLS, and with `refused` for each request that found too
             many others.
@@ -49,8 +51,10 @@ class Door:
         *,
         name: str,
         is_proxy: Callable[[str], bool] = lambda _address: False,
+        make_way: Callable[[str], bool] = lambda _client: False,
         closed: Callable[[str], None] = lambda _reason: None,
     ) -> None:
+        self._make_way = make_way
         self._connections = Connections(limits)
         self._limits = limits
         self._name = name
@@ -96,19 +100,26 @@ class Door:
         """The connection does something else now."""
         self._connections.enter(record, state, self._now())
 
-    def admit_request(self, record: Connection, body: bool, client: str = "", agent: bool = False) -> Refusal | None:
+    def admit_request(
+        self, record: Connection, body: bool, client: str = "", standing: Standing = KEY
+    ) -> Refusal | None:
         """Notes that the request which is being answered carried a valid key or credential.
 
         Args:
             record: of its connection.
             body: whether its body is incomplete.
             client: whose key it was; "" where clients are not told apart.
-            agent: whether it is an agent's, for which some connections are reserved.
+            standing: which of the reserved connections it may use.
 
         Returns:
             Why the request has to be refused: with 429 for its client, with 503 for all.
         """
-        refusal, yielding = self._connections.serve(record, self._now(), body, client, agent)
+        connections = self._connections
+        refusal, yielding = connections.serve(record, self._now(), body, client, standing)
+        if connections.few and standing is KEY and client:
+            most = connections.with_most(client)
+            if most is not None and self._make_way(most) and refusal is Refusal.ALL:
+                refusal, yielding = connections.serve(record, self._now(), body, client, standing)
         if yielding is not None:
             self.close(yielding, "body")
         if refusal is not None:

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from http1.head import Fields, RequestHead, ResponseHead
 
-_MOST: Final = 512  # heads
+_MOST: Final = 128  # heads of 2 to 4 KiB: an instance's name makes new ones, which stay when it has gone
 _MOST_BYTES: Final = 4096  # of a head
 _MOST_VARYING: Final = 256  # bytes of an id and a length
 _MOST_DIGITS: Final = 15

@@ -38,6 +38,7 @@ class Pool:
     Args:
         idle_s: how long a connection is kept at rest, in seconds.
         max_idle: kept at rest per address.
+        most: connections of all addresses; from so many on one at rest ends for each new one. None: no such bound.
         connect_s: limit for connecting, in seconds.
         prepare: sets options of a connected socket.
     """
@@ -47,11 +48,14 @@ class Pool:
         *,
         idle_s: float = IDLE_S,
         max_idle: int = MAX_IDLE,
+        most: int | None = None,
         connect_s: float = CONNECT_S,
         prepare: Callable[[socket.socket], None] = lambda _socket: None,
     ) -> None:
         self._idle_s = idle_s
         self._max_idle = max_idle
+        self._most = most
+        self._connecting = 0
         self._connect_s = connect_s
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
@@ -89,6 +93,8 @@ class Pool:
         def made() -> ClientConnection:
             return ClientConnection(at_rest=partial(self._rest, address), closed=self._open.discard)
 
+        self._make_way()
+        self._connecting += 1
         try:
             async with asyncio.timeout(self._connect_s):
                 if isinstance(address, str):
@@ -106,12 +112,28 @@ class Pool:
             # That of TLS numbers its own library.
             number = None if isinstance(error, ssl.SSLError) else error.errno
             raise ConnectError(str(error), number) from error
+        finally:
+            self._connecting -= 1
         self._open.add(connection)
         opened = transport.get_extra_info("socket")
         if opened is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             self._prepare(opened)
         return connection
+
+    def _make_way(self) -> None:
+        """Ends what rests beyond the bound: all addresses together could else take the files of what is under way."""
+        if self._most is None:
+            return
+        while self._resting and len(self._open) + self._connecting >= self._most:
+            address = next(iter(self._resting))
+            resting = self._resting[address]
+            if resting:
+                rested = resting.popleft()
+                self._open.discard(rested)
+                rested.abort()
+            if not resting:
+                del self._resting[address]
 
     async def _connect_pinned(
         self, made: Callable[[], ClientConnection], address: Pinned

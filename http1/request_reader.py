@@ -139,8 +139,10 @@ class RequestReader(MessageReader):
         unknown, named = self._first_bytes(), self._end_head()
         parser, fields = self._parser, self._fields
         offers = parser.should_upgrade()
-        switches = offers and not self._ignored and _opens_websocket(parser.get_method(), fields)
-        self._declined = _framing_of(named) if offers and not switches else None
+        framing = _framing_of(named) if offers else b""
+        # Behind a body, which a WebSocket's request has none of, the other protocol would begin too early.
+        switches = offers and not self._ignored and not framing and _opens_websocket(parser.get_method(), fields)
+        self._declined = framing if offers and not switches else None
         if self._ignored:
             return
         version, method = parser.get_http_version(), parser.get_method()

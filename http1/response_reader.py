@@ -13,6 +13,7 @@ from http1.reading import MessageError, MessageReader
 
 MOST_HEADS: Final = 32  # of one answer: informational ones and the final one
 _CONTINUE: Final = 100
+_NEVER_FRAMED: Final = (100, 102, 103)  # behind other informational heads the parser reads a body that they state
 _FIRST_FINAL: Final = 200
 _LAST_FINAL: Final = 599
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -189,8 +190,11 @@ class ResponseReader(MessageReader):
         parser = self._parser
         status = parser.get_status_code()
         switching = status == SWITCHING and self._upgrade
-        self._informational = status < _FIRST_FINAL and not switching
+        # Below 100 there is none: the parser takes a body after it, as after a final one.
+        self._informational = _CONTINUE <= status < _FIRST_FINAL and not switching
         if self._informational and status != SWITCHING:
+            if status not in _NEVER_FRAMED and any(map(_frames_body, self._fields)):
+                self._refuse(MessageError(502, "malformed", "an informational answer with a body"))
             self._continues = status == _CONTINUE and self._continued is not None
             return
         if not (_FIRST_FINAL <= status <= _LAST_FINAL or switching):
@@ -237,3 +241,9 @@ class ResponseReader(MessageReader):
             raise problem from None
         if self._done:
             self._sink.response_end(clean=problem is None)
+
+
+def _frames_body(field: tuple[bytes, bytes]) -> bool:
+    """Whether a field states that a body follows."""
+    name, value = field
+    return name == b"transfer-encoding" or (name == b"content-length" and bool(value.strip(b"0")))

@@ -12,7 +12,7 @@ import structlog
 
 from http1 import connections
 from http1.answering import AnsweringConnection
-from http1.connections import Connection, Refusal
+from http1.connections import KEY, Connection, Refusal, Standing
 from http1.door import Door
 from http1.handler import Handler
 from http1.head import RequestHead
@@ -103,10 +103,10 @@ class ServerConnection(AnsweringConnection):
         elif self._untaken - untaken >= _PROGRESS_BYTES:
             self._untaken, self._since = untaken, now
 
-    def admit(self, client: str = "", agent: bool = False) -> Refusal | None:
+    def admit(self, client: str = "", standing: Standing = KEY) -> Refusal | None:
         """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
         incomplete = self._state is RECEIVING
-        return self._door.admit_request(self.record, incomplete, client, agent)
+        return self._door.admit_request(self.record, incomplete, client, standing)
 
     # The reader's sink
 

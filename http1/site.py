@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from http1.acceptor import PlainAcceptor
-from http1.connections import Connection, Refusal, State
+from http1.connections import KEY, Connection, Refusal, Standing, State
 from http1.door import Door
 from http1.listening import open_listener
 from http1.tls.acceptor import TlsAcceptor
@@ -54,13 +54,13 @@ class Bounds(Door):
         gate = self._gates.get(request.protocol)
         return gate is not None and gate.record.counted and not gate.record.known
 
-    def serve(self, request: web.BaseRequest, client: str = "", *, agent: bool = False) -> Refusal | None:
+    def serve(self, request: web.BaseRequest, client: str = "", *, standing: Standing = KEY) -> Refusal | None:
         """Notes that the request which is being answered carried a valid key or credential; see `admit_request`."""
         gate = self._gates.get(request.protocol)
         if gate is None:
             return None
         body = request.content
-        refusal = self.admit_request(gate.record, body=not body.is_eof(), client=client, agent=agent)
+        refusal = self.admit_request(gate.record, body=not body.is_eof(), client=client, standing=standing)
         if refusal is None and gate.record.state is State.BODY:
             body.on_eof(lambda: self.body_complete(gate.record))
         return refusal

@@ -175,6 +175,27 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
         "Run `gpuward secret rotate-key`. A controller without a key first needs one: name its file in "
         "`GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
     ),
+    "keys_plain": ReasonText(
+        "Without a key, the secrets of agents' proxies and the key of receipts are stored unencrypted. A reader of a "
+        "backup can use engines.",
+        "Make a key and name its file in `GPUWARD_SECRETS_KEY_FILE`. The page on access describes how.",
+    ),
+    "gateway_without_key": ReasonText(
+        "A gateway is of an older version or lacks the present key: the secrets of agents' proxies stay as they are.",
+        "Upgrade it, or give it the key that `gpuward secret proxy-key` prints as `GPUWARD_PROXY_KEY_FILE`. If it is "
+        "gone for good: `gpuward gateway forget NAME`.",
+    ),
+    "gateway_locked_out": ReasonText(
+        "The secrets of agents' proxies are sealed, and a gateway lacks their key: it cannot reach engines.",
+        "Give it the key as `GPUWARD_PROXY_KEY_FILE`: `gpuward secret proxy-key` prints it. If it is gone for good: "
+        "`gpuward gateway forget NAME`.",
+    ),
+    "receipts_unreadable": ReasonText(
+        "The key of receipts cannot be opened: new engines get none, and after a loss of commits unknown engines run "
+        "without being taken back.",
+        "Append the key that sealed it to the file in `GPUWARD_SECRETS_KEY_FILE`, or to `secrets.key` in the data "
+        "folder, and restart the controllers.",
+    ),
     "key_expires": ReasonText(
         "An API key expires within days.", "Rotate it: `gpuward key rotate ID`; `gpuward key list` shows all keys."
     ),

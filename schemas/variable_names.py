@@ -66,6 +66,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_LOST_AFTER_S",
         "GPUWARD_OPERATORS_MAY",
         "GPUWARD_PORT",
+        "GPUWARD_PROXY_KEY_FILE",
         "GPUWARD_RANK",
         "GPUWARD_RELOCATIONS_AT_ONCE",
         "GPUWARD_RESERVE_AFTER_S",

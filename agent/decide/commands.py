@@ -6,7 +6,7 @@ harmless, and the controller needs the confirmation to release its claims.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,11 +18,12 @@ _SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a 
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What a decision is based on. `devices` are the GPUs as last read, by UUID."""
+    """What a decision is based on. `devices` are the GPUs as last read, by UUID; `live`: those of `processes`."""
 
     highest_term: int
     epochs: Mapping[str, int]
     processes: Mapping[ProcessKey, ProcessRecord]
+    live: Collection[ProcessRecord]
     devices: Mapping[str, DeviceFacts]
     shutting_down: bool = False
 
@@ -142,8 +143,7 @@ def _invalid(order: StartOrder) -> Refuse | None:
 
 
 def _conflict(state: AgentState, key: ProcessKey, order: StartOrder) -> Refuse | None:
-    live = [record for record in state.processes.values() if record.alive]
-    for record in live:
+    for record in state.live:
         if (record.instance, record.rank) == (key.instance, key.rank):
             return Refuse("claim_conflict", f"epoch {record.epoch} of {key.instance} still runs here ({record.state})")
     for claim in order.claims:
@@ -152,7 +152,7 @@ def _conflict(state: AgentState, key: ProcessKey, order: StartOrder) -> Refuse |
             return Refuse("unknown_device", f"unknown GPU {claim.device}")
         if device.mig_mode:
             return Refuse("unknown_device", f"GPU {claim.device} is in MIG mode and cannot be claimed whole")
-        held_mib, holder, exclusive = _held(live, claim.device)
+        held_mib, holder, exclusive = _held(state.live, claim.device)
         if holder and (exclusive or claim.exclusive):
             return Refuse("claim_conflict", f"GPU {claim.device}: exclusive, and {holder} holds it")
         if held_mib + claim.memory_mib > device.memory_mib:

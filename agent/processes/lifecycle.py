@@ -92,6 +92,7 @@ class EngineProcess:
             await self._report_end(group)
             await group.forget()
         finally:
+            self._context.signs.forget(self.key.instance)  # else they stay when the instance has gone for good
             await group.aclose()
 
     def adopt_container(self) -> None:

@@ -75,6 +75,7 @@ class Supervisor:
             highest_term=self._journal.facts.highest_term,
             epochs=self._journal.epochs,
             processes=self._journal.processes,
+            live=self._journal.live(),
             devices=self._inventory.devices,
             shutting_down=self._shutting_down,
         )

@@ -24,7 +24,6 @@ join_token = typer.Typer(no_args_is_help=True, help="Manage the tokens with whic
 key = typer.Typer(no_args_is_help=True, help="Manage API keys.")
 secret = typer.Typer(no_args_is_help=True, help="Manage secrets for `env: {NAME: {secret: ...}}` in manifests.")
 app.add_typer(join_token, name="join-token")
-app.add_typer(secret, name="secret")
 
 ROLES: Final = get_args(Role)
 _DEFAULT_EXPIRY_S: Final = 3600.0
@@ -296,6 +295,12 @@ def rotate_secrets_key(ctx: typer.Context) -> None:
     async def work(api: "Api") -> None:
         done = await api.post(path_of(SECRETS.plural, "rotate-key"), {})
         print(f"{done['encrypted']} secrets encrypted under key {done['key_id']}")
+        if gateways := done.get("waiting_for"):  # controllers of versions before name none
+            print(
+                "keep the earlier key: the secrets of agents' proxies stay as they are until these gateways have the "
+                f"new one: {', '.join(gateways)}; see: gpuward secret proxy-key --help",
+                file=sys.stderr,
+            )
         if done["unreadable"]:
             raise CliError(
                 f"secrets that no key of this controller opens: {', '.join(done['unreadable'])}; "

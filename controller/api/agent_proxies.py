@@ -2,13 +2,17 @@
 
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 
+from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
+from controller.store.access.proxy_secrets import PURPOSE
+from controller.store.access.secret_keys import SecretKeys
 from controller.store.views.instances import LogSource
 from http1.client import BoundedConnector
 from http1.liveness import notice_gone_hosts
@@ -16,7 +20,21 @@ from http1.liveness import notice_gone_hosts
 _CONNECT_S: Final = 5.0
 _KEPT_S: Final = 15.0  # idle connections; agents end them later
 Query = Mapping[str, str] | Sequence[tuple[str, str | float]]
-AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", aiohttp.ClientSession)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProxies:
+    """How proxies are asked: a session, and the keys that open their secrets."""
+
+    session: aiohttp.ClientSession
+    keys: SecretKeys
+
+
+class SecretUnknownError(aiohttp.ClientError):
+    """No key of this controller opens the secret of the proxy. It is replaced when its agent connects again."""
+
+
+AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", AgentProxies)
 
 
 async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
@@ -28,33 +46,43 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     ) as session:
-        app[AGENT_PROXIES] = session
+        app[AGENT_PROXIES] = AgentProxies(session, app[CONTEXT].secret_keys.branch(PURPOSE))
         yield
 
 
-def ask(
-    session: aiohttp.ClientSession,
+@asynccontextmanager
+async def ask(
+    proxies: AgentProxies,
     source: LogSource,
     path: str,
     params: Query,
     *,
-    timeout: aiohttp.ClientTimeout,
+    timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of the client, in its own parts
     method: str = "GET",
-) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+) -> AsyncIterator[aiohttp.ClientResponse]:
     """A request to a proxy. It follows no redirect: an agent does not choose what the controller reads elsewhere.
 
     A proxy with a certificate must show exactly the one that its agent has told.
+
+    Raises:
+        aiohttp.ClientError: it gives no answer, or its secret is unknown.
     """
     certificate = source.certificate
-    return session.request(
+    await proxies.keys.learn((source.secret.key_id,))
+    secret = source.secret.opened(proxies.keys)
+    if secret is None:
+        raise SecretUnknownError(source.worker)
+    asked = proxies.session.request(
         method,
         f"{'https' if certificate else 'http'}://{source.address}{path}",
         params=params,
-        headers={"Authorization": f"Bearer {source.secret}"},
+        headers={"Authorization": f"Bearer {secret}"},
         timeout=timeout,
         ssl=aiohttp.Fingerprint(bytes.fromhex(certificate)) if certificate else True,
         allow_redirects=False,
     )
+    async with asked as answer:
+        yield answer
 
 
 def unreachable(source: LogSource) -> ApiError:

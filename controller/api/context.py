@@ -1,6 +1,6 @@
 """What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,7 +74,7 @@ class ApiContext:
         secret_keys: encrypt secrets.
         renew_secrets_key: makes a new key the present one where this controller makes it itself, else reads the keys
             again.
-        drop_old_secrets_keys: keeps the present one alone, likewise.
+        drop_old_secrets_keys: keeps the present one and those of these ids, likewise.
     """
 
     database: Database
@@ -101,7 +101,7 @@ class ApiContext:
     certificates: Callable[[], Sequence[CertificateFacts]] = tuple
     secret_keys: SecretKeys = NO_KEYS
     renew_secrets_key: Callable[[], None] = lambda: None
-    drop_old_secrets_keys: Callable[[], None] = lambda: None
+    drop_old_secrets_keys: Callable[[Collection[str]], None] = lambda _in_use: None
 
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)

@@ -145,6 +145,9 @@ def refuse(refusal: Refusal | None) -> None:
         case Refusal.CLIENT:
             message = "too many bodies of this key are incomplete; wait until they are sent"
             raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
+        case Refusal.SHARE:
+            message = "connections are few and this key has its equal part of them; wait until others are answered"
+            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
         case Refusal.ALL:
             raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
         case None:

@@ -24,6 +24,7 @@ from controller.api.parameters import refuse_preconditions, refuse_repeated, ref
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.store.core.acting import acting
+from http1.connections import ADMINISTRATOR, KEY
 from http1.log_limit import LogLimit
 from http1.same_origin import SAFE_METHODS
 from schemas.database_disk import DATABASE_FULL
@@ -127,7 +128,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     principal = await caller_of(request)
     if principal is None:
         raise _unauthenticated()
-    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id))
+    standing = ADMINISTRATOR if principal.role == "admin" else KEY
+    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id, standing=standing))
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     request[PRINCIPAL] = principal

@@ -14,6 +14,7 @@ from controller.domain.attention import (
     AttentionFacts,
     CertificateFacts,
     IdleInstance,
+    SealingFacts,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
@@ -31,6 +32,7 @@ MAX_SUBJECTS: Final = 20
 BREAKER_OPEN: Final = "breaker_open"
 START_OVERDUE: Final = "start_overdue"
 REFUSED: Final = "no_common_protocol"  # the condition that keeps a worker from being ready
+_GATEWAYS_NAMED: Final = 5
 _CRASHES: Final = 2  # failures in a row; before, it may be a single accident
 _TEXTS: Final = {code: text for group in REASONS.values() for code, text in group.items()}
 _CAUSES: Final[dict[Cause, int]] = {cause: place for place, cause in enumerate(get_args(Cause))}
@@ -221,11 +223,28 @@ def _of_access(facts: AttentionFacts) -> Iterator[AttentionEntry]:
     if n := facts.plain_secrets:
         title = "a secret is stored unencrypted" if n == 1 else f"{n} secrets are stored unencrypted"
         yield _entry("warning", "secrets", "secrets_plain", _CLUSTER, title, count=n)
+    yield from _of_sealing(facts.sealing)
     if facts.keys:
         first, n = facts.keys[0], len(facts.keys)
         title = f"API key {first.name} expires soon" if n == 1 else f"{n} API keys expire soon"
         message = f"API key {first.name} ({first.id}) expires at {first.expires_at:%Y-%m-%d %H:%M} UTC."
         yield _entry("notice", "keys", "key_expires", _CLUSTER, title, message, count=n)
+
+
+def _of_sealing(facts: SealingFacts) -> Iterator[AttentionEntry]:
+    if facts.plain:
+        yield _entry("warning", "secrets", "keys_plain", _CLUSTER, "keys of agents are stored unencrypted")
+    if facts.receipts_unreadable:
+        yield _entry("error", "secrets", "receipts_unreadable", _CLUSTER, "the key of receipts cannot be read")
+    yield from _of_gateways("error", "gateway_locked_out", "cannot reach engines", facts.locked_out)
+    yield from _of_gateways("warning", "gateway_without_key", "cannot open sealed secrets of proxies", facts.waits_for)
+
+
+def _of_gateways(severity: Severity, code: str, does: str, gateways: Sequence[str]) -> Iterator[AttentionEntry]:
+    if n := len(gateways):
+        named = ", ".join(gateways[:_GATEWAYS_NAMED]) + (" and others" if n > _GATEWAYS_NAMED else "")
+        title = f"gateway {gateways[0]} {does}" if n == 1 else f"{n} gateways {does}"
+        yield _entry(severity, "secrets", code, _CLUSTER, title, f"{_meaning(code)} Gateways: {named}.", count=n)
 
 
 def _of_certificate(one: CertificateFacts, at: datetime) -> Iterator[AttentionEntry]:

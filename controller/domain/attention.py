@@ -115,6 +115,23 @@ class CertificateFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SealingFacts:
+    """How the secrets of agents' proxies and the key of receipts are stored.
+
+    Attributes:
+        plain: some of both is stored unencrypted, and this controller has no key.
+        waits_for: gateways that have not reported the key under which secrets shall be sealed.
+        locked_out: gateways that lack the key under which they are.
+        receipts_unreadable: this controller cannot open the key of receipts.
+    """
+
+    plain: bool = False
+    waits_for: Sequence[str] = ()
+    locked_out: Sequence[str] = ()
+    receipts_unreadable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Everything at one moment.
 
@@ -125,6 +142,7 @@ class AttentionFacts:
         violations: the broken rows of the ledger, in words.
         unreadable_secrets: how many secrets no key of this controller opens.
         plain_secrets: how many secrets are stored unencrypted.
+        sealing: of the keys by which agents are reached and believed.
         keys: that expire soon, the first one first.
         certificates: of this controller.
         database_full_since: when this controller met a full disk of the database; None: it has space, as far as known.
@@ -142,6 +160,7 @@ class AttentionFacts:
     gpus: Sequence[SickGpu] = field(default=())
     unreadable_secrets: int = 0
     plain_secrets: int = 0
+    sealing: SealingFacts = SealingFacts()
     keys: Sequence[ExpiringKey] = ()
     certificates: Sequence[CertificateFacts] = ()
     database_full_since: datetime | None = None

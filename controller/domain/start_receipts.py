@@ -69,6 +69,16 @@ def open_sealed(text: str, key: bytes) -> dict[str, Any] | None:
     return found
 
 
+def told_process(text: str, worker_id: str) -> tuple[str, int, int] | None:
+    """The process of this worker that an unverified receipt names; None: another worker's, or malformed."""
+    try:
+        facts = orjson.loads(urlsafe_b64decode(text.partition(".")[0]))
+        process = str(facts["instance"]), int(facts["epoch"]), int(facts["rank"])
+        return process if facts["worker_id"] == worker_id else None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
 def receipt_of(facts: dict[str, Any]) -> StartReceipt:
     """The receipt of sealed facts."""
     rank = facts["rank"]

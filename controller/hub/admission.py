@@ -25,6 +25,7 @@ from controller.hub.session import CLOSE_LIMIT_S, Session
 from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.workers.sessions import Identity, WorkerGoneError
@@ -55,6 +56,7 @@ class Admission:
         welcome: queues the first messages of a registered session.
         serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that are offered to agents.
+        keys: of secrets.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Admission:
         serves: Callable[[web.Request], bool],
         spoken: Protocols,
         trust: HostTrust,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -80,7 +83,8 @@ class Admission:
         self._closing = False
         self._handshakes: Counter[str] = Counter()  # by worker
         self._times = WorkerTimes()
-        self._identification = Identification(database)
+        self._keys = keys
+        self._identification = Identification(database, keys)
         self._queue = HelloQueue(clock.monotonic)
         self._refused_logged = LogLimit()
         self._log = log.bind(controller=instance_id)
@@ -192,6 +196,7 @@ class Admission:
         session.held_elsewhere = accepted.held_elsewhere
         session.gpus_error = hello.inventory.gpus_error
         session.takes_proxy_secrets = hello.takes_proxy_secrets
+        session.unread = accepted.unread
         if accepted.held_for_s:
             session.held_until = received_s + accepted.held_for_s
         if (refused := self._register(session)) is not None:
@@ -206,7 +211,9 @@ class Admission:
         async with asyncio.timeout(TURN_LIMIT_S), self._queue.turn():
             if is_ahead(identity, hello):
                 await pass_seen(self._database, identity, hello)
-            return await handshake.accept(self._database, identity, hello, peer, behind=behind, trust=self._trust)
+            return await handshake.accept(
+                self._database, identity, hello, peer, behind=behind, trust=self._trust, keys=self._keys
+            )
 
     @contextmanager
     def _counted(self, worker_id: str) -> Iterator[None]:

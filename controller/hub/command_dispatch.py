@@ -21,6 +21,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.time_slice import TimeSlice
 from controller.store.access.audit_log import Entry, write_entries
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -59,6 +60,7 @@ class CommandDispatcher:
         secrets: the values of secrets by name; unknown names are absent.
         images: images of engines that differ from the default ones, by engine.
         redaction: knows the values of secrets.
+        keys: of secrets.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class CommandDispatcher:
         secrets: Secrets,
         images: Mapping[str, str],
         redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
+        self._keys = keys
         self._redaction = redaction
         self._database = database
         self._clock = clock
@@ -128,7 +132,7 @@ class CommandDispatcher:
     async def _dispatch(self, sessions: list[Session]) -> None:
         targets = [Target(s.worker_id, s.number, s.since) for s in sessions]
         async with self._database.transaction() as connection:
-            due = await commands.take_due(connection, targets, LIMIT)
+            due = await commands.take_due(connection, targets, LIMIT, self._keys)
         by_worker = {session.worker_id: session for session in sessions}
         for session in sessions:
             self._forget_old(session)
@@ -223,7 +227,7 @@ def compose(
     secrets: Mapping[str, StoredSecret],
     images: Mapping[str, str] | None = None,
     exposed: Callable[[str], bool] = NOTHING_REDACTED.holds,
-    receipt_key: bytes = b"",
+    receipt_key: bytes | None = b"",
 ) -> Command:
     """The message for a command.
 
@@ -233,7 +237,7 @@ def compose(
         secrets: by name.
         images: images of engines that differ from the default ones, by engine.
         exposed: whether a text holds a secret's value. A variable that does as plain text is kept out of logs as well.
-        receipt_key: seals the receipt of a start.
+        receipt_key: seals the receipt of a start; None: it is unknown, and the start has none.
 
     Raises:
         CommandNotSendableError: a secret is missing, unreadable or not for this deployment, the stored payload is
@@ -248,7 +252,7 @@ def compose(
             plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
             held = [name for name, value in env.items() if name not in names and exposed(str(value))]
-            receipt = "" if command.receipt is None else seal(command.receipt, receipt_key)
+            receipt = "" if command.receipt is None or receipt_key is None else seal(command.receipt, receipt_key)
             order = StartOrder.model_validate({**plain, "env": env, "secret_env": (*names, *held), "receipt": receipt})
             start = _in_container(command, order, images or {})
         else:

@@ -17,6 +17,7 @@ from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import hash_secret
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.workers.credentials import new_proxy_secret, read_due, write_next
 from schemas.wire import NewCredential, new_credential
@@ -37,6 +38,7 @@ class CredentialRotation:
         sessions: the open connections by worker.
         older_than_s: age at which one is replaced, in seconds.
         look_every_s: seconds between two looks.
+        keys: of secrets.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class CredentialRotation:
         sessions: Mapping[str, Session],
         older_than_s: float,
         look_every_s: float = LOOK_EVERY_S,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
+        self._keys = keys
         self._database = database
         self._clock = clock
         self._sessions = sessions
@@ -79,7 +83,7 @@ class CredentialRotation:
         proxy_secret = new_proxy_secret() if session.takes_proxy_secrets else ""
         async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
             stored = await write_next(
-                connection, session.worker_id, session.number, hash_secret(credential), proxy_secret or None
+                connection, session.worker_id, session.number, hash_secret(credential), proxy_secret or None, self._keys
             )
         if stored and session.send(NewCredential(credential=credential, proxy_secret=proxy_secret)):
             session.credential_sent = True

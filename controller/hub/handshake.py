@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
-from controller.domain.start_receipts import open_sealed
+from controller.domain.start_receipts import open_sealed, told_process
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
@@ -29,6 +29,7 @@ from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
@@ -63,6 +64,7 @@ class HandshakeResult:
     proxy_secret: str
     found: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
     held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
+    unread: frozenset[tuple[str, int, int]] = frozenset()  # processes whose receipts cannot be read here
 
 
 class HandshakeRefusedError(Exception):
@@ -114,6 +116,7 @@ async def accept(
     *,
     behind: Sequence[Address] = (),
     trust: HostTrust = DEFAULT_TRUST,
+    keys: SecretKeys = NO_KEYS,
 ) -> HandshakeResult:
     """Writes all facts of a hello, as the worker's newest session.
 
@@ -124,6 +127,7 @@ async def accept(
         peer: the address that it connects from.
         behind: the addresses of the host that it advertises; none: they are unknown.
         trust: what hosts are believed of themselves.
+        keys: of secrets.
 
     Raises:
         MalformedMessageError: the address of the agent's proxy is invalid.
@@ -147,6 +151,7 @@ async def accept(
             judge=judge,
             credential_hash=identity.credential_hash,
             proven=proven_by(identity, hello) is not None,
+            keys=keys,
         )
         events = await record_quarantine(connection, identity, new)
         await clear_conditions(connection, worker, (COMPATIBLE, REACHABLE))
@@ -160,7 +165,8 @@ async def accept(
         first = new.tells_first or new.rebooted
         if first and not new.follows(identity):  # its word on what runs would end what was started meanwhile
             raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
-        written, gone = await _write_processes(connection, worker, hello, new, names_all=first)
+        unread = _unread(hello, worker) if new.receipt_key is None and new.lost_some else frozenset()
+        written, gone = await _write_processes(connection, worker, hello, new, unread, names_all=first)
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known, trusted=trust.labels)
         await record_runtimes(connection, worker, hello.inventory)
@@ -181,18 +187,27 @@ async def accept(
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
     found = tuple(one.report for one in written.found)
     return HandshakeResult(
-        new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found
-    )
+        new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found,
+        unread=unread,
+    )  # fmt: skip
 
 
 async def _write_processes(
-    connection: Connection, worker: str, hello: Hello, new: NewSession, *, names_all: bool
+    connection: Connection,
+    worker: str,
+    hello: Hello,
+    new: NewSession,
+    unread: frozenset[tuple[str, int, int]],
+    *,
+    names_all: bool,
 ) -> tuple[processes.Written, list[tuple[str, str, int, int]]]:
     """Writes what the agent reports of its processes, and ends those that it no longer has."""
-    reports = [processes.SessionReport(worker, new.session, stored(report)) for report in hello.processes]
-    if new.tells_first or new.has_found:
+    reports = [processes.SessionReport(worker, new.session, stored(r), key_of(r) in unread) for r in hello.processes]
+    if new.lost_some:
+        await sessions.note_unread(connection, worker, unread=bool(unread))
+    if new.receipt_key is not None and (new.lost_some or new.has_found):
         receipts = opened(hello.receipts, worker, new.receipt_key)
-        if not new.tells_first:  # what was found before is still to be decided, and nothing else is
+        if not new.lost_some:  # what was found before is still to be decided, and nothing else is
             receipts = await of_those_found(connection, worker, receipts)
         await keep_found(connection, worker, new.session, hello.processes, receipts)
     written = await processes.write_reports(connection, reports)
@@ -243,6 +258,17 @@ def opened(sealed: Iterable[str], worker_id: str, key: bytes) -> dict[tuple[str,
     found = (open_sealed(text, key) for text in sealed)
     own = [facts for facts in found if facts is not None and facts["worker_id"] == worker_id]
     return {(facts["instance"], facts["epoch"], facts["rank"]): facts for facts in own}
+
+
+def key_of(report: ProcessReport) -> tuple[str, int, int]:
+    """The process of a report."""
+    return report.instance, report.epoch, report.rank
+
+
+def _unread(hello: Hello, worker_id: str) -> frozenset[tuple[str, int, int]]:
+    """The processes that have receipts, of which it is unknown whether a controller has made them."""
+    told = {told_process(text, worker_id) for text in hello.receipts}
+    return frozenset(process for process in map(key_of, hello.processes) if process in told)
 
 
 def _hello_events(identity: Identity, hello: Hello, new: NewSession) -> Iterable[NewEvent]:

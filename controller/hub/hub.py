@@ -30,6 +30,7 @@ from controller.hub.session import Session
 from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.telemetry.partition_maintenance import PartitionMaintenance
@@ -63,6 +64,7 @@ class Hub:
         spoken: the protocols that it offers to agents.
         trust: what hosts are believed of themselves.
         rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
+        keys: of secrets.
         unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
     """
 
@@ -83,16 +85,17 @@ class Hub:
         trust: HostTrust = DEFAULT_TRUST,
         unreachable_after_s: float = math.inf,
         rotate_credentials_s: float = 30 * 86_400.0,
+        keys: SecretKeys = NO_KEYS,
     ) -> None:
         self._database = database
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self._join = JoinHandler(database, clock)
+        self._join = JoinHandler(database, clock, keys)
         self._dispatcher = CommandDispatcher(
-            database, clock, self._sessions, secrets, {} if images is None else images, redaction
+            database, clock, self._sessions, secrets, {} if images is None else images, redaction, keys
         )
         self._dismissals = Dismissals(database, clock, self._sessions)
-        self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s)
+        self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s, keys=keys)
         self._lost_history = LostHistory(database, clock, lambda: self._open)
         self._settling = Settling(database, clock)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
@@ -109,6 +112,7 @@ class Hub:
             serves=serves,
             spoken=spoken,
             trust=trust,
+            keys=keys,
         )
         self._liveness = Liveness(
             database,
@@ -242,7 +246,8 @@ class Hub:
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
         """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
         seen = Seen(accepted.term, accepted.session)
-        session.prove = lambda told: proof_of(identity.proof_key, identity.id, told)
+        key = identity.proof_key
+        session.prove = lambda told: "" if key is None else proof_of(key, identity.id, told)
         session.welcome = Welcome(
             worker=identity.name,
             session=accepted.session,

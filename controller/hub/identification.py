@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.workers import sessions
 from controller.store.workers.sessions import Identity
@@ -24,8 +25,9 @@ class _Unknown:
 class Identification:
     """Identifies agents with one of the database's connections, so that strangers cannot use up the others."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
+        self._keys = keys
         self._waiting: deque[_Unknown] = deque()
         self._turn = asyncio.Lock()
 
@@ -47,7 +49,7 @@ class Identification:
         some = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
         try:
             async with self._database.connection() as connection:
-                found = await sessions.find_by_credentials(connection, {one.digest for one in some})
+                found = await sessions.find_by_credentials(connection, {one.digest for one in some}, self._keys)
         except BaseException:
             self._waiting.extendleft(reversed(some))
             raise

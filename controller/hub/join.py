@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from controller.runtime.audited import AUDITED, Audited
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
 from controller.store.core.refusals import (
@@ -71,8 +72,9 @@ class FailureLimit:
 class JoinHandler:
     """The handler and its limit of failures."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
+        self._keys = keys
         self._limit = FailureLimit(clock)
         self._redeeming = asyncio.Semaphore(REDEEMED_AT_ONCE)
         self._failed_logged = LogLimit()
@@ -98,7 +100,7 @@ class JoinHandler:
             return _too_many("token", wait_s)
         try:
             async with asyncio.timeout(JOIN_LIMIT_S), self._redeeming:
-                answer = await redeem(self._database, token, wanted.name, chosen)
+                answer = await redeem(self._database, token, wanted.name, chosen, self._keys)
         except RefusedError as error:
             self._limit.failed(counted)
             request[AUDITED] = Audited(f"workers/{wanted.name}", code=error.code)

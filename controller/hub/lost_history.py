@@ -38,10 +38,11 @@ def is_ahead(identity: Identity, hello: Hello) -> bool:
 
 def proven_by(identity: Identity, hello: Hello) -> Seen | None:
     """What the agent proves that it was told; None: nothing."""
-    if hello.told is None:
+    key = identity.proof_key
+    if hello.told is None or key is None:
         return None
     seen = Seen(hello.told.term, hello.told.session)
-    return seen if is_proven(identity.proof_key, identity.id, seen, hello.told.proof) else None
+    return seen if is_proven(key, identity.id, seen, hello.told.proof) else None
 
 
 async def pass_seen(database: Database, identity: Identity, hello: Hello) -> None:
@@ -51,7 +52,8 @@ async def pass_seen(database: Database, identity: Identity, hello: Hello) -> Non
         if ledger is None:
             return
         proven = proven_by(identity, hello)
-        if proven is None and not ledger.unproven:
+        # Where proofs cannot be read, agents are believed as those that never had one.
+        if proven is None and not ledger.unproven and identity.proof_key is not None:
             return
         agent = proven or Seen(hello.highest_term, hello.highest_session)
         passed = term_to_pass(Seen(ledger.term, ledger.session), agent, None if proven else ledger.last_s)

@@ -204,7 +204,7 @@ def _held_events(unwritten: _Unwritten, changed: Collection[_Key]) -> Iterable[N
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
-        processes.SessionReport(p.session.worker_id, p.session.number, report)
+        processes.SessionReport(p.session.worker_id, p.session.number, report, _key(report) in p.session.unread)
         for p in batch
         for report in p.reports.values()
     ]

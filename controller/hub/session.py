@@ -54,6 +54,7 @@ class Session:
         welcome: as it was last sent; None: it has not been yet.
         prove: makes the proof that this agent was told a term and session.
         takes_proxy_secrets: the agent accepts the next secret of its proxy before it is in use.
+        unread: processes whose receipts cannot be read here: it is unknown whether the ledger has lost them.
         process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
@@ -99,6 +100,7 @@ class Session:
         self.welcome: Welcome | None = None
         self.prove: Callable[[Seen], str] | None = None
         self.takes_proxy_secrets = False
+        self.unread: frozenset[tuple[str, int, int]] = frozenset()
         self.held_until: float | None = None
         self.credential_sent = False
         self.recheck_at = 0.0

@@ -14,7 +14,7 @@ from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import RevisionKey, read_revisions
 from schemas.manifest.deployment import DeploymentSpec
 
-_MAX_KEPT: Final = 1_000  # parsed specs of about 14 KiB each; those of the current pass are kept besides
+_MAX_KEPT: Final = 100  # parsed specs of about 14 KiB each; those of the current pass are kept besides
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from schemas.api.instances import InstanceView
 from schemas.api.pending import PendingView
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 
-# Phases that a write ends. In the others the object's own reason tells more.
+# Phases that a write ends. In the others the object's own reason is worth more.
 _DEPLOYMENTS: Final = frozenset({"pending", "progressing", "deleting"})
 _INSTANCES: Final = frozenset({"pending", "analyzing", "scheduled", "stopping"})
 _WHY: Final = {"reason": DATABASE_FULL, "message": DATABASE_FULL_TEXT}

@@ -2,11 +2,14 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from controller.domain.queue_places import PlacesAsk, PlacesGrant, part_of_length
 from controller.domain.rollouts import RevisionCount
 from controller.domain.scaling import GatewayLoad
+from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
+from controller.store.access.proxy_secrets import tell_proxy_keys
 from controller.store.core.database import Database
 from controller.store.core.notify import PLACES
 from controller.store.deployments.outcomes import report_outcomes
@@ -48,9 +51,12 @@ class DemandReports:
     Args:
         database: to write to, on a connection of its own pool.
         name: of the gateway; a process that starts again under it takes the place of a dead one.
+        proxy_keys: with which it opens the secrets of agents' proxies.
     """
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, database: Database, name: str, proxy_keys: ProxyKeys = NO_PROXY_KEYS) -> None:
+        self._proxy_keys = proxy_keys
+        self._told_keys: tuple[str, ...] | None = None
         self._database = database
         self._id = uuid.uuid4()
         self._name = name
@@ -60,8 +66,16 @@ class DemandReports:
         """Tells that it is there, and what has changed: demand by deployment, and counts of revisions in rollouts."""
         self._beat += 1
         told = {uuid.UUID(uid): load for uid, load in loads.items()}
+        await self._proxy_keys.refresh()
+        key_ids = self._proxy_keys.keys.ids
         async with self._database.connection() as connection:
-            anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
+            new_keys = key_ids != self._told_keys
+            # At once: between both it would count as a gateway without a key.
+            async with connection.transaction() if new_keys else nullcontext():
+                anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
+                if anew or new_keys:
+                    await tell_proxy_keys(connection, self._id, list(key_ids))
+            self._told_keys = key_ids
             if counts:
                 await report_outcomes(connection, self._id, counts)
             rank, gateways = await reports.rank_of(connection, self._id)
@@ -86,3 +100,4 @@ class DemandReports:
         """It ends."""
         async with self._database.connection() as connection:
             await reports.leave(connection, self._id)
+        self._told_keys = None

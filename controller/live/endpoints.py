@@ -6,8 +6,11 @@ from typing import Final
 
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
+from controller.live.proxy_keys import NO_PROXY_KEYS
 from controller.runtime.database import DATABASE_ERRORS, is_disk_full
 from controller.runtime.time_slice import TimeSlice
+from controller.store.access.proxy_secrets import StoredProxySecret
+from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database, Reader
 from controller.store.deployments.serving import (
     Model,
@@ -52,9 +55,22 @@ class Endpoint:
 
 
 class EndpointReader:
-    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten."""
+    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten.
 
-    def __init__(self) -> None:
+    Args:
+        keys: open the secrets of agents' proxies.
+
+    Attributes:
+        closed: workers of which the last read found the secret sealed under a key that is not here. Their replicas are
+            left out.
+        opens_none: it could open no sealed secret, though there were some.
+    """
+
+    def __init__(self, keys: SecretKeys = NO_PROXY_KEYS.keys) -> None:
+        self.closed: frozenset[str] = frozenset()
+        self.opens_none = False
+        self._keys = keys
+        self._secrets: Mapping[StoredProxySecret, str | None] = {}
         self._limits: Mapping[str, ServingLimits] = {}
         self._processes: Mapping[_Run, EngineProcess | None] = {}
 
@@ -72,7 +88,19 @@ class EndpointReader:
         ]
         by_name = [one.instance for one, process in found if tuple(process.argv[:2]) == _TAKES_ONE_NAME]
         started = await read_started_models(connection, by_name) if by_name else {}
-        return serving, [_endpoint(one, process, started.get(one.instance)) for one, process in found]
+        await self._open({one.secret for one, _ in found})
+        reached = [
+            (one, process, secret) for one, process in found if (secret := self._secrets[one.secret]) is not None
+        ]
+        return serving, [_endpoint(one, process, started.get(one.instance), secret) for one, process, secret in reached]
+
+    async def _open(self, secrets: Collection[StoredProxySecret]) -> None:
+        await self._keys.learn({one.key_id for one in secrets})
+        known = {one: secret for one, secret in self._secrets.items() if secret is not None}
+        self._secrets = {one: known[one] if one in known else one.opened(self._keys) for one in secrets}
+        sealed = {one for one in secrets if one.sealed is not None}
+        closed = {one for one, secret in self._secrets.items() if secret is None}
+        self.closed, self.opens_none = frozenset(one.worker_id for one in closed), bool(closed) and closed == sealed
 
     async def _read_processes(self, connection: Reader, runs: Collection[_Run]) -> dict[_Run, EngineProcess | None]:
         """What each revision runs by the engine that placement chose; None: this version cannot tell."""
@@ -94,7 +122,7 @@ def _process(spec: DeploymentSpec | None, engine: str) -> EngineProcess | None:
         return None
 
 
-def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None) -> Endpoint:
+def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None, secret: str) -> Endpoint:
     """`started`: the model with which its server was started, as it takes requests for that name alone."""
     limits = one.limits
     return Endpoint(
@@ -102,7 +130,7 @@ def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None)
         instance=one.instance,
         epoch=one.epoch,
         address=one.address,
-        secret=one.secret,
+        secret=secret,
         certificate=one.certificate,
         limits=limits,
         request_model=started or process.request_model,

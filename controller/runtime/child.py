@@ -189,7 +189,7 @@ def _decode_answer(answer: bytes, exit_code: int | None, stderr_tail: str) -> An
         case {"ok": result}:
             return result
         case {"error": {"type": type_name, "message": message, "retryable": retryable, "detail": detail}}:
-            if detail:  # what callers must not be told
+            if detail:  # callers must not see it
                 log.warning("computation failed", answer=message, error=detail)
             raise ChildError(type_name, message, retryable=retryable)
         case _:

@@ -130,7 +130,7 @@ class _Replica(NamedTuple):
     lines: bytes
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _replica(address: str, instance: str, secret: str, certificate: str) -> _Replica:
     name, _, port = address.rpartition(":")
     host = name.strip("[]")

@@ -89,8 +89,14 @@ class SecretView(View):
 
 
 class SecretsRotated(View):
-    """What a rotation of the key did. `unreadable` names secrets that no key of this controller opens."""
+    """What a rotation of the key did.
+
+    Attributes:
+        unreadable: secrets that no key of this controller opens.
+        waiting_for: gateways that have not reported the new key: the secrets of agents' proxies stay as they are.
+    """
 
     encrypted: int
     key_id: str
     unreadable: list[str]
+    waiting_for: list[str] = []

@@ -28,6 +28,12 @@ class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class FiniteWire(Wire):
+    """A message, or a part of one, by whose numbers its reader waits or counts: none is infinite or NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
 def encode(message: Wire, protocol: int) -> str:
     """The message as JSON, without the fields that came after `protocol`."""
     if message.since > protocol:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from schemas.wire.base import Since, Wire
+from schemas.wire.base import FiniteWire, Since, Wire
 from schemas.wire.containers import ContainerOrder
 
 
@@ -14,14 +14,14 @@ class ClaimOrder(Wire):
     exclusive: bool
 
 
-class GenerateOrder(Wire):
+class GenerateOrder(FiniteWire):
     """One token is asked for after so long without a sign that the engine generates."""
 
     every_s: float
     timeout_s: float
 
 
-class ProbeOrder(Wire):
+class ProbeOrder(FiniteWire):
     """HTTP GET on the engine's port; 2xx is healthy. `failures` in a row make the process unhealthy."""
 
     path: str
@@ -31,7 +31,7 @@ class ProbeOrder(Wire):
     generate: Annotated[GenerateOrder | None, Since(4)] = None  # None: no tokens are asked for
 
 
-class SimulatedLoad(Wire):
+class SimulatedLoad(FiniteWire):
     """What a simulated GPU reports while this process is running: (seconds, percent) steps, and memory."""
 
     utilization: tuple[tuple[float, float], ...]
@@ -51,7 +51,7 @@ class ModelFetch(Wire):
     name: Annotated[str, Since(5)] = ""
 
 
-class StartOrder(Wire):
+class StartOrder(FiniteWire):
     """Everything needed to start one process.
 
     Placeholders in argv: {port}, {python} (the agent's interpreter), {simulated_engine} (argv[0] only).
@@ -84,7 +84,7 @@ class StartOrder(Wire):
     receipt: Annotated[str, Since(5)] = ""  # kept by the agent, and told in its hello for as long as the process lives
 
 
-class StopOrder(Wire):
+class StopOrder(FiniteWire):
     """Stop gracefully: no new requests, then SIGTERM; after `drain_time_s`, SIGKILL of the whole group."""
 
     drain_time_s: float

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from schemas.process_figures import ProcessFigures
-from schemas.wire.base import Since, Wire
+from schemas.wire.base import FiniteWire, Since, Wire
 from schemas.wire.inventory import DeviceFacts, Inventory
 from schemas.wire.protocol import HIGHEST_PROTOCOL
 from schemas.wire.reports import ProcessReport
@@ -46,7 +46,7 @@ class Hello(Wire):
     receipts: Annotated[tuple[str, ...], Since(5)] = ()  # of the start orders of those that live
 
 
-class Welcome(Wire):
+class Welcome(FiniteWire):
     """The answer to hello: the worker's name, the session, and the intervals.
 
     It is repeated when `dismissed` changes, and before the first command of a later term.

@@ -182,7 +182,7 @@ class Host:
         """Decides, journals, acts, answers, as the supervisor does."""
         journal = self.journal
         assert journal is not None
-        state = AgentState(journal.facts.highest_term, journal.epochs, journal.processes, self._look())
+        state = AgentState(journal.facts.highest_term, journal.epochs, journal.processes, journal.live(), self._look())
         action = decide(state, command)
         journal.remember(highest_term=max(command.term, state.highest_term))
         match action:

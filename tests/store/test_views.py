@@ -180,7 +180,7 @@ async def test_logs_come_from_the_last_worker(migrated: Database) -> None:
     async with migrated.snapshot() as c:
         source = await log_source(c, "d-0")
         assert source is not None
-        assert (source.worker, source.address, source.secret) == ("w", "127.0.0.1:1", "s")
+        assert (source.worker, source.address, source.secret.plain) == ("w", "127.0.0.1:1", "s")
         assert await log_source(c, "d-new") is None
         with pytest.raises(NotFoundError):
             await log_source(c, "unknown")

@@ -61,11 +61,12 @@ async def test_a_backup_comes_back_over_running_engines(cluster: BackedUp, tmp_p
         assert (code, why in said, "Traceback" in said) == (1, True, False), said
     code, said = await cluster.verb("restore", str(file))
     assert (code, "add --replace" in said) == (1, True), said
-    (cluster.data_dir / "secrets.key").unlink()  # as on a new host: no backup holds it
+    key = (cluster.data_dir / "secrets.key").rename(cluster.folder / "kept.key")  # as on a new host: no backup holds it
     code, said = await cluster.verb("restore", str(file), "--replace", "--yes")
     assert "no key here opens these secrets, put it back or set them anew: hf" in said
     assert (code, "restored: 1 deployments, 1 instances, 1 workers" in said) == (0, True), said
 
+    key.rename(cluster.data_dir / "secrets.key")
     await cluster.start_controller()
     await cluster.until(lambda: cluster.worker_is(HOST, "ready"), "the worker is ready")
     await cluster.running("chat")

@@ -83,8 +83,8 @@ async def test_a_full_disk_is_the_reason_until_there_is_space(site: tuple[Cluste
     assert await cluster.phase_is("steady", "running")
     log = cluster.whole_log("controller")
     assert not ERROR.search(log), log[-4000:]
-    told = [line for line in log.splitlines() if "No space left" in line or "is full" in line]
-    assert len(told) <= 3, told  # the controller's, and that of each process of the gateway
+    lines = [line for line in log.splitlines() if "No space left" in line or "is full" in line]
+    assert len(lines) <= 3, lines  # the controller's, and that of each process of the gateway
 
 
 def _manifest(grown: int) -> dict[str, Any]:

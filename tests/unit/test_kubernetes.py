@@ -142,9 +142,10 @@ def test_secrets_come_from_objects_and_never_stand_in_a_manifest() -> None:
             one["secretRef"]["name"]: one["secretRef"].get("optional", False) for one in container(daemon)["envFrom"]
         }
         assert named == {"gpuward-database": False, "gpuward-settings": True}
-    for daemon, names in (("agent", ["gpuward-join"]), ("controller", ["gpuward-secrets-key"]), ("gateway", [])):
+    mounted = {"agent": "gpuward-join", "controller": "gpuward-secrets-key", "gateway": "gpuward-proxy-key"}
+    for daemon, name in mounted.items():
         secrets = [one["secret"] for one in workloads()[daemon]["volumes"] if "secret" in one]
-        assert [one["secretName"] for one in secrets] == names
+        assert [one["secretName"] for one in secrets] == [name]
         assert {one["defaultMode"] for one in secrets} <= {0o400}
     assert [one for one in objects() if one["kind"] == "Secret"] == []
 
@@ -181,3 +182,12 @@ def test_the_token_of_the_nodes_names_the_network_in_which_they_advertise() -> N
         commands = [line for line in file.read_text().splitlines() if "join-token create" in line]
         assert commands, file
         assert all("--advertise-network" in line for line in commands), file
+
+
+def test_gateways_start_before_their_key_exists() -> None:
+    """An upgraded cluster has no such Secret yet: its gateways serve all the same."""
+    (volume,) = (one for one in workloads()["gateway"]["volumes"] if "secret" in one)
+    assert volume["secret"]["optional"]
+    (mount,) = (one for one in container("gateway")["volumeMounts"] if one["name"] == volume["name"])
+    env = {one["name"]: one.get("value") for one in container("gateway")["env"]}
+    assert env["GPUWARD_PROXY_KEY_FILE"].startswith(mount["mountPath"] + "/")

@@ -7,8 +7,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-import aiohttp
-
+from controller.api.agent_proxies import AgentProxies
 from controller.api.merged_logs.frames import Item, Line
 from controller.api.merged_logs.source import LogReading, size_of
 from controller.runtime.database import is_database_trouble
@@ -38,7 +37,7 @@ class Merge:
     """Reads logs and emits their items in batches.
 
     Args:
-        session: to the agents.
+        proxies: of the agents.
         query: what is asked of each: `tail`, `since_ms`, `follow`, `previous`.
         emit: takes the next items; it waits until the client has room.
         look: finds the logs again while they are followed: new replicas, and new starts; None: these are all.
@@ -47,13 +46,13 @@ class Merge:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        proxies: AgentProxies,
         query: Mapping[str, str],
         emit: Emit,
         look: Look | None = None,
         after: Mapping[Key, Line] = MappingProxyType({}),
     ) -> None:
-        self._session = session
+        self._proxies = proxies
         self._query = query
         self._emit = emit
         self._look = look
@@ -88,7 +87,7 @@ class Merge:
                 after = self._after.get(key)
                 fresh = LogReading(log, self._arrived, resumes=self._look is not None, after=after)
                 self._readings[key] = fresh
-                self._begin(fresh.run(self._session, query), f"log of {log.instance}")
+                self._begin(fresh.run(self._proxies, query), f"log of {log.instance}")
 
     def _begin(self, work: Awaitable[None], name: str) -> None:
         async def awaited() -> None:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import aiohttp
 
-from controller.api.agent_proxies import ask, unreachable
+from controller.api.agent_proxies import AgentProxies, ask, unreachable
 from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameReader, Item, Line, Note
 from controller.store.views.logs import InstanceLog
 from http1.rate import Rate
@@ -68,13 +68,13 @@ class LogReading:
         self._last = after
         self._ended = False
 
-    async def run(self, session: aiohttp.ClientSession, query: Mapping[str, str]) -> None:
+    async def run(self, proxies: AgentProxies, query: Mapping[str, str]) -> None:
         """Reads until the log's end. What goes wrong becomes a note."""
         tries = 0
         while True:
             if self._last is not None:
                 query = {"follow": "1", "since_ms": str(self._last.at_ms)}
-            note = await self._attempt(session, query)
+            note = await self._attempt(proxies, query)
             tries = tries + 1 if self.away else 0
             if self._ended or not self._resumes or (self.old and tries >= _TRIES_OF_OLD):
                 break
@@ -117,17 +117,17 @@ class LogReading:
         """Whether all has come and is emitted."""
         return self.state == "over" and self.is_empty
 
-    async def _attempt(self, session: aiohttp.ClientSession, query: Mapping[str, str]) -> Note | None:
+    async def _attempt(self, proxies: AgentProxies, query: Mapping[str, str]) -> Note | None:
         """Reads until the agent ends the answer; returns what went wrong."""
         try:
-            return await self._read(session, query)
+            return await self._read(proxies, query)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return self._unreachable()
         except FrameError as error:
             self._ended = True
             return Note("log_malformed", f"worker {self.log.source.worker!r} sent no log: {error}")
 
-    async def _read(self, session: aiohttp.ClientSession, query: Mapping[str, str]) -> Note | None:
+    async def _read(self, proxies: AgentProxies, query: Mapping[str, str]) -> Note | None:
         source = self.log.source
         if not source.address:
             return self._unreachable()
@@ -136,7 +136,7 @@ class LogReading:
         if self._resumes:
             asked["epoch"] = str(self.log.epoch)
         async with asyncio.timeout(_HEAD_S) as limit:
-            async with ask(session, source, path, asked, timeout=_TIMEOUT) as answer:
+            async with ask(proxies, source, path, asked, timeout=_TIMEOUT) as answer:
                 limit.reschedule(None)
                 return await self._relay(answer)
 

@@ -6,16 +6,21 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.body import read_model
-from controller.api.context import CONTEXT
+from controller.api.context import CONTEXT, ApiContext
 from controller.api.parameters import new_name
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.audit_seals import renew_seals
+from controller.store.access.proxy_secrets import read_key_ids
+from controller.store.access.sealing import is_sealing, read_sealing, seal_keys
 from controller.store.access.secrets import delete_secret, list_secrets, put_secret, scope_secret, seal_all
 from schemas.api.access import SecretsRotated, SecretView
 from schemas.api.envelopes import Page
 from schemas.api.requests import SecretBody, SecretScopeBody
+
+_GATEWAYS_S: Final = 5.0
+_POLL_S: Final = 0.25
 
 
 async def put(request: web.Request) -> web.Response:
@@ -69,9 +74,25 @@ async def rotate(request: web.Request) -> web.Response:
     await asyncio.to_thread(context.renew_secrets_key)
     await renew_seals(context.database, context.secret_keys)
     encrypted, unreadable = await seal_all(context.database, context.secret_keys)
+    await _seal_keys(context)
+    async with context.database.connection() as connection:
+        in_use = await read_key_ids(connection)
+        sealing = await read_sealing(connection, context.secret_keys)
     if not unreadable:
-        await asyncio.to_thread(context.drop_old_secrets_keys)
-    return json_response(SecretsRotated(encrypted=encrypted, key_id=context.secret_keys.current, unreadable=unreadable))
+        await asyncio.to_thread(context.drop_old_secrets_keys, in_use)
+    key_id, waiting_for = context.secret_keys.current, sorted({*sealing.waits_for, *sealing.locked_out})
+    return json_response(
+        SecretsRotated(encrypted=encrypted, key_id=key_id, unreadable=unreadable, waiting_for=waiting_for)
+    )
+
+
+async def _seal_keys(context: ApiContext) -> None:
+    """Waits for gateways to report the new key, which takes those of this host a second; the leader seals the rest."""
+    database, keys, ends = context.database, context.secret_keys, asyncio.get_running_loop().time() + _GATEWAYS_S
+    while keys.current and not await seal_keys(database, keys) and await is_sealing(database):
+        if asyncio.get_running_loop().time() > ends:
+            break
+        await asyncio.sleep(_POLL_S)
 
 
 _PATH: Final = "/api/v1/secrets"

@@ -1,5 +1,6 @@
 """A search for asks of one shape over one inventory, kept for the next ask of that shape."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,6 +20,7 @@ from controller.scheduling.search.siblings import Siblings, siblings_of
 # Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000
 _KEPT_AT_LEAST: Final = 8
+_KEPT_AT_MOST: Final = 1_000  # of however few rows: each takes some KiB besides
 
 
 class Search:
@@ -30,6 +32,11 @@ class Search:
         self._inventory = inventory
         self._candidates: dict[int, Candidates] = {}
         self._misses: dict[Layout, GroupMisses] = {}
+
+    @property
+    def is_of_gone(self) -> bool:
+        """Whether it keeps apart from instances of which none is placed."""
+        return self._siblings is not None and not self._siblings.exist
 
     def candidates(self, number: int) -> Candidates:
         """The candidates of one layout, current."""
@@ -100,9 +107,23 @@ def search_for(inventory: Inventory, ask: Ask, siblings: Siblings | None = None)
         searches.move_to_end(key)
         return found
     found = searches[key] = Search(inventory, ask, siblings)
-    if len(searches) > max(_KEPT_AT_LEAST, _KEPT_ROWS // max(1, groups.gpus.size)):
+    most = min(max(_KEPT_AT_LEAST, _KEPT_ROWS // max(1, groups.gpus.size)), _KEPT_AT_MOST)
+    while len(searches) > most:
         searches.popitem(last=False)
+    if siblings is not None:
+        _forget_gone(inventory)
     return found
+
+
+def _forget_gone(inventory: Inventory) -> None:
+    """Looks at the two oldest searches, for each new one that keeps apart; drops those of deployments that are gone."""
+    searches = inventory.searches
+    for key in list(itertools.islice(searches, 2)):
+        found = searches[key]
+        if isinstance(found, Search) and found.is_of_gone:
+            del searches[key]
+        else:
+            searches.move_to_end(key)
 
 
 def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:

@@ -49,6 +49,7 @@ class SecretKeys:
     def __init__(self, load: Callable[[], Sequence[bytes]] = tuple) -> None:
         self._load = load
         self._keys: Mapping[str, bytes] = {}
+        self._branches: dict[bytes, SecretKeys] = {}
         self.reload()
 
     @property
@@ -69,6 +70,28 @@ class SecretKeys:
             OSError: they cannot be read.
         """
         self._keys = {_id_of(key): key for key in self._load()}
+        for purpose, branch in tuple(self._branches.items()):  # another thread may ask for one
+            branch._keys = self._derive(purpose)  # noqa: SLF001 - an object of this class
+
+    def branch(self, purpose: bytes) -> "SecretKeys":
+        """The keys that are derived from these for another purpose, each with an id of its own; kept like these.
+
+        They open nothing that these have sealed, and the other way round.
+        """
+        if purpose not in self._branches:
+
+            def load() -> Sequence[bytes]:
+                self.reload()
+                return tuple(self._derive(purpose).values())
+
+            branch = SecretKeys()
+            branch._load, branch._keys = load, self._derive(purpose)
+            self._branches[purpose] = branch
+        return self._branches[purpose]
+
+    def texts(self) -> tuple[str, ...]:
+        """The keys as `parse_keys` reads them, the present one first."""
+        return tuple(base64.b64encode(key).decode() for key in self._keys.values())
 
     async def learn(self, ids: Iterable[str]) -> None:
         """Reads the keys once more where one of these is not among them: another controller may have rotated it.
@@ -87,10 +110,14 @@ class SecretKeys:
         key = self._keys.get(key_id)
         return None if key is None else HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key)
 
-    def seal(self, name: str, value: str) -> bytes:
-        """The value of the secret of this name, encrypted under the current key."""
+    def _derive(self, purpose: bytes) -> Mapping[str, bytes]:
+        derived = [HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key) for key in self._keys.values()]
+        return {_id_of(key): key for key in derived}
+
+    def seal(self, name: str, value: str, key_id: str = "") -> bytes:
+        """The value of the secret of this name, encrypted under the key of this id, or under the current one."""
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + AESGCM(self._keys[self.current]).encrypt(nonce, value.encode(), _bound_to(name))
+        return nonce + AESGCM(self._keys[key_id or self.current]).encrypt(nonce, value.encode(), _bound_to(name))
 
     def open(self, name: str, key_id: str, sealed: bytes) -> str:
         """The value.

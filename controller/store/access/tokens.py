@@ -16,6 +16,8 @@ from controller.domain.events import NewEvent
 from controller.store.access.key_reads import hash_secret
 from controller.store.access.keys import as_uuid
 from controller.store.access.orm_rows import TokenRow
+from controller.store.access.proxy_secrets import PURPOSE, write_proxy_secret
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.core.events import write_event_in_session, write_events
 from controller.store.core.notify import notify
@@ -105,7 +107,9 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
         return _view(row, _ANY_HOST if found is None else _read_terms(found))
 
 
-async def redeem(database: Database, token: str, name: str, chosen: str | None = None) -> JoinResponse:
+async def redeem(
+    database: Database, token: str, name: str, chosen: str | None = None, keys: SecretKeys = NO_KEYS
+) -> JoinResponse:
     """Exchanges a token for the credential of a new worker; works as often as it may, also under concurrent attempts.
 
     A repeated call with a chosen credential, from an agent whose answer was lost, has the same result once more and
@@ -116,6 +120,7 @@ async def redeem(database: Database, token: str, name: str, chosen: str | None =
         token: as it was given to the agent.
         name: that the worker gets.
         chosen: the credential that the agent has chosen; None: one is made.
+        keys: of secrets.
 
     Raises:
         TokenRefusedError: the token is unknown, used up, revoked or expired.
@@ -124,7 +129,7 @@ async def redeem(database: Database, token: str, name: str, chosen: str | None =
     """
     credential = chosen or new_credential()
     try:
-        worker = await _join(database, token, name, credential)
+        worker = await _join(database, token, name, credential, keys)
     except RefusedError:
         before = None if chosen is None else await _joined_before(database, token, name, credential)
         if before is None:
@@ -133,7 +138,7 @@ async def redeem(database: Database, token: str, name: str, chosen: str | None =
     return JoinResponse(worker=name, worker_uid=str(worker), credential=credential)
 
 
-async def _join(database: Database, token: str, name: str, credential: str) -> uuid.UUID:
+async def _join(database: Database, token: str, name: str, credential: str, keys: SecretKeys) -> uuid.UUID:
     """Uses the token once, and writes the worker; returns its id."""
     worker = uuid.uuid4()
     try:
@@ -155,14 +160,13 @@ async def _join(database: Database, token: str, name: str, credential: str) -> u
                 )
             terms = await connection.fetchrow("select * from token_terms where token_id = $1", used)
             await connection.execute(
-                """insert into workers (id, name, credential_hash, proxy_secret, joined_with)
-                   values ($1, $2, $3, $4, $5)""",
+                "insert into workers (id, name, credential_hash, joined_with) values ($1, $2, $3, $4)",
                 worker,
                 name,
                 hash_secret(credential),
-                new_proxy_secret(),
                 used,
             )
+            await write_proxy_secret(connection, worker, new_proxy_secret(), keys.branch(PURPOSE))
             named = terms is not None and terms["worker_name"] is not None
             if not named and await connection.fetchval(_WAS_DELETED, name):
                 raise WorkerNameTakenError(

@@ -42,6 +42,7 @@ class Restored:
     """What is there now, and what was ended because it may be outdated.
 
     `violations`: of the ledger's invariants, as they were in the backup. `unreadable_secrets`: no key here opens them.
+    `receipts_unreadable`: nor that of receipts, by which engines are taken back that the backup does not know.
     """
 
     deployments: int
@@ -53,6 +54,7 @@ class Restored:
     dropped_webhooks: int
     violations: tuple[str, ...] = ()
     unreadable_secrets: tuple[str, ...] = ()
+    receipts_unreadable: bool = False
 
 
 async def make_current(connection: Any, *, revoke_keys: bool) -> Restored:

@@ -126,6 +126,7 @@ class Database:
             command_timeout=COMMAND_TIMEOUT_S,
             timeout=ACQUIRE_TIMEOUT_S,
             init=prepare,
+            max_cached_statement_lifetime=0,  # no timer for each, which would hold the context of its first use
             connection_class=_StatelessConnection,
             server_settings=STARTUP_SETTINGS,
         )

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
 from controller.store.core.lost_commits import UNSETTLED
 
 RESEND_AFTER_S: Final = 5.0
 
 _LEASE: Final = f"""
-    select term, receipt_key, {UNSETTLED} as unsettled from lease where id = 1 for key share"""  # noqa: S608 - a constant
+    select l.term, {RECEIPT_KEY}, {UNSETTLED} as unsettled
+      from lease l {JOIN_RECEIPT_KEY} where l.id = 1 for key share of l"""  # noqa: S608 - constants
 # sent_at is set before sending: a command that may have been sent counts as sent. A start whose process has exited, or
 # whose claims are released, must never be sent (again): it would run on devices that other instances hold.
 _TAKE: Final = """
@@ -101,7 +104,7 @@ class DueCommands:
 
     term: int
     commands: tuple[DueCommand, ...]
-    receipt_key: bytes = b""  # seals receipts
+    receipt_key: bytes | None = b""  # seals receipts; None: no key of this controller opens it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +118,14 @@ class Answer:
     message: str
 
 
-async def take_due(connection: Connection, targets: Sequence[Target], limit: int) -> DueCommands:
+async def take_due(
+    connection: Connection, targets: Sequence[Target], limit: int, keys: SecretKeys = NO_KEYS
+) -> DueCommands:
     """Marks due commands as sent and returns them, at most `limit` for each worker.
 
     The transaction must end before any of them is sent. It locks the term row, so that no other leader takes over
-    between the read of the term and the mark. Nothing is started while agents have yet to tell what runs.
+    between the read of the term and the mark. Nothing is started while agents have yet to tell what runs. `keys`: of
+    secrets.
     """
     lease = await connection.fetchrow(_LEASE)
     rows = await connection.fetch(
@@ -148,7 +154,8 @@ async def take_due(connection: Connection, targets: Sequence[Target], limit: int
         for row in rows
         if not row["over"]
     )
-    return DueCommands(lease["term"], tuple(sorted(commands, key=lambda command: command.id)), lease["receipt_key"])
+    key = await opened_receipt_key(lease, keys)
+    return DueCommands(lease["term"], tuple(sorted(commands, key=lambda command: command.id)), key)
 
 
 async def write_answers(connection: Connection, answers: Sequence[Answer]) -> set[str]:

@@ -93,11 +93,12 @@ _NEVER_TOLD: Final = """
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A report, with the connection that it came on."""
+    """A report, with the connection that it came on. `unread`: its process has a receipt that cannot be read here."""
 
     worker_id: str
     session: int
     report: ProcessReport
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class _Reported:
     @property
     def undecided(self) -> bool:
         """Whether it is neither the ledger's nor a stray yet."""
-        return self.found and not self.claimed
+        return not self.claimed and (self.found or (self.report.unread and not (self.ordered or self.recorded)))
 
     @property
     def writable(self) -> bool:

@@ -12,6 +12,12 @@ import orjson
 from controller.domain.instances import IntentFacts
 from controller.domain.quoted_lines import plain
 from controller.domain.wanted import ReplicaRule
+from controller.store.access.proxy_secrets import (
+    JOIN_PROXY_SECRET,
+    PROXY_SECRET,
+    StoredProxySecret,
+    stored_proxy_secret,
+)
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.scaling import bounds_of
@@ -40,7 +46,7 @@ class RunningInstance:
     instance: str
     epoch: int
     address: str  # HOST:PORT of the worker's proxy
-    secret: str
+    secret: StoredProxySecret
     revision: RevisionKey
     engine: str  # chosen by placement; empty: the spec leaves no choice
     limits: ServingLimits
@@ -186,14 +192,15 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
     for row in await connection.fetch(_UNREADY):
         unready[row["deployment_uid"]].append(row)
     running = await connection.fetch(
-        """select d.name, i.id, i.epoch, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
-                  w.proxy_address, w.proxy_secret, w.proxy_certificate
+        f"""select d.name, i.id, i.epoch, i.deployment_uid, i.revision, r.created_at, coalesce(i.engine, '') as engine,
+                  w.proxy_address, {PROXY_SECRET}, w.proxy_certificate
              from instances i
              join deployments d on d.uid = i.deployment_uid and d.deleted_at is null
              join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
              join processes p on p.instance_id = i.id and p.epoch = i.epoch and p.rank = 0
              join workers w on w.id = p.worker_id and w.proxy_address <> '' and w.deleted_at is null
-            where i.phase = 'running' order by d.name, i.id"""
+             {JOIN_PROXY_SECRET}
+            where i.phase = 'running' order by d.name, i.id"""  # noqa: S608 - constants
     )
     found = {row["name"]: _model(row, limits[row["limits"]], unready[row["uid"]]) for row in rows}
     instances = [
@@ -202,7 +209,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
             instance=row["id"],
             epoch=row["epoch"],
             address=row["proxy_address"],
-            secret=row["proxy_secret"],
+            secret=stored_proxy_secret(row),
             certificate=row["proxy_certificate"],
             revision=RevisionKey(row["deployment_uid"], row["revision"], row["created_at"]),
             engine=row["engine"],

@@ -15,6 +15,7 @@ from controller.domain.attention import (
     WorkerFacts,
 )
 from controller.store.access.key_expiry import EXPIRING
+from controller.store.access.sealing import read_sealing
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import count_plain, unreadable_secrets
 from controller.store.core.database import Reader
@@ -152,6 +153,7 @@ async def read_attention(
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
         unreadable_secrets=len(await unreadable_secrets(connection, secret_keys)),
         plain_secrets=await count_plain(connection),
+        sealing=await read_sealing(connection, secret_keys),
         keys=[_key(row) for row in await connection.fetch(_KEYS)],
         certificates=certificates,
         database_full_since=None if space is None else space.since,

@@ -9,6 +9,12 @@ from typing import Any, Final
 from controller.domain.need_json import need_from_json
 from controller.domain.need_view import need_view
 from controller.domain.placement import Layout, Need
+from controller.store.access.proxy_secrets import (
+    JOIN_PROXY_SECRET,
+    PROXY_SECRET,
+    StoredProxySecret,
+    stored_proxy_secret,
+)
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import columns_of
@@ -50,13 +56,15 @@ class LogSource:
     worker: str
     phase: str
     address: str  # HOST:PORT
-    secret: str
+    secret: StoredProxySecret
     certificate: str = ""  # SHA-256 of what the proxy shows, in hexadecimal digits; empty: it speaks no TLS
 
 
 def log_source_of(row: Any) -> LogSource:
     """The proxy in a row with a worker's columns."""
-    return LogSource(row["name"], row["phase"], row["proxy_address"], row["proxy_secret"], row["proxy_certificate"])
+    return LogSource(
+        row["name"], row["phase"], row["proxy_address"], stored_proxy_secret(row), row["proxy_certificate"]
+    )
 
 
 async def list_instances(
@@ -111,7 +119,7 @@ async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSou
         NotFoundError: no instance has this id.
     """
     rows = await connection.fetch(
-        """select w.name, w.phase, w.proxy_address, w.proxy_secret, w.proxy_certificate
+        f"""select w.name, w.phase, w.proxy_address, {PROXY_SECRET}, w.proxy_certificate
              from instances i
              left join lateral (
                  select p.worker_id, p.epoch, 0 as claimed from processes p where p.instance_id = i.id and p.rank = $2
@@ -119,8 +127,8 @@ async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSou
                  select d.worker_id, c.epoch, 1 from claims c join devices d on d.uuid = c.device
                   where c.instance_id = i.id and c.rank = $2
                  order by epoch desc, claimed limit 1) at on true
-             left join workers w on w.id = at.worker_id
-            where i.id = $1""",
+             left join workers w on w.id = at.worker_id {JOIN_PROXY_SECRET}
+            where i.id = $1""",  # noqa: S608 - constants
         instance,
         rank,
     )
@@ -137,8 +145,8 @@ async def cache_source(connection: Reader, worker: str) -> LogSource:
         NotFoundError: there is none.
     """
     rows = await connection.fetch(
-        "select name, phase, proxy_address, proxy_secret, proxy_certificate from workers"
-        " where name = $1 and deleted_at is null",
+        f"select w.name, w.phase, w.proxy_address, {PROXY_SECRET}, w.proxy_certificate"  # noqa: S608 - constants
+        f" from workers w {JOIN_PROXY_SECRET} where w.name = $1 and w.deleted_at is null",
         worker,
     )
     if not rows:

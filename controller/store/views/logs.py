@@ -4,14 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.store.access.proxy_secrets import JOIN_PROXY_SECRET, PROXY_SECRET
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.core.rows import Row
 from controller.store.views.instances import LogSource, log_source_of
 
 # Of each rank the newest start. A claim goes before a report: its process may not be reported yet.
-_LOGS: Final = """
-    select i.id, at.rank, at.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret,
+_LOGS: Final = f"""
+    select i.id, at.rank, at.epoch, w.name, w.phase, w.proxy_address, {PROXY_SECRET},
            w.proxy_certificate
       from instances i
       join deployments d on d.uid = i.deployment_uid
@@ -22,10 +23,10 @@ _LOGS: Final = """
                    select c.rank, c.epoch, v.worker_id, 1 from claims c join devices v on v.uuid = c.device
                     where c.instance_id = i.id) known
             order by rank, epoch desc, claimed) at
-      join workers w on w.id = at.worker_id
+      join workers w on w.id = at.worker_id {JOIN_PROXY_SECRET}
      where ($1::text is null or d.name = $1) and ($2::text[] is null or i.id = any($2))
        and ($3::int is null or at.rank = $3)
-     order by i.created_at, i.id, at.rank"""
+     order by i.created_at, i.id, at.rank"""  # noqa: S608 - constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,14 @@ async def earlier_logs(
     """The logs of these starts, given as instance, rank and epoch: those that are known of this deployment."""
     instances, ranks, epochs = zip(*starts, strict=True)
     rows = await connection.fetch(
-        """select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, w.proxy_secret,
+        f"""select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, {PROXY_SECRET},
                   w.proxy_certificate
              from unnest($2::text[], $3::bigint[], $4::bigint[]) as asked (instance, rank, epoch)
              join processes p on p.instance_id = asked.instance and p.rank = asked.rank and p.epoch = asked.epoch
              join instances i on i.id = p.instance_id
              join deployments d on d.uid = i.deployment_uid and d.name = $1
-             join workers w on w.id = p.worker_id
-            order by 1, 2, 3""",
+             join workers w on w.id = p.worker_id {JOIN_PROXY_SECRET}
+            order by 1, 2, 3""",  # noqa: S608 - constants
         deployment,
         list(instances),
         list(ranks),

@@ -1,11 +1,13 @@
 """Credentials of workers that are old enough to be replaced, and the next ones. Both are kept as hashes alone.
 
-With a credential the secret of the agent's proxy changes, which is kept as it is: gateways show it.
+With a credential the secret of the agent's proxy changes, which is not hashed: gateways show it.
 """
 
 import secrets
 from collections.abc import Sequence
 
+from controller.store.access.proxy_secrets import PURPOSE, write_next_proxy_secret
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
 
 # The agent's connection with the next one makes it the worker's: `sessions.begin_session`.
@@ -14,9 +16,10 @@ _DUE = """
      where id = any($1) and deleted_at is null and credential_since <= clock_timestamp() - $2 * interval '1 second'
      order by credential_since limit $3"""
 _NEXT = """
-    update workers set next_credential_hash = $3, next_proxy_secret = $4
+    update workers set next_credential_hash = $3, next_proxy_secret = null
      where id = $1 and session = $2 and deleted_at is null
     returning true"""
+_NEXT_PLAIN = "update workers set next_proxy_secret = $2 where id = $1"
 
 
 def new_proxy_secret() -> str:
@@ -31,10 +34,20 @@ async def read_due(connection: Connection, workers: Sequence[str], older_than_s:
 
 
 async def write_next(
-    connection: Connection, worker: str, session: int, credential_hash: bytes, proxy_secret: str | None
+    connection: Connection,
+    worker: str,
+    session: int,
+    credential_hash: bytes,
+    proxy_secret: str | None,
+    keys: SecretKeys = NO_KEYS,
 ) -> bool:
     """Stores the next credential of a worker, in place of one that was not used. False: the session is over.
 
-    `proxy_secret`: the next one of its agent's proxy; None: the present one stays.
+    `proxy_secret`: the next one of its agent's proxy; None: the present one stays. `keys`: of secrets.
     """
-    return bool(await connection.fetchval(_NEXT, worker, session, credential_hash, proxy_secret))
+    if not await connection.fetchval(_NEXT, worker, session, credential_hash):
+        return False
+    plain = await write_next_proxy_secret(connection, worker, proxy_secret, keys.branch(PURPOSE))
+    if plain is not None:
+        await connection.execute(_NEXT_PLAIN, worker, plain)
+    return True

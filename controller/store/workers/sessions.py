@@ -5,32 +5,48 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+import structlog
+
 from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
+from controller.store.access.proxy_secrets import (
+    JOIN_PROXY_SECRET,
+    PROXY_SECRET,
+    PURPOSE,
+    stored_proxy_secret,
+    write_proxy_secret,
+)
+from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
 from controller.store.core.lost_commits import UNSETTLED
+from controller.store.workers.credentials import new_proxy_secret
 from controller.store.workers.stated import read_stated
 from schemas.wire import Hello, Inventory
 from schemas.worker_labels import with_agent_labels, with_stated_labels
 
+log = structlog.get_logger(__name__)
+
 ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
-_OWNERS: Final = "select id, name, proxy_secret, deleted_at, session from workers"
+_OWNERS: Final = "select id, name, deleted_at, session from workers"
 # Each by an index, however many there are.
 _BY_CREDENTIAL: Final = f"""
-    select c.given, w.*, l.term, l.receipt_key
+    select c.given, w.*, l.term, {RECEIPT_KEY}
       from unnest($1::bytea[]) as c(given)
      cross join lateral ({_OWNERS} where credential_hash = c.given
                          union {_OWNERS} where next_credential_hash = c.given) w
-      join lease l on l.id = 1"""  # noqa: S608 - constants
+      join lease l on l.id = 1 {JOIN_RECEIPT_KEY}"""  # noqa: S608 - constants
 _BEFORE: Final = f"""
-    select l.cut_at, l.unsettled, l.receipt_key, w.session,
+    select l.cut_at, l.unsettled, {RECEIPT_KEY}, w.session,
            exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
+           exists (select 1 from unread_receipts u where u.worker_id = w.id) as has_unread,
            w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
            exists (select 1 from worker_liveness l
                     where l.worker_id = w.id and l.session = w.session and l.connected and not l.clean
                       and l.last_seen > clock_timestamp() - $2 * interval '1 second') as alive
       from workers w
-     cross join (select cut_at, receipt_key, {UNSETTLED} as unsettled from lease where id = 1) l
+     cross join (select id, cut_at, receipt_key, {UNSETTLED} as unsettled from lease where id = 1) l
+     {JOIN_RECEIPT_KEY}
      where w.id = $1 and w.deleted_at is null for no key update of w"""  # noqa: S608 - a constant
 # A hello that is held back changes nothing but the number: it may be of another host than what is stored.
 _HELLO: Final = """
@@ -51,9 +67,21 @@ _HELLO: Final = """
 _TAKE_NEXT: Final = """
     update workers
        set credential_hash = next_credential_hash, next_credential_hash = null, credential_since = clock_timestamp(),
-           proxy_secret = coalesce(next_proxy_secret, proxy_secret), next_proxy_secret = null
-     where id = $1 and next_credential_hash = $2"""
-_READ_PROXYS: Final = "select proxy_secret from workers where id = $1"
+           next_proxy_secret = null,
+           proxy_secret = case when next_proxy_secret is not null then next_proxy_secret
+                               when not exists (select from sealed_proxy_secrets s
+                                                 where s.worker_id = $1 and s.next_sealed is not null) then proxy_secret
+                               end
+     where id = $1 and next_credential_hash = $2
+    returning true"""
+_TAKE_NEXT_SEALED: Final = """
+    update sealed_proxy_secrets
+       set sealed = coalesce(next_sealed, sealed), key_id = coalesce(next_key_id, key_id),
+           next_sealed = null, next_key_id = null
+     where worker_id = $1"""
+_READ_PROXYS: Final = f"select {PROXY_SECRET} from workers w {JOIN_PROXY_SECRET} where w.id = $1"  # noqa: S608 - constants
+_UNREAD: Final = "insert into unread_receipts (worker_id) values ($1) on conflict do nothing"
+_READ_ALL: Final = "delete from unread_receipts where worker_id = $1"
 _CONNECTED: Final = """
     insert into worker_liveness (worker_id, session, connected, last_seen) values ($1, $2, true, clock_timestamp())
         on conflict (worker_id) do update
@@ -76,12 +104,12 @@ class Identity:
 
     id: str
     name: str
-    proxy_secret: str
     deleted: bool
     credential_hash: bytes = b""  # of the credential that was given
     session: int = 0  # of its newest hello
     term: int = 0  # of the lease
-    proof_key: bytes = field(default=b"", repr=False)  # of the ledger, with which it proves what agents were told
+    # Of the ledger, with which it proves what agents were told; None: no key of this controller opens it.
+    proof_key: bytes | None = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +125,8 @@ class NewSession:
         tells_first: the ledger lost commits and this worker has not told what runs since: what has a receipt may have
             been lost with them.
         has_found: processes are recorded already that it told so.
-        receipt_key: opens receipts.
+        has_unread: its receipts could not be read when they counted.
+        receipt_key: opens receipts; None: no key of this controller opens it.
         before: number of the worker's session before this one.
     """
 
@@ -112,22 +141,32 @@ class NewSession:
     newly: bool = False
     tells_first: bool = False
     has_found: bool = False
-    receipt_key: bytes = b""
+    has_unread: bool = False
+    receipt_key: bytes | None = b""
     before: int = 0
+
+    @property
+    def lost_some(self) -> bool:
+        """Whether the ledger may have lost what this hello names, and its receipts decide."""
+        return self.tells_first or self.has_unread
 
     def follows(self, identity: Identity) -> bool:
         """Whether no other hello was written since the sender was identified: nothing was started on one meanwhile."""
         return self.before == identity.session
 
 
-async def find_by_credentials(connection: Connection, hashes: Collection[bytes]) -> dict[bytes, Identity]:
+async def find_by_credentials(
+    connection: Connection, hashes: Collection[bytes], keys: SecretKeys = NO_KEYS
+) -> dict[bytes, Identity]:
     """The workers, deleted or not, whose credentials, or the next ones, have these SHA-256; unknown ones are absent."""
+    rows = await connection.fetch(_BY_CREDENTIAL, list(hashes))
+    proof_key = await opened_receipt_key(rows[0], keys) if rows else None  # the same in all
     return {
         row["given"]: Identity(
-            str(row["id"]), row["name"], row["proxy_secret"], row["deleted_at"] is not None, row["given"],
-            row["session"], row["term"], row["receipt_key"],
+            str(row["id"]), row["name"], row["deleted_at"] is not None, row["given"], row["session"], row["term"],
+            proof_key,
         )
-        for row in await connection.fetch(_BY_CREDENTIAL, list(hashes))
+        for row in rows
     }  # fmt: skip
 
 
@@ -142,6 +181,7 @@ async def begin_session(
     judge: Callable[[Sequence[HelloSeen]], Quarantine | None],
     credential_hash: bytes = b"",
     proven: bool = False,
+    keys: SecretKeys = NO_KEYS,
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
 
@@ -159,6 +199,7 @@ async def begin_session(
         judge: decides on a quarantine.
         credential_hash: of the credential that the agent gave.
         proven: the agent has shown a proof of what it was told: from now on it is believed nothing without one.
+        keys: of secrets.
 
     Raises:
         WorkerGoneError: the worker is deleted.
@@ -178,24 +219,47 @@ async def begin_session(
         quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
         hello.highest_session, proven,
     )  # fmt: skip
-    if not held:
-        await connection.execute(_TAKE_NEXT, worker_id, credential_hash)
+    if not held and await connection.fetchval(_TAKE_NEXT, worker_id, credential_hash):
+        await connection.execute(_TAKE_NEXT_SEALED, worker_id)
     return NewSession(
         row["session"],
         row["term"],
         row["at"],
         rebooted=not held and before["boot_id"] not in ("", hello.boot_id),
         term_ahead=not held and hello.highest_term > max(row["term"], before["highest_term"]),
-        proxy_secret=await connection.fetchval(_READ_PROXYS, worker_id),
+        proxy_secret=await _proxy_secret(connection, worker_id, keys, held=held),
         held=held,
         quarantine=quarantine,
         newly=quarantine is not None and not before["quarantined"],
         tells_first=before["unsettled"]
         or (before["cut_at"] is not None and (not seen[:-1] or seen[-2].at < before["cut_at"])),
         has_found=before["has_found"],
-        receipt_key=before["receipt_key"],
+        has_unread=before["has_unread"],
+        receipt_key=await opened_receipt_key(before, keys),
         before=before["session"],
     )
+
+
+async def _proxy_secret(connection: Connection, worker_id: str, keys: SecretKeys, *, held: bool) -> str:
+    """The worker's secret, or a new one where none of our keys opens it: its agent accepts what this hello gives it.
+
+    `held`: the agent is not believed, so nothing is stored for its sake.
+    """
+    stored = stored_proxy_secret(await connection.fetchrow(_READ_PROXYS, worker_id))
+    keys = keys.branch(PURPOSE)
+    await keys.learn((stored.key_id,))
+    secret = stored.opened(keys)
+    if secret is None:
+        secret = new_proxy_secret()
+        if not held:
+            log.warning("the secret of an agent's proxy could not be opened, and is replaced", worker=worker_id)
+            await write_proxy_secret(connection, worker_id, secret, keys)
+    return secret
+
+
+async def note_unread(connection: Connection, worker_id: str, *, unread: bool) -> None:
+    """Keeps that receipts of this worker are still to be read, or that none is."""
+    await connection.execute(_UNREAD if unread else _READ_ALL, worker_id)
 
 
 async def write_connected(connection: Connection, worker_id: str, session: int) -> None:

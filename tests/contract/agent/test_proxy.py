@@ -223,6 +223,20 @@ async def test_logs_tail_follow_and_previous(
             assert answer.status == 404
 
 
+@pytest.fixture
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.proxy.connection_bound", lambda _files: 32)
+
+
+@pytest.mark.usefixtures("few_connections", "agent")
+async def test_logs_are_read_however_many_requests_its_engines_have(base: str, client: aiohttp.ClientSession) -> None:
+    answers = [await client.get(f"{base}/engines/i-1/endless", headers=AUTH) for _ in range(40)]
+    assert {answer.status for answer in answers} == {200, 503}
+    await _log(base, client)
+    for answer in answers:
+        answer.close()
+
+
 async def _log(base: str, client: aiohttp.ClientSession, instance: str = "i-1", **params: str) -> str:
     async with client.get(f"{base}/logs/{instance}", params=params, headers=AUTH) as answer:
         assert answer.status == 200

@@ -29,7 +29,7 @@ def says(labels: dict[str, str], **fields: Any) -> Hello:
 
 async def joined(hub: HubUnderTest, terms: TokenTerms) -> Identity:
     answer = await redeem(hub.database, (await create_token(hub.database, terms=terms)).token, "gpu-1")
-    return Identity(answer.worker_uid, "gpu-1", "proxy", deleted=False)
+    return Identity(answer.worker_uid, "gpu-1", deleted=False)
 
 
 async def stored(hub: HubUnderTest) -> dict[str, str]:
@@ -81,7 +81,7 @@ async def test_values_at_the_upgrade_stay(hub: HubUnderTest) -> None:
         before = {"gpuward.io/zone": "a", "team": "x", "gpuward/driver": "1"}
         await connection.execute("update workers set labels = $1", before)
         await connection.execute(_COPY)
-    identity = Identity(worker, "gpu-1", "proxy", deleted=False)
+    identity = Identity(worker, "gpu-1", deleted=False)
     said = says({"gpuward.io/zone": "b", "gpuward.io/new": "c", "team": "y"}, advertise="10.9.0.5:7000")
     behind = [address] if (address := literal("10.9.0.5")) else []
     await handshake.accept(hub.database, identity, said, "10.0.0.7", behind=behind)

@@ -39,9 +39,10 @@ class Sink:
     seen: Seen = field(default_factory=list)
     reader: RequestReader | None = None
     keep_alive: bool = True
+    switched: bool = False
 
     def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        self.keep_alive = head.keep_alive
+        self.keep_alive, self.switched = head.keep_alive, bool(head.upgrade)
         given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
         self.seen.append(("head", head.method, head.target, given))
         if whole:
@@ -71,6 +72,8 @@ def ours(chunks: list[bytes]) -> Seen:
     try:
         for chunk in chunks:
             sink.reader.feed(chunk)
+            if sink.switched:  # what follows is of the other protocol
+                break
     except MessageError:
         sink.seen.append(ERROR)
     return sink.seen
@@ -110,17 +113,13 @@ def _read_on(connection: h11.Connection, seen: Seen) -> h11.Connection | None:
             case h11.NEED_DATA:
                 return connection
             case h11.Request():
-                fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
-                target = bytes(event.target)
-                if (absolute := _ABSOLUTE.match(target)) is not None:  # its authority comes first, as Host
-                    target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
-                    if absolute[1]:
-                        fields = ((b"host", absolute[1]), *(field for field in fields if field[0] != b"host"))
-                seen.append(("head", bytes(event.method), target, fields))
+                seen.append(("head", bytes(event.method), *_target_and_fields(event)))
             case h11.Data():
                 add_body(seen, bytes(event.data))
             case h11.EndOfMessage():
                 seen.append(("end",))
+                if _opens_websocket(seen):
+                    return None
                 if connection.our_state is h11.SEND_RESPONSE:
                     connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
                     connection.send(h11.EndOfMessage())
@@ -131,6 +130,30 @@ def _read_on(connection: h11.Connection, seen: Seen) -> h11.Connection | None:
             case _:  # paused: an upgrade, or nothing more is read
                 reads_on = connection.their_state is not h11.MUST_CLOSE and event is not h11.PAUSED
                 return connection if reads_on else None
+
+
+def _target_and_fields(event: h11.Request) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
+    """As our reader has them: the authority of an absolute target comes first, as Host."""
+    fields = tuple((bytes(name), bytes(value)) for name, value in event.headers)
+    target = bytes(event.target)
+    if (absolute := _ABSOLUTE.match(target)) is not None:
+        target = absolute[2] if absolute[2][:1] == b"/" else b"/" + absolute[2]
+        if absolute[1]:
+            fields = ((b"host", absolute[1]), *(field for field in fields if field[0] != b"host"))
+    return target, fields
+
+
+def _opens_websocket(seen: Seen) -> bool:
+    """Whether the newest request switches to the one protocol that ours switches to: what follows is not HTTP."""
+    _, method, _, fields = next(one for one in reversed(seen) if one[0] == "head")
+    names = (b"connection", b"upgrade", b"content-length", b"transfer-encoding")
+    connection, upgrade, length, coding = (_words(fields, name) for name in names)  # type: ignore[arg-type]
+    bodiless = not coding and not any(word.strip(b"0") for word in length)
+    return method == b"GET" and bodiless and b"upgrade" in connection and b"websocket" in upgrade
+
+
+def _words(fields: tuple[tuple[bytes, bytes], ...], name: bytes) -> set[bytes]:
+    return {word.strip() for one, value in fields if one == name for word in value.lower().split(b",")}
 
 
 def stream(dice: random.Random) -> list[bytes]:

@@ -18,9 +18,11 @@ from controller.domain.grants import Grant
 from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
+from controller.live.proxy_keys import ProxyKeys
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
 from controller.store.access.keys import create_key
+from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
 from gateway.gateway import Gateway
@@ -128,7 +130,7 @@ async def served(
     app = build_app(context, more_routes=more_routes)
     async with (
         listening(app, shutdown_s=shutdown_s) as address,
-        gateway_to(address, database, changes, proxies) as gateway,
+        gateway_to(address, database, changes, proxies, secret_keys) as gateway,
         aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": "identity"}) as session,
     ):
         metrics = Metrics(surroundings.registry)
@@ -138,10 +140,16 @@ async def served(
 
 @asynccontextmanager
 async def gateway_to(
-    controller: str, database: Database, changes: ChangeFanout, proxies: TrustedProxies | None = None
+    controller: str,
+    database: Database,
+    changes: ChangeFanout,
+    proxies: TrustedProxies | None = None,
+    secret_keys: SecretKeys = SECRETS,
 ) -> AsyncIterator[Gateway]:
     """A gateway before the controller at HOST:PORT, on a free port."""
     host, _, port = controller.rpartition(":")
+    proxy_keys = ProxyKeys(None)
+    proxy_keys.keys = secret_keys.branch(PURPOSE)  # as in the file that a controller writes
     gateway = Gateway(
         database.share(1),
         changes,
@@ -150,6 +158,7 @@ async def gateway_to(
         proxies=proxies,
         limits=Limits(20_000, 20_000, 20_000),
         bodies=lambda refused: Bodies(512 * 2**20, 256 * 2**20, refused=refused),
+        proxy_keys=proxy_keys,
     )
     bound = socket.create_server(("127.0.0.1", 0), backlog=4096)
     await gateway.start(bound)

@@ -16,6 +16,7 @@ from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
 from controller.runtime.metrics import HubMetrics
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
@@ -127,7 +128,9 @@ async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 @asynccontextmanager
-async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterator[HubUnderTest]:
+async def serving(
+    database: Database, spoken: Protocols = SPOKEN, keys: SecretKeys = NO_KEYS
+) -> AsyncIterator[HubUnderTest]:
     """A running hub; its connections end with it."""
     known: dict[str, str] = {}
     scopes: dict[str, SecretScope] = {}
@@ -148,6 +151,7 @@ async def serving(database: Database, spoken: Protocols = SPOKEN) -> AsyncIterat
         keep=SampleRetention(samples_h=8, history_days=1),
         metrics=HubMetrics(registry),
         spoken=spoken,
+        keys=keys,
     )
     app = web.Application()
     app.add_routes(hub.routes())

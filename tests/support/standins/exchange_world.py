@@ -99,7 +99,7 @@ class World:
         self.ran = 0  # requests of which an engine may have begun to work
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        connection.record.known = True
+        connection.admit()
         exchange = self.request_type(self.models, head, connection, "id", lambda _: None)
         self.exchanges.append(exchange)
         exchange.begin(self.owner, "")

@@ -82,7 +82,7 @@ async def _databases(faults: Faults, disk: SmallDisk) -> None:
             return (status, answer["error"]["code"]) == (503, "database_full")
         return False
 
-    await cluster.until(refused_for_that, "the reason is told")
+    await cluster.until(refused_for_that, "the answer has the reason")
     await asyncio.sleep(FULL_S)
     assert cluster.processes["controller"].poll() is None
     disk.free()

@@ -47,6 +47,7 @@ def _decide(
         highest_term=5,
         epochs={"i-run": 2, "i-alone": 1, "i-end": 4, "i-forgotten": 9},
         processes={record.key: record for record in records},
+        live=[record for record in records if record.alive],
         devices=DEVICES,
         shutting_down=shutting_down,
     )
@@ -120,7 +121,7 @@ def test_an_agent_that_shuts_down_accepts_stops_but_no_starts() -> None:
 def test_a_device_is_free_only_when_its_process_has_exited() -> None:
     stopping = RUNNING.model_copy(update={"state": "stopping"})
     for record, expected in ((stopping, Refuse), (_record("i-run", 2, state="exited"), Spawn)):
-        view = AgentState(0, {}, {record.key: record}, DEVICES)
+        view = AgentState(0, {}, {record.key: record}, [record] if record.alive else [], DEVICES)
         command = Command(
             command_id=1, term=1, instance="new", epoch=1, verb="start", start=_order(("GPU-a", 100, True))
         )

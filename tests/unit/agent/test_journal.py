@@ -1,4 +1,6 @@
+import gc
 import sqlite3
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 from agent import journal as journal_module
 from agent.errors import DataFolderError
 from agent.journal import Journal
-from agent.process_records import ProcessRecord
+from agent.process_records import ProcessKey, ProcessRecord
 
 
 @pytest.fixture
@@ -97,3 +99,45 @@ def test_a_newer_agents_journal_is_an_error(tmp_path: Path) -> None:
     first.close()
     with pytest.raises(DataFolderError, match="newer"):
         Journal(tmp_path)
+
+
+def test_what_has_ended_is_found_and_takes_no_memory(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+
+    def end(numbers: range) -> None:
+        for number in numbers:
+            running = journal.record(_record(f"i-{number}", 2, port=900, message="x" * 200))
+            ended = journal.record(running.model_copy(update={"state": "exited", "reason": "exit"}))
+            journal.acknowledge(ended.seq)
+
+    end(range(100))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    end(range(100, 400))
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 50_000, "less than the names of 300 processes"
+    journal.record(_record("i-7", 3))
+    refused = journal.record(_record("r", state="exited", reason="gone", refusal="claim_conflict", acked=True))
+    for _ in range(2):
+        key = ProcessKey("i-7", 2, 0)
+        assert journal.processes[key].reason == "exit"
+        assert journal.processes[refused.key].refusal == "claim_conflict"
+        assert journal.processes.get(ProcessKey("i-7", 1, 0)) is None
+        assert (journal.epochs["i-7"], journal.epochs["i-8"], journal.epochs.get("no")) == (3, 2, None)
+        assert [one.port for one in journal.of("i-8")] == [900]
+        assert [one.epoch for one in journal.of("i-7")] == [3], "the one that lives"
+        assert [one.epoch for one in journal.live()] == [3]
+        assert journal.unacknowledged() == journal.live()
+        assert len(journal.processes) == 402
+        journal.close()
+        journal = Journal(tmp_path)
+    journal.close()
+
+
+def test_epochs_are_bounded_and_the_last_used_stay(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "EPOCHS_KEPT", 3)
+    for name in ("a", "b", "c", "a", "d", "e"):
+        journal.acknowledge(journal.record(_record(name, state="exited", reason="exit")).seq)
+    assert list(journal.epochs) == ["a", "d", "e"]

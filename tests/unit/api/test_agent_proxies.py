@@ -6,7 +6,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from controller.api.agent_proxies import agent_socket, ask
+from controller.api.agent_proxies import AgentProxies, agent_socket, ask
+from controller.store.access.proxy_secrets import StoredProxySecret
+from controller.store.access.secret_keys import NO_KEYS
 from controller.store.views.instances import LogSource
 from http1.liveness import notice_gone_hosts
 from support.loopback import listening
@@ -43,7 +45,8 @@ async def test_an_agent_sends_the_controller_nowhere_else(method: str, status: i
     closed.router.add_route("*", "/latest/meta-data", inner)
     agent.router.add_route("*", "/logs/i", proxy)
     async with listening(closed) as elsewhere, listening(agent) as address, aiohttp.ClientSession() as session:
-        source, limit = LogSource("w", "ready", address, "s"), aiohttp.ClientTimeout(total=10)
-        async with ask(session, source, "/logs/i", {"tail": "5"}, timeout=limit, method=method) as answer:
+        source = LogSource("w", "ready", address, StoredProxySecret("w", "s"))
+        proxies, limit = AgentProxies(session, NO_KEYS), aiohttp.ClientTimeout(total=10)
+        async with ask(proxies, source, "/logs/i", {"tail": "5"}, timeout=limit, method=method) as answer:
             assert answer.status == status
     assert reached == []

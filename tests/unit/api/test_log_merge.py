@@ -9,12 +9,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from controller.api.agent_proxies import AgentProxies
 from controller.api.merged_logs import merge as merging
 from controller.api.merged_logs import source
 from controller.api.merged_logs.frames import CaughtUp, End, FrameReader, Item, Line, Note
 from controller.api.merged_logs.merge import Merge, Told
 from controller.api.merged_logs.source import HELD_BYTES, LogReading, size_of
 from controller.api.merged_logs.texts import Write, as_json, as_text
+from controller.store.access.proxy_secrets import StoredProxySecret
+from controller.store.access.secret_keys import NO_KEYS
 from controller.store.views.instances import LogSource
 from controller.store.views.logs import DeploymentLogs, InstanceLog
 from schemas.wire import TIMED_LOG
@@ -70,15 +73,15 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent() -> AsyncIterator[tuple[Agent, str, aiohttp.ClientSession]]:
+async def agent() -> AsyncIterator[tuple[Agent, str, AgentProxies]]:
     double, app = Agent(), web.Application()
     app.router.add_get("/logs/{instance}", double.answer)
     async with listening(app) as address, aiohttp.ClientSession() as session:
-        yield double, address, session
+        yield double, address, AgentProxies(session, NO_KEYS)
 
 
 def log_of(instance: str, address: str, epoch: int = 1) -> InstanceLog:
-    return InstanceLog(instance, 0, epoch, LogSource("w", "ready", address, "s"))
+    return InstanceLog(instance, 0, epoch, LogSource("w", "ready", address, StoredProxySecret("w", "s")))
 
 
 async def test_a_log_that_hangs_holds_the_others_up_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +95,8 @@ async def test_a_log_that_hangs_holds_the_others_up_for_a_bounded_time(monkeypat
     async def look() -> DeploymentLogs:
         return _NOTHING
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
-        merge = Merge(session, {"follow": "1"}, emit, look)
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
+        merge = Merge(proxies, {"follow": "1"}, emit, look)
         running = asyncio.create_task(merge.run([log_of("hangs", address), log_of("writes", address)]))
         await come.wait()
         running.cancel()
@@ -101,9 +104,9 @@ async def test_a_log_that_hangs_holds_the_others_up_for_a_bounded_time(monkeypat
 
 
 async def test_a_log_that_is_not_taken_holds_few_bytes_and_loses_none() -> None:
-    async with agent() as (double, address, session), asyncio.timeout(LIMIT_S):
+    async with agent() as (double, address, proxies), asyncio.timeout(LIMIT_S):
         one = LogReading(log_of("floods", address), asyncio.Event(), resumes=False)
-        running = asyncio.create_task(one.run(session, {}))
+        running = asyncio.create_task(one.run(proxies, {}))
         before = -1
         while before != double.sent_bytes:  # until the agent waits
             before = double.sent_bytes
@@ -124,9 +127,9 @@ async def test_a_log_that_is_not_taken_holds_few_bytes_and_loses_none() -> None:
 
 
 async def test_repeated_words_that_all_has_come_are_not_held() -> None:
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
         one = LogReading(log_of("ticks", address), asyncio.Event(), resumes=False)
-        running = asyncio.create_task(one.run(session, {}))
+        running = asyncio.create_task(one.run(proxies, {}))
         while not one._come:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
@@ -144,8 +147,8 @@ async def test_nothing_is_read_behind_the_end() -> None:
     async def emit(items: list[Told]) -> None:
         told.extend(items)
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
-        await Merge(session, {}, emit).run([log_of("past", address)])
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
+        await Merge(proxies, {}, emit).run([log_of("past", address)])
     assert [type(one.item) for one in told] == [Line, End]
 
 
@@ -165,10 +168,10 @@ async def test_items_come_no_faster_than_their_log_may_send(monkeypatch: pytest.
         nonlocal come
         come += len(told)
 
-    async with agent() as (_, address, session):
+    async with agent() as (_, address, proxies):
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                await Merge(session, {}, emit).run([log_of("blank", address)])
+                await Merge(proxies, {}, emit).run([log_of("blank", address)])
     assert come <= 4 * 2**20 // 200
 
 
@@ -186,8 +189,8 @@ async def test_one_slice_of_a_log_is_read_between_two_turns_of_the_loop(monkeypa
     async def emit(_: list[Told]) -> None:
         pass
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
-        merging_logs = asyncio.create_task(Merge(session, {}, emit).run([log_of("floods", address)]))
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
+        merging_logs = asyncio.create_task(Merge(proxies, {}, emit).run([log_of("floods", address)]))
         while not merging_logs.done():
             turns += 1
             await asyncio.sleep(0)
@@ -201,8 +204,8 @@ async def test_batches_are_bounded_in_bytes() -> None:
     async def emit(told: list[Told]) -> None:
         sizes.append(sum(len(one.item.text) for one in told if isinstance(one.item, Line)))
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
-        await Merge(session, {}, emit).run([log_of("floods", address)])
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
+        await Merge(proxies, {}, emit).run([log_of("floods", address)])
     assert sum(sizes) == 1000 * LONG
     assert max(sizes) <= merging._BATCH_BYTES + LONG
 
@@ -214,13 +217,13 @@ async def test_restarts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
     async def emit(told: list[Told]) -> None:
         epochs.extend(one.log.epoch for one in told if isinstance(one.item, Line))
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
 
         async def look() -> DeploymentLogs:
             epoch = epochs[-1] + 1 if epochs else 1
             return DeploymentLogs((log_of("ends", address, min(epoch, 30)),), lives=epoch <= 30)
 
-        merge = Merge(session, {"follow": "1"}, emit, look)
+        merge = Merge(proxies, {"follow": "1"}, emit, look)
         await merge.run([log_of("ends", address)])
         assert epochs == list(range(1, 31)), "each start once"
         assert len(merge._readings) <= 2
@@ -234,6 +237,6 @@ async def test_numbers_that_no_log_has_end_that_log_alone(lie: str, form: Write)
     async def emit(told: list[Told]) -> None:
         written.append(form(told))
 
-    async with agent() as (_, address, session), asyncio.timeout(LIMIT_S):
-        await Merge(session, {}, emit).run([log_of(lie, address), log_of("ends", address)])
+    async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
+        await Merge(proxies, {}, emit).run([log_of(lie, address), log_of("ends", address)])
     assert b"one" in b"".join(written)

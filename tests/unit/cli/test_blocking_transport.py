@@ -92,7 +92,7 @@ class ClosesItself(http.client.HTTPResponse):
 
     def read1(self, n: int = -1) -> bytes:
         part = super().read1(n)
-        if self.length == 0:
+        if self.length == 0 and self.fp is not None:
             self._close_conn()
         return part
 

@@ -27,6 +27,7 @@ def test_every_verb_is_in_the_table():
         "cli.up.verb",
         "cli.daemons",
         "cli.key_verb",
+        "cli.secret_verb",
         "cli.backup_verbs",
         *(f"cli.verbs.{one.name}" for one in iter_modules(cli.verbs.__path__)),
     }

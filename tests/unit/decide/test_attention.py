@@ -12,6 +12,7 @@ from controller.domain.attention import (
     CertificateFacts,
     ExpiringKey,
     IdleInstance,
+    SealingFacts,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
@@ -56,6 +57,17 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({"database_low": "900 MiB are free"}, ("warning", "database", "database_disk_low", 1, "cluster/")),
     ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
     ({"plain_secrets": 3}, ("warning", "secrets", "secrets_plain", 3, "cluster/")),
+    ({"sealing": SealingFacts()}, None),
+    ({"sealing": SealingFacts(plain=True)}, ("warning", "secrets", "keys_plain", 1, "cluster/")),
+    (
+        {"sealing": SealingFacts(waits_for=["a", "b"])},
+        ("warning", "secrets", "gateway_without_key", 2, "cluster/"),
+    ),
+    ({"sealing": SealingFacts(locked_out=["a"])}, ("error", "secrets", "gateway_locked_out", 1, "cluster/")),
+    (
+        {"sealing": SealingFacts(receipts_unreadable=True)},
+        ("error", "secrets", "receipts_unreadable", 1, "cluster/"),
+    ),
     ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),
     ({"certificates": [CertificateFacts(ago(-60), 59.0), CertificateFacts(ago(-60), 60.0, authority=True)]}, None),
     (

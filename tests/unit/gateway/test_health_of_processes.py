@@ -42,7 +42,7 @@ def health(others: Mapping[int, bytes | None], asked: list[str], monkeypatch: py
     monkeypatch.setattr(module, "fetch", fetch)
     return Health(
         SimpleNamespace(),  # type: ignore[arg-type]  # it is fetched from
-        SimpleNamespace(known=True),  # type: ignore[arg-type]  # nothing else of it is asked
+        SimpleNamespace(problem=""),  # type: ignore[arg-type]  # nothing else of it is asked
         draining=lambda: False,
         loop_lag_s=lambda: 0.1,
         registry=CollectorRegistry(),

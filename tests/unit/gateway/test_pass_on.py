@@ -69,7 +69,7 @@ class World:
         self.transport = MemoryTransport(self.client)
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        connection.record.known = True
+        connection.admit()
         passed = Passed(self.controller, head, connection, [(b"x-request-id", b"r-1")])
         self.passed.append(passed)
         passed.begin()

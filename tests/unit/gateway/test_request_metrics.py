@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.live.key_use import Counts
+from gateway.queue_metrics import QueueMetrics
 from gateway.request_metrics import RequestMetrics, count_tokens
 
 CHAT = ("chat", "3", "/v1/chat/completions")
@@ -70,3 +71,32 @@ def test_series_of_what_is_gone_end_after_an_hour() -> None:
     assert left() == {("chat", "2"), ("chat", ""), ("", "")}
     retried = {labels[:2] for name, labels in scraped(registry) if name == "gpuward_gateway_retries_total"}
     assert retried == {("chat", "2"), ("chat", ""), ("", "")}
+
+
+def test_deployments_that_come_and_go_leave_no_more_than_some_series() -> None:
+    """Within the hour, too: the newest of what is gone stay, and what is there always does."""
+    registry = CollectorRegistry()
+    requests, queues = RequestMetrics(registry), QueueMetrics(registry)
+    for n in range(1_000):
+        name = f"job-{n:04}"
+        for deployment in ("chat", "", name):
+            requests.ended((deployment, "1", "/v1/completions"), 200, 1.0)
+            requests.retried(deployment, "1", "not_connected")
+            queues.waited(deployment, 1.0)
+            queues.refused(deployment, "queue_full")
+        requests.keep({("chat", "1"), (name, "1")}, float(n))
+        queues.keep({"chat", name}, float(n))
+    requests.keep({("chat", "1")}, 1000.0)
+    queues.keep({"chat"}, 1000.0)
+    found = scraped(registry)
+    for family in (
+        "gateway_requests_total",
+        "gateway_retries_total",
+        "gateway_refusals_total",
+        "gateway_waited_seconds_sum",
+    ):
+        names = {labels[0] for name, labels in found if name == f"gpuward_{family}"}
+        jobs = sorted(names - {"chat", ""})
+        assert names >= {"chat", ""}
+        assert len(jobs) == 100
+        assert jobs[0] == "job-0900", "the oldest went"

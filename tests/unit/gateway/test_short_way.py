@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3]
 OURS = tuple(str(ROOT / package) + "/" for package in ("agent", "controller", "gateway", "http1"))
 
 
-MOST_GATEWAY_REQUEST, MOST_GATEWAY_EVENT = 167, 14
+MOST_GATEWAY_REQUEST, MOST_GATEWAY_EVENT = 172, 14  # the admission included
 MOST_AGENT_REQUEST, MOST_AGENT_EVENT = 64, 6
 
 

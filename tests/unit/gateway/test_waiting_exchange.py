@@ -108,7 +108,7 @@ class World:
         self.queues.routes_changed()
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        connection.record.known = True
+        connection.admit()
         exchange = Exchange(self.models, head, connection, "id", lambda _: None)
         self.exchanges.append(exchange)
         exchange.begin(Principal("k", "k", "admin", limits=LIMITS), "")

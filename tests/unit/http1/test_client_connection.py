@@ -217,6 +217,9 @@ def test_what_is_kept(asked, answer, kept, clock) -> None:
     [
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
         b"HTTP/1.1 999 x\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 099 x\r\ncontent-length: 4\r\n\r\nabcd",
+        b"HTTP/1.1 104 x\r\ncontent-length: 4\r\n\r\nabcd" + KEPT + b"abcd",
+        b"HTTP/1.1 199 x\r\ntransfer-encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n" + KEPT + b"abcd",
         b"HTTP/1.1 100 Continue\r\n\r\n" * 40,
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n",

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http1.connections import Connection, Connections, Limits, Refusal, State, limits_for
+from http1.connections import Connection, Connections, Limits, Refusal, Standing, State, limits_for
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:
@@ -82,7 +82,7 @@ def test_reserved_connections_are_for_heads_and_agents() -> None:
     serve(connections, second, 5)
     assert connections.serve(third, 6, body=False) == (Refusal.ALL, None)
     assert not third.known
-    assert connections.serve(agent, 6, body=False, agent=True) == (None, None)
+    assert connections.serve(agent, 6, body=False, standing=Standing.AGENT) == (None, None)
     connections.enter(first, State.IDLE, 7)
     assert connections.serve(third, 7, body=False) == (Refusal.ALL, None)
     connections.remove(agent)
@@ -161,6 +161,7 @@ def test_what_was_removed_stays_so() -> None:
     assert len(connections) == 0
 
 
+STANDINGS = (Standing.KEY, Standing.KEY, Standing.ADMINISTRATOR, Standing.AGENT)
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.booleans()), max_size=200)
 
 
@@ -179,8 +180,8 @@ def test_whatever_happens_the_bounds_hold_and_no_served_one_gives_way(steps: lis
         elif what == 1:
             connections.remove(living.pop(which % len(living)))
         elif what == 2:
-            client, agent = ("", "a", "b")[which % 3], which == 3
-            _, slow = connections.serve(living[which % len(living)], now, body=flag, client=client, agent=agent)
+            client, standing = ("", "a", "b")[which % 3], STANDINGS[which % 4]
+            _, slow = connections.serve(living[which % len(living)], now, body=flag, client=client, standing=standing)
             if slow is not None:
                 assert now - slow.since_s >= 3
                 living.remove(slow)
@@ -196,6 +197,7 @@ def test_whatever_happens_the_bounds_hold_and_no_served_one_gives_way(steps: lis
 def test_usual_limits_leave_room_for_heads_and_agents_and_bound_what_one_stranger_holds() -> None:
     few, many = limits_for(416), limits_for(500_000)
     assert (few.most, few.most_unknown_per_address, few.most_bodies_per_client, few.reserved) == (416, 208, 83, 52)
+    assert (few.for_administrators, few.for_fewer) == (26, 26)
     assert (many.most, many.most_unknown_per_address) == (65_536, 512)
 
 
@@ -207,3 +209,119 @@ def test_idle_connections_of_a_key_leave_room_for_several_new_heads() -> None:
         connections.enter(connection, State.IDLE, 20)
     heads = [Connection(f"10.0.1.{n}", 21) for n in range(5)]
     assert [connections.admit(head) for head in heads] == [*idle[:4], heads[0]]
+
+
+FEW = limits(32, 32, reserved=4, for_administrators=3, for_fewer=5)  # 25 for keys, 20 before they are few
+
+
+class Keys:
+    """Keys that open connections, ask over them, and are answered."""
+
+    def __init__(self, limits: Limits = FEW) -> None:
+        self.connections = Connections(limits)
+        self.served: dict[str, list[Connection]] = {}
+        self.now = 0.0
+
+    def ask(self, key: str, standing: Standing = Standing.KEY) -> Refusal | None:
+        self.now += 1
+        connection = Connection("10.0.0.1", self.now, counted=False)
+        yielding = self.connections.admit(connection)
+        if yielding is not None:
+            assert yielding is not connection, "a new head finds a connection"
+            assert all(yielding not in served for served in self.served.values()), "a served one never gives way"
+        refusal, _ = self.connections.serve(connection, self.now, body=False, client=key, standing=standing)
+        if refusal is None:
+            self.served.setdefault(key, []).append(connection)
+        else:
+            self.connections.remove(connection)
+        return refusal
+
+    def as_many_as_it_may(self, key: str, standing: Standing = Standing.KEY) -> int:
+        while self.ask(key, standing) is None:
+            pass
+        return len(self.served.get(key, ()))
+
+    def answered(self, key: str) -> None:
+        self.now += 1
+        self.connections.enter(self.served[key].pop(), State.IDLE, self.now)
+
+
+def test_a_key_alone_leaves_some_to_other_keys_and_to_administrators() -> None:
+    keys = Keys()
+    assert keys.as_many_as_it_may("one") == 20
+    assert keys.ask("one") is Refusal.SHARE
+    assert keys.as_many_as_it_may("two") == 5
+    assert keys.ask("two") is Refusal.ALL
+    assert keys.as_many_as_it_may("root", Standing.ADMINISTRATOR) == 3
+    assert keys.ask("agent", Standing.AGENT) is None
+
+
+def test_what_ends_goes_to_the_key_with_fewer_until_both_have_their_equal_part() -> None:
+    keys = Keys()
+    keys.as_many_as_it_may("one")
+    for _ in range(20):
+        keys.ask("two")
+        keys.answered("one")
+        assert keys.ask("one") is not None or len(keys.served["one"]) <= len(keys.served["two"])
+    held = len(keys.served["one"]), len(keys.served["two"])
+    assert abs(held[0] - held[1]) <= 2
+    assert sum(held) >= 20
+
+
+def test_a_key_alone_has_its_part_however_many_agents_there_are() -> None:
+    keys = Keys()
+    for _ in range(22):
+        assert keys.ask("agent", Standing.AGENT) is None
+    assert keys.ask("one") is None, "the first one of a key"
+    assert keys.ask("one") is Refusal.SHARE
+    assert keys.ask("two") is None
+
+
+def test_requests_that_are_not_served_give_way_on_connections_that_once_were() -> None:
+    """A key makes all connections known, and then asks for nothing over them that a key is needed for."""
+    connections = Connections(FEW)
+    mine = [opened(connections, "10.0.0.1", 0.0, counted=False) for _ in range(32)]
+    for at, connection in enumerate(mine):
+        serve(connections, connection, at)
+        connections.enter(connection, State.IDLE, at)
+    for connection in mine:
+        connections.enter(connection, State.BUSY, 40.0)
+    root = Connection("10.0.0.2", 41.0)
+    assert connections.admit(root) is mine[0]
+    assert connections.serve(root, 41.0, body=False, client="root", standing=Standing.ADMINISTRATOR) == (None, None)
+
+
+def test_a_refused_request_gives_way() -> None:
+    keys = Keys()
+    connections = keys.connections
+    mine = [opened(connections, "10.0.0.1", 0.0, counted=False) for _ in range(32)]
+    for connection in mine:
+        serve(connections, connection, 0.5)
+        connections.enter(connection, State.IDLE, 1.0)
+    keys.now = 2.0
+    refused = [
+        one
+        for one in mine
+        if connections.serve(one, 2.0, body=True, client="one", standing=Standing.KEY)[0] is not None
+    ]
+    assert len(refused) == 30, "two incomplete bodies"
+    assert keys.ask("root", Standing.ADMINISTRATOR) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(("one", "two", "three", "root")), st.booleans()), max_size=150))
+def test_whatever_keys_ask_no_key_and_no_administrator_is_shut_out(steps: list[tuple[str, bool]]) -> None:
+    keys = Keys()
+    for key, asks in steps:
+        root = key == "root"
+        before = {name: len(served) for name, served in keys.served.items() if served and name != "root"}
+        if not asks:
+            if keys.served.get(key):
+                keys.answered(key)
+            continue
+        refusal = keys.ask(key, Standing.ADMINISTRATOR if root else Standing.KEY)
+        if root:
+            assert refusal is None or len(keys.served.get("root", ())) >= 3
+        elif refusal is Refusal.SHARE:
+            assert before[key] * len(before) >= sum(before.values()), "it has its equal part"
+        elif refusal is Refusal.ALL:
+            assert sum(before.values()) + len(keys.served.get("root", ())) >= 25

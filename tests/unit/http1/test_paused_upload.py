@@ -48,7 +48,7 @@ class Site:
         self.server = Server(Service(self.handle, lambda _: b"{}", door))
 
     def handle(self, _: RequestHead, connection: ServerConnection) -> Upload:
-        connection.record.known = True
+        connection.admit()
         upload = Upload(connection)
         self.uploads.put_nowait(upload)
         return upload

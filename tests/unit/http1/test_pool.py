@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from http1.head import ResponseHead
 from http1.pool import ConnectError, Pool
 
 
@@ -33,3 +35,46 @@ async def _connect_to(path: str, listener: socket.socket) -> None:
     assert pool.open == 1
     pool.close()
     await asyncio.sleep(0)
+
+
+class Awaited:
+    """Receives one response."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def response_head(self, head: ResponseHead) -> None: ...
+
+    def response_body(self, data: bytes, _chunks: bytes = b"") -> None: ...
+
+    def response_end(self) -> None:
+        self.ended.set()
+
+    def response_failed(self, why: str) -> None: ...
+
+    def request_writable(self, *, ready: bool) -> None: ...
+
+
+async def test_what_rests_at_other_addresses_ends_where_a_bound_is_met() -> None:
+    """Requests to one host after another would else take the files of all that is under way."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(4)]
+    pool = Pool(most=3)
+    for server in servers:
+        address = server.sockets[0].getsockname()[:2]
+        made = [await pool.connect(address) for _ in range(2)]
+        for connection in made:
+            awaited = Awaited()
+            connection.ask(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", [b""], awaited)
+            await awaited.ended.wait()
+        assert pool.open <= 3
+    assert pool.take(address) in made, "the newest are kept"
+    pool.close()
+    for server in servers:
+        server.close()

@@ -15,7 +15,8 @@ from http1.server_connection import ServerConnection, Service
 from http1.server_states import Progress
 
 STALL_S, SLOW_S, LIMIT_S = 0.6, 2.0, 10.0
-PIECE = b"x" * 16_384
+# Longer ones go by `writelines`, with which asyncio's own loop of Python 3.12 and 3.13.0 holds nothing back.
+PIECE = b"x" * 4096
 MOST_PIECES = 1000
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system does not say what was taken")
@@ -53,7 +54,7 @@ async def test_g18_only_a_client_without_progress_is_cut(monkeypatch: pytest.Mon
     answers: list[Endless] = []
 
     def handle(_: RequestHead, connection: ServerConnection) -> Endless:
-        connection.record.known = True
+        connection.admit()
         answers.append(Endless(connection))
         return answers[0]
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from http1.connections import Connection, Limits
+from http1.connections import Connection, Limits, Standing
 from http1.site import BoundedSite, Bounds
 from http1.tls.bounded import MOST_HANDSHAKE_BYTES, MOST_KEY_UPDATES
 from http1.tls.certificate import CertificateError, ServedCertificate
@@ -100,7 +100,7 @@ async def test_what_is_refused_at_the_bound_leaves_nothing_behind(certificate: S
         for _ in range(2):  # agents' connections, of which none gives way
             busy = Connection("10.0.0.1", 0.0)
             assert served.door.admit(Busy(busy))
-            assert served.door.admit_request(busy, body=False, agent=True) is None
+            assert served.door.admit_request(busy, body=False, standing=Standing.AGENT) is None
         for _ in range(20):
             assert await raw(served.server.port, b"") == b""
         assert len(served.door) == 2

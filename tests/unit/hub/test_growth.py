@@ -34,6 +34,7 @@ class Connected:
         self.worker_id = self.name = f"w-{n}"
         self.found: dict[Any, Any] = {}
         self.strays: dict[Any, Any] = {}
+        self.unread: frozenset[Any] = frozenset()
 
     def send(self, _: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A path that an operator types tells nothing of the controller's disk but whether a model lies there."""
+"""A path that an operator types reveals nothing of the controller's disk but whether a model lies there."""
 
 import asyncio
 import json

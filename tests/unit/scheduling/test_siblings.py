@@ -150,3 +150,18 @@ def _found_anew(inventory: Inventory, one: Ask) -> Placed | None:
     found = find(inventory, one)
     inventory.searches = kept
     return found
+
+
+def test_no_search_is_kept_for_deployments_that_are_gone() -> None:
+    """Each deployment of two replicas has a search of its own, since the second keeps apart from the first."""
+    inventory = Fleet().add("a", [G80] * 4).inventory()
+    for n in range(300):
+        uid = f"d{n}"
+        first, second = replicas(2, "auto", uid=uid)
+        placed = find(inventory, first)
+        assert isinstance(placed, Placed)
+        load = InstanceLoad(first.instance, uid, (placed.workers[0],), tuple(claim.device for claim in placed.claims))
+        inventory.upsert_load([load])
+        assert isinstance(find(inventory, second), Placed)
+        inventory.remove_load([load.instance])
+    assert len(inventory.searches) < 20

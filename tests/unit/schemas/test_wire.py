@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Annotated
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from schemas import simulated, wire
 from schemas.api import defrag, requests
@@ -75,6 +75,23 @@ def test_a_peer_is_sent_the_fields_of_its_protocol_at_every_depth() -> None:
     assert '"one"' not in encode(Outer(), 4)
     assert '"new":2' in encode(Outer(), 4)
     assert encode(Outer(), 5) == Outer().model_dump_json()
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        (
+            '{"type": "command", "command_id": 1, "term": 1, "instance": "i", "epoch": 1, "verb": "stop",'
+            ' "stop": {"drain_time_s": NUMBER}}'
+        ),
+        '{"type": "welcome", "worker": "w", "session": 1, "term": 1, "proxy_secret": "s", "heartbeat_s": NUMBER}',
+    ],
+)
+def test_an_agent_waits_for_no_infinite_time(message: str, number: str) -> None:
+    assert wire.controller_message.validate_json(message.replace("NUMBER", "1.5"))
+    with pytest.raises(ValidationError, match="finite number"):
+        wire.controller_message.validate_json(message.replace("NUMBER", number))
 
 
 def test_every_later_field_has_a_default_for_messages_of_older_peers() -> None:

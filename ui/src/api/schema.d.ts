@@ -312,6 +312,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/plan/policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Show what policies would stop at once because of an apply; writes nothing
+         * @description Roles: admin, operator, viewer.
+         */
+        post: operations["post_plan_policies"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/apply": {
         parameters: {
             query?: never;
@@ -1582,7 +1602,7 @@ export interface components {
              * Cause
              * @enum {string}
              */
-            cause: "no_leader" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "starting" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
+            cause: "no_leader" | "database" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "starting" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
             /** Code */
             code: string;
             /**
@@ -4799,6 +4819,7 @@ export interface components {
          *             it is refused where another one came between.
          *         policy_generations: the same of the policies.
          *         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
+         *         policy_stops: what policies would stop at once; None: an older controller, which does not report it.
          */
         PlanView: {
             /** Items */
@@ -4864,6 +4885,8 @@ export interface components {
             candidates: {
                 [key: string]: components["schemas"]["PlanCandidates"];
             };
+            /** @default null */
+            policy_stops: components["schemas"]["PolicyStops"] | null;
             /**
              * Policies
              * @default {}
@@ -4900,6 +4923,16 @@ export interface components {
             actions: number;
             /** Gpu Hours Freed */
             gpu_hours_freed: number;
+        };
+        /**
+         * PolicyPlanBody
+         * @description `POST /plan/policies`: complete manifests, planned together.
+         */
+        PolicyPlanBody: {
+            /** Manifests */
+            manifests: {
+                [key: string]: unknown;
+            }[];
         };
         /**
          * PolicySpec
@@ -5008,6 +5041,78 @@ export interface components {
              * @default 0
              */
             gpu_seconds_freed: number;
+        };
+        /**
+         * PolicyStop
+         * @description A deployment of which a policy would stop replicas at its next step, as far as that is known.
+         *
+         *     Attributes:
+         *         policy: its name; empty: the policy is inline.
+         *         action: `stop`: all replicas; `scale_down`: some of them; `unknown`: telemetry is missing, so nothing stops now.
+         *         stops: number of instances that would stop.
+         *         replicas: number of replicas that would be left; None: unknown.
+         *         message: the reason, or what is missing.
+         */
+        PolicyStop: {
+            /** Deployment */
+            deployment: string;
+            /**
+             * Policy
+             * @default
+             */
+            policy: string;
+            /**
+             * Action
+             * @enum {string}
+             */
+            action: "stop" | "scale_down" | "unknown";
+            /**
+             * Stops
+             * @default 0
+             */
+            stops: number;
+            /**
+             * Replicas
+             * @default null
+             */
+            replicas: number | null;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+        };
+        /**
+         * PolicyStops
+         * @description What policies would stop at once because of an apply, beyond what they would stop without it.
+         *
+         *     Attributes:
+         *         stop: number of deployments that would stop.
+         *         scale_down: number of deployments that would be scaled down.
+         *         unknown: number of deployments of which it is unknown.
+         *         items: the first 100 of each, in this order and by name.
+         */
+        PolicyStops: {
+            /**
+             * Stop
+             * @default 0
+             */
+            stop: number;
+            /**
+             * Scale Down
+             * @default 0
+             */
+            scale_down: number;
+            /**
+             * Unknown
+             * @default 0
+             */
+            unknown: number;
+            /**
+             * Items
+             * @default []
+             */
+            items: components["schemas"]["PolicyStop"][];
         };
         /**
          * PolicyVerdicts
@@ -5831,7 +5936,11 @@ export interface components {
         };
         /**
          * SecretsRotated
-         * @description What a rotation of the key did. `unreadable` names secrets that no key of this controller opens.
+         * @description What a rotation of the key did.
+         *
+         *     Attributes:
+         *         unreadable: secrets that no key of this controller opens.
+         *         waiting_for: gateways that have not reported the new key: the secrets of agents' proxies stay as they are.
          */
         SecretsRotated: {
             /** Encrypted */
@@ -5840,6 +5949,11 @@ export interface components {
             key_id: string;
             /** Unreadable */
             unreadable: string[];
+            /**
+             * Waiting For
+             * @default []
+             */
+            waiting_for: string[];
         };
         /**
          * SeriesView
@@ -7043,6 +7157,31 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PlanView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_plan_policies: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyPlanBody"];
+            };
+        };
+        responses: {
+            /** @description Show what policies would stop at once because of an apply; writes nothing */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PolicyStops"];
                 };
             };
             default: components["responses"]["Error"];

@@ -1,0 +1,70 @@
+"""The keys that open the secrets of agents' proxies, as a gateway has them: in a file, which it reads again.
+
+They are derived from the secrets' key and open nothing else. A controller writes them next to its socket; other hosts
+get a copy.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from controller.store.access.secret_keys import SecretKeys, parse_keys
+
+__all__ = ["NO_PROXY_KEYS", "ProxyKeys", "SecretKeys"]
+
+log = structlog.get_logger(__name__)
+
+_MOST_BYTES: Final = 65_536
+_Stamp = tuple[int, int, int] | None
+
+
+class ProxyKeys:
+    """The keys of one gateway process.
+
+    Args:
+        file: where they are; it may come later. None: there is none.
+
+    Raises:
+        ValueError: they are malformed.
+        OSError: they cannot be read.
+
+    Attributes:
+        keys: open the secrets.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._known: Sequence[bytes] = ()
+        self._stamp: _Stamp = None
+        self.keys = SecretKeys(self._load)
+
+    async def refresh(self) -> None:
+        """Reads them again where the file has changed. Where it cannot be read, the known ones stay in use."""
+        if self._file is None:
+            return
+        try:
+            if await asyncio.to_thread(self._stamp_now) != self._stamp:
+                await asyncio.to_thread(self.keys.reload)
+        except (OSError, ValueError) as error:
+            log.warning("the keys of agents' proxies cannot be read", file=str(self._file), error=str(error))
+
+    def _load(self) -> Sequence[bytes]:
+        self._stamp = self._stamp_now()
+        if self._stamp is not None and self._file is not None:
+            with self._file.open(encoding="ascii") as opened:
+                self._known = parse_keys(opened.read(_MOST_BYTES))
+        return self._known
+
+    def _stamp_now(self) -> _Stamp:
+        """Differs where the content differs; None: the file is not there."""
+        try:
+            found = None if self._file is None else self._file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+NO_PROXY_KEYS: Final = ProxyKeys(None)
