@@ -1,7 +1,9 @@
 """Asks before what cannot be undone."""
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -36,7 +38,9 @@ def confirm(question: str, *, yes: bool, otherwise: str = "to go on") -> None:
         return
     if not _asks():
         raise UsageError(f"nothing was changed: there is no terminal to ask on; add --yes {otherwise}")
-    if not typer.confirm(question, default=False, err=True):
+    with _interruptible():
+        agreed = typer.confirm(question, default=False, err=True)
+    if not agreed:
         raise CliError("nothing was changed")
 
 
@@ -51,4 +55,14 @@ def confirm_at_terminal(question: str, *, yes: bool) -> None:
 
 
 def _asks() -> bool:
-    return sys.stdin.isatty()
+    return sys.stdin.isatty() and sys.stderr.isatty()  # a question that goes to a file waits for ever
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends the question. An event loop would notice it only after the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

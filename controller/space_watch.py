@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,20 +14,21 @@ from controller.store.core.database import Database
 from controller.store.core.database_space import take_space
 
 LOOK_S: Final = 3.0
+UNTRIED_S: Final = 60.0  # without a refused write a disk has space again where no write of ours may try it
 _LIMIT_S: Final = 10.0
 _MIB: Final = 2**20
 _TOO_LITTLE_BYTES: Final = 64 * _MIB  # the server writes its log in files of 16 MiB, and stops where one does not fit
 
 
 class SpaceWatch:
-    """Says when the disk of the database is full, and when it no longer is.
+    """Reports when the disk of the database is full, and when it no longer is.
 
-    A refused write shows that it is full, to whichever part of this process wanted it. Here that becomes visible, and
+    A refused write shows that it is full, to the part of this process that wanted it. Here that becomes visible, and
     ends once a write has space.
 
     Args:
         database: the one of this process.
-        folder: where the embedded database is; None: the database is another host's, whose disk only errors tell of.
+        folder: where the embedded database is; None: the database is another host's, whose disk only errors show.
         changed: called when the disk has become full, and when it has space again, with whether it is full.
     """
 
@@ -77,12 +79,13 @@ class SpaceWatch:
         return True
 
     async def _try(self) -> None:
-        """Ends the state if a write has space, or where trying is not allowed: the next refusal begins it again."""
+        """Ends the state if a write has space; where no right allows to try it, once no write is refused any more."""
         try:
             async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
                 await take_space(connection)
         except DATABASE_ERRORS as error:
-            if is_disk_full(error) or not _has_answered(error):
+            quiet = time.monotonic() - self._database.space.refused_s >= UNTRIED_S
+            if is_disk_full(error) or not _has_answered(error) or not quiet:
                 return
         self._database.space.note_freed()
 

@@ -5,17 +5,29 @@ An engine that does not prints an error of its own, often a long one that names 
 
 import asyncio
 import os
+import re
 import stat
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from agent.background import in_background
 from agent.processes.account import Account
 from schemas.exit_causes import Cause
 
-_MOST_FILES: Final = 1_000  # of a folder
+_MOST_ENTRIES: Final = 20_000  # of a folder, by name alone
+_MOST_FILES: Final = 1_000  # of these, which an engine reads
+# Engines read these of a model's folder. It may hold other files, which need not be readable.
+_NEEDED: Final = re.compile(
+    r".*(config\.json|\.index\.json|\.model|tokenizer\.json)|vocab\.(json|txt)|merges\.txt|chat_template\.(json|jinja)"
+    r"|(special_tokens_map|added_tokens|modules|params|tekken)\.json"
+)
+_WEIGHTS: Final = re.compile(r".*\.safetensors")
+_OTHER_WEIGHTS: Final = re.compile(r".*\.gguf|.*model(-\d+-of-\d+)?\.bin")  # read where there are no safetensors
 _MOST_ASKED: Final = 20  # of these, which their mode closes: the kernel is asked by a process each
 _LOOKS_AT_ONCE: Final = 4
 _LOOK_LIMIT_S: Final = 10.0  # a file system of the network may hang
@@ -44,7 +56,7 @@ class PathLooks:
 
         try:
             async with asyncio.timeout(_LOOK_LIMIT_S):
-                return await asyncio.to_thread(look)
+                return await in_background(look)
         except TimeoutError:
             return ""
 
@@ -66,16 +78,16 @@ def why_unreadable(
         return ""
     for path in enters:
         if (stopped := _first_stop(account, path)) is not None:
-            return _told(account, "enter", stopped, "o+x")
+            return _message(account, "enter", stopped, "o+x")
     for path in reads:
         if (stopped := _first_stop(account, path, alone=mounted)) is not None:
-            return _told(account, "enter", stopped, "o+rX" if stopped in (path, path.resolve()) else "o+x")
-        if (unread := next(_unread(account, path, links=not mounted), None)) is not None:
-            return _told(account, "read", unread, "o+rX" if unread.is_dir() else "o+r")
+            return _message(account, "enter", stopped, "o+rX" if stopped in (path, path.resolve()) else "o+x")
+        if (unread := next(_unread(account, path, mounted=mounted), None)) is not None:
+            return _message(account, "read", unread, "o+rX" if unread.is_dir() else "o+r")
     return ""
 
 
-def _told(account: Account, verb: str, place: Path, mode: str) -> str:
+def _message(account: Account, verb: str, place: Path, mode: str) -> str:
     owner = "the engine runs as uid" if account.uid != os.geteuid() else "agent and engine run as uid"
     return (
         f"{Cause.PATH_UNREADABLE}: {owner} {account.uid}, which may not {verb} {place}; "
@@ -98,59 +110,74 @@ def _first_stop(account: Account, path: Path, *, alone: bool = False) -> Path | 
             status = place.stat()
         except OSError:
             return None
-        if stat.S_ISDIR(status.st_mode) and not account.enters(status) and _is_refused(account, place, "-x"):
+        if (
+            stat.S_ISDIR(status.st_mode)
+            and not account.enters(status)
+            and _is_refused(account, place, "-x", alone=alone)
+        ):
             return place
     return None
 
 
-def _unread(account: Account, path: Path, *, links: bool) -> Iterator[Path]:
-    """What the account may not read: the path itself, or what is directly in it; `links`: also where its links go."""
+def _unread(account: Account, path: Path, *, mounted: bool) -> Iterator[Path]:
+    """What the account may not read: the path itself, or a file in it; unless mounted, also behind its links."""
     try:
-        if _lacks_read(account, path):
+        if not account.reads(path.stat()) and _is_refused(account, path, "-r", alone=mounted):
             yield path
         with os.scandir(path) as found:
-            files = [Path(entry.path) for entry, _ in zip(found, range(_MOST_FILES), strict=False)]
+            files = _needed([entry.name for entry in islice(found, _MOST_ENTRIES)])
     except OSError:  # a file, or it changed since
         return
-    asked = 0
-    for file in files:
+    asked, entered = 0, set[str]()  # a cache's links all go to one folder
+    for file in (path / name for name in files[:_MOST_FILES]):
         if file.is_symlink():
-            stopped = _first_stop(account, file) if links else None
-            if stopped is not None:
-                yield stopped
-            if not links:  # it may go elsewhere in a container
+            if mounted:  # it may go elsewhere in a container
                 continue
+            target = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 - Path's own throws at links in a circle
+            if target not in entered and (stopped := _first_stop(account, file)) is not None:
+                yield stopped
+            entered.add(target)
         try:
             status = file.stat()
         except OSError:  # a broken link
             continue
         if stat.S_ISREG(status.st_mode) and not account.reads(status) and asked < _MOST_ASKED:
             asked += 1
-            if _is_refused(account, file, "-r"):
+            if _is_refused(account, file, "-r", alone=mounted):
                 yield file
 
 
-def _lacks_read(account: Account, path: Path) -> bool:
-    return not account.reads(path.stat()) and _is_refused(account, path, "-r")
+def _needed(names: Sequence[str]) -> list[str]:
+    """The files that engines read of those in a model's folder."""
+    weights = _WEIGHTS if any(map(_WEIGHTS.fullmatch, names)) else _OTHER_WEIGHTS
+    return [name for name in names if _NEEDED.fullmatch(name) or weights.fullmatch(name)]
 
 
-def _is_refused(account: Account, path: Path, question: str) -> bool:
-    """Asks the kernel, as that account: the mode alone leaves out access control lists."""
+def _is_refused(account: Account, path: Path, question: str, *, alone: bool = False) -> bool:
+    """Asks the kernel, as that account: the mode alone leaves out access control lists.
+
+    `alone`: about the path itself, not about the way to it.
+    """
     own = account.uid == os.geteuid()
     try:
-        done = subprocess.run(
-            [_TEST, question, path],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            timeout=_TEST_LIMIT_S,
-            user=None if own else account.uid,
-            group=None if own else account.gid,
-            extra_groups=None if own else account.groups,
-        )
+        with ExitStack() as stack:
+            opened: int = subprocess.DEVNULL
+            if alone:  # a process enters its own open files without a way
+                opened = os.open(path, os.O_PATH)
+                stack.callback(os.close, opened)
+            done = subprocess.run(
+                [_TEST, question, "/proc/self/fd/0" if alone else path],
+                check=False,
+                stdin=opened,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                timeout=_TEST_LIMIT_S,
+                user=None if own else account.uid,
+                group=None if own else account.gid,
+                extra_groups=None if own else account.groups,
+            )
     except (OSError, subprocess.SubprocessError):
         return False  # unknown: the engine finds out
     return done.returncode == 1

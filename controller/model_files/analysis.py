@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from controller.domain.model_facts import COMMITS, ModelFacts, facts_to_json
-from controller.model_files.concealed import concealed
+from controller.model_files.concealed import concealed, place_of
 from controller.model_files.config import read_config, with_config
 from controller.model_files.errors import MetadataError
 from controller.model_files.files import LocalFolder, ModelFiles
@@ -146,7 +145,7 @@ def _files(source: dict[str, Any], commits: dict[str, str]) -> tuple[ModelFiles,
         if is_commit(files.revision or "") and not is_commit(source["revision"]):
             commits[hub_reference(source["repo"], source["revision"])] = files.revision or ""
         return files, source.get("file")
-    path = Path(source["gguf"] if "gguf" in source else source["path"])
+    path = place_of(source["gguf"] if "gguf" in source else source["path"])
     if "gguf" in source or path.suffix == ".gguf":
         return LocalFolder(path.parent), path.name
     return LocalFolder(path), None

@@ -5,6 +5,7 @@ a file, a folder of other files, a closed one, one that is too large, a device. 
 whose content shows that it is a model's gets the reader's words.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -43,6 +44,11 @@ def unread(path: str) -> str:
     )
 
 
+def place_of(path: str) -> Path:
+    """Where a path leads as it is written: the disk would find `/closed/../model` only if it has `/closed`."""
+    return Path(os.path.normpath(path))
+
+
 def local_path(source: Mapping[str, Any]) -> str | None:
     """The path that a source names; None: it is on a hub."""
     path = source.get("gguf", source.get("path"))
@@ -63,11 +69,11 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
     try:
         result = read()
     except Exception as error:
-        if _is_model(Path(path), gguf="gguf" in source):
+        if _is_model(place_of(path), gguf="gguf" in source):
             raise
         detail = str(error) or type(error).__name__
     else:
-        if _is_model(Path(path), gguf="gguf" in source):
+        if _is_model(place_of(path), gguf="gguf" in source):
             return result
         detail = f"{path}: neither a config nor a header shows that it is a model"
     taken_s = time.monotonic() - began_s

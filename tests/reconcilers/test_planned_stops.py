@@ -1,12 +1,13 @@
 """A plan names what policies would stop at once: just what the reconciler's next step stops after the apply."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from controller.api.dry_run import allowances
+from controller.api.dry_run import allowances, policy_stops
 from controller.store.core.database import Database
 from support.api_calls import deployment, plan
 from support.database.ledger import add_instance, rows
@@ -159,6 +160,20 @@ async def test_what_a_plan_may_not_read_is_unknown(
     await world.idle("busy-0", value=90)
     body = await stops(api, rule(default=True))
     assert (body["stop"], body["unknown"], list(named(body, "unknown"))) == (0, 1, ["big"])
+
+
+async def test_what_takes_too_long_is_unknown_and_the_rest_of_the_plan_is_there(
+    world: PolicyLedger, api: ServedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_stops, "JUDGE_S", 1.0)
+    await world.deployment("d", replicas=1, utilization_policy=None)
+    await world.idle("d-0")
+    async with api.app[allowances.JUDGING]:  # as another plan holds it
+        async with asyncio.timeout(10):
+            body = await plan(api, rule(default=True))
+    assert body["policy_changes"] == {"p": "create"}
+    assert named(body["policy_stops"], "unknown") == {"d": None}
+    assert named(await stops(api, rule(default=True)), "stop") == {"d": 0}
 
 
 # Random worlds

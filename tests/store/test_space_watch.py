@@ -56,6 +56,24 @@ async def test_it_is_over_once_a_write_has_space(migrated: Database) -> None:
         await until(lambda: changes == [True, False, True, False])
 
 
+async def test_it_lasts_while_writes_are_refused_where_none_may_be_tried(
+    migrated: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account of the database has no right to temporary tables."""
+
+    async def not_allowed(_: Any) -> None:
+        raise asyncpg.InsufficientPrivilegeError("permission denied to create temporary tables")
+
+    monkeypatch.setattr(space_watch, "take_space", not_allowed)
+    monkeypatch.setattr(space_watch, "UNTRIED_S", 1.0)
+    async with watched(migrated) as changes:
+        for _ in range(10):
+            await refuse(migrated)
+            await asyncio.sleep(0.05)
+        assert changes == [True]
+        await until(lambda: changes == [True, False])
+
+
 class Away:
     """A database that does not answer."""
 

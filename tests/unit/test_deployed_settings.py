@@ -90,6 +90,12 @@ def of_compose() -> list[Start]:
     return found
 
 
+def test_a_full_disk_makes_no_controller_unhealthy() -> None:
+    """It is read from then, and shows the reason."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert "/readyz?exclude=database_space" in " ".join(services["controller"]["healthcheck"]["test"])
+
+
 def of_image() -> dict[str, str]:
     """The variables that every daemon of the image has."""
     return dict(re.findall(r"\b(GPUWARD_\w+)=(\S+)", (ROOT / "Dockerfile").read_text()))

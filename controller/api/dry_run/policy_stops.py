@@ -5,6 +5,7 @@ Any controller answers by what the database holds: the rows and samples by which
 of the others alone. Missing data, and data beyond what a plan may read, is unknown. Writes nothing.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,6 +33,8 @@ MOST_NAMED: Final = 100  # of each kind; the others are counted
 _DEPLOYMENTS_AT_ONCE: Final = 100  # read in one snapshot
 _GPU_S_AT_ONCE: Final = 2_000 * SAMPLE_S  # parsing the samples of one read blocks the event loop
 _RECENT_S: Final = 120.0
+JUDGE_S: Final = 10.0  # with the time that other plans take first; the plan itself has 30 s
+_LATE: Final = "judging policies took too long; plan fewer deployments or policies at a time, or try again later"
 _UNREAD: Final = Foreseen(message="its window holds more samples than one plan reads", unknown=True)
 
 
@@ -47,20 +50,27 @@ async def policy_stops(
         caller: whose bounds hold.
     """
     change = _Change({one.name: one.spec() for one in documents.deployments.values()}, policies)
-    found: list[PolicyStop] = []
-    left = caller.samples
     async with database.snapshot() as connection:
-        uids = await list_concerned(connection, change.specs, change.changed, default=change.of_default)
+        names = await list_concerned(connection, change.specs, change.changed, default=change.of_default)
         leaps = await read_leaps(connection)
-    if not uids:
+    if not names:
         return PolicyStops()
-    async with caller.judging:
-        for first in range(0, len(uids), _DEPLOYMENTS_AT_ONCE):
-            async with database.snapshot() as connection:
-                reader = _Reader(connection, leaps, left)
-                found += await _stops_of(reader, change, uids[first : first + _DEPLOYMENTS_AT_ONCE])
-                left = reader.left
-    return _view(found)
+    found: list[PolicyStop] = []
+    late = list(names)
+    left = caller.samples
+    limit = asyncio.timeout(JUDGE_S)
+    try:
+        async with limit, caller.judging:
+            while late:
+                async with database.snapshot() as connection:
+                    reader = _Reader(connection, leaps, left)
+                    found += await _stops_of(reader, change, late[:_DEPLOYMENTS_AT_ONCE])
+                    left = reader.left
+                del late[:_DEPLOYMENTS_AT_ONCE]
+    except TimeoutError:
+        if not limit.expired():  # the database's own
+            raise
+    return _view([*found, *(PolicyStop(deployment=names[uid], action="unknown", message=_LATE) for uid in late)])
 
 
 @dataclass(frozen=True, slots=True)

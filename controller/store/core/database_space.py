@@ -40,6 +40,7 @@ class DatabaseSpace:
     Attributes:
         since: of the first refused write; None: the disk is not known to be full.
         low: how little is free, in words, where that is known and less than should be; empty: enough, or unknown.
+        refused_s: when the last sign of a full disk came, on the monotonic clock.
         changed: set when the disk becomes full; the watcher clears it.
     """
 
@@ -47,6 +48,7 @@ class DatabaseSpace:
         self.since: datetime | None = None
         self.low = ""
         self.changed = asyncio.Event()
+        self.refused_s = float("-inf")
         self._logged_s = float("-inf")
 
     @property
@@ -65,7 +67,7 @@ class DatabaseSpace:
             self.since = datetime.now(UTC)
             self._logged_s = float("-inf")
             self.changed.set()
-        now_s = time.monotonic()
+        now_s = self.refused_s = time.monotonic()
         if now_s - self._logged_s >= _LOG_EVERY_S:
             self._logged_s = now_s
             log.error(DATABASE_FULL_TEXT, detail=detail)

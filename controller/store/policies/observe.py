@@ -20,7 +20,7 @@ _UNENDED: Final = """
     select distinct deployment_uid from policy_actions where ended_at is null and deployment_uid = any($1::uuid[])"""
 # Those that run something: nothing else can be stopped.
 _CONCERNED: Final = """
-    select d.uid from deployments d
+    select d.uid, d.name from deployments d
      where d.deleted_at is null
        and (d.name = any($1) or d.spec ->> 'utilization_policy' = any($2)
             or ($3 and coalesce(jsonb_typeof(d.spec -> 'utilization_policy'), 'null') = 'null'))
@@ -70,8 +70,8 @@ async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
 
 async def list_concerned(
     connection: Any, names: Collection[str], policies: Collection[str], *, default: bool
-) -> list[str]:
-    """The uids of deployments with running instances that a change of policies or deployments may concern, by name.
+) -> dict[str, str]:
+    """Deployments with running instances that a change of policies or deployments may concern: names by uid, by name.
 
     Args:
         connection: to read from.
@@ -80,7 +80,7 @@ async def list_concerned(
         default: also those that refer to none.
     """
     rows = await connection.fetch(_CONCERNED, sorted(names), sorted(policies), default)
-    return [str(row["uid"]) for row in rows]
+    return {str(row["uid"]): row["name"] for row in rows}
 
 
 async def read_clock(connection: Any) -> float:

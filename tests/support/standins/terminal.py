@@ -32,14 +32,17 @@ def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
 class Terminal:
     """A call on a terminal. It understands what `cli.terminal` writes: whole pictures from the upper left corner."""
 
-    def __init__(self, api: ApiDouble, *words: str, columns: int, lines: int, **env: str) -> None:
+    def __init__(
+        self, api: ApiDouble, *words: str, columns: int, lines: int, stderr: int | None = None, **env: str
+    ) -> None:
         self._ours, self._theirs = pty.openpty()
         self._before = termios.tcgetattr(self._theirs)
         self._size(columns, lines)
         own = {"GPUWARD_URL": api.url, "GPUWARD_API_KEY": KEY, "HOME": "/nowhere", "TERM": "xterm", "TZ": "UTC"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "cli", *words],
-            stdin=self._theirs, stdout=self._theirs, stderr=self._theirs,
+            stdin=self._theirs, stdout=self._theirs,
+            stderr=self._theirs if stderr is None else stderr,
             env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **own, **env}, start_new_session=True,
         )  # fmt: skip
         self.printed = b""

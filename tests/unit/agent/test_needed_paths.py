@@ -1,16 +1,19 @@
 """What an engine's account may not enter or read is named before the engine starts."""
 
+import asyncio
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agent.processes.account import Account, own_account
-from agent.processes.needed_paths import why_unreadable
+from agent.processes.needed_paths import PathLooks, why_unreadable
 from schemas.exit_causes import Cause, cause_of_failed_start
 
 ENGINE = Account(60_706, 60_706)
@@ -81,6 +84,33 @@ def _a_broken_link_in_it(model: Path) -> None:
     (model / "more").symlink_to("nothing")
 
 
+def _closed_files_that_no_engine_reads(model: Path) -> None:
+    for name in ("optimizer.pt", "training_args.bin", "notes.txt", ".git-credentials"):
+        (model / name).write_text("")
+        (model / name).chmod(0o600)
+    (model / "pytorch_model.bin").write_text("")  # there are safetensors
+    (model / "pytorch_model.bin").chmod(0o600)
+
+
+def _a_link_to_a_closed_folder(model: Path) -> None:
+    secret = model.parent.parent / "home"
+    secret.mkdir(mode=0o700)
+    (model / "data").symlink_to(secret)
+
+
+def _closed_weights_of_pytorch(model: Path) -> Path:
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_text("")
+    (model / "pytorch_model.bin").chmod(0o600)
+    return model / "pytorch_model.bin"
+
+
+def _behind_thousands_of_files(model: Path) -> Path:
+    for n in range(3_000):
+        (model / f"{n}.jpg").touch()
+    return _closed_file(model)
+
+
 def _of_its_group(model: Path) -> None:
     os.chown(model, 0, ENGINE.gid)
     model.chmod(0o750)
@@ -88,7 +118,8 @@ def _of_its_group(model: Path) -> None:
 
 CASES = (
     _all_well, _closed, _closed_above, _not_listed, _closed_file, _link_to_a_closed_place,
-    _is_a_link_to_a_closed_place, _absent, _a_broken_link_in_it, _of_its_group,
+    _is_a_link_to_a_closed_place, _absent, _a_broken_link_in_it, _of_its_group, _closed_files_that_no_engine_reads,
+    _a_link_to_a_closed_folder, _closed_weights_of_pytorch, _behind_thousands_of_files,
 )  # fmt: skip
 
 
@@ -105,6 +136,19 @@ def test_the_place_is_named_with_whose_account_needs_what(model: Path, make: Cal
     command = why.partition("on that host: ")[2]
     subprocess.run(command.split(), check=True, timeout=10)
     assert f"{place};" not in why_unreadable(ENGINE, reads=[model]), "what it says helps"
+
+
+async def test_other_blocked_calls_keep_no_look_waiting(model: Path) -> None:
+    freed = threading.Event()
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    blocked = loop.run_in_executor(None, freed.wait)
+    try:
+        async with asyncio.timeout(5):
+            assert await PathLooks().why_unreadable(ENGINE, reads=[_closed(model)])
+    finally:
+        freed.set()
+        await blocked
 
 
 def test_the_agents_own_root_gets_everywhere(model: Path) -> None:
@@ -132,3 +176,5 @@ def test_an_access_control_list_counts(model: Path) -> None:
     if done.returncode:
         pytest.skip("this file system has no access control lists")
     assert why_unreadable(ENGINE, reads=[model]) == ""
+    _closed_above(model)  # in a container, only the list counts
+    assert why_unreadable(ENGINE, reads=[model], mounted=True) == ""

@@ -1,5 +1,7 @@
 """What policies would stop at once: shown by plan and apply, and asked about at a terminal before anything changes."""
 
+import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -58,6 +60,34 @@ def test_at_a_terminal_it_is_not_asked_about_with_yes_or_where_nothing_stops(api
         assert terminal.end() == 0
         assert "[y/N]" not in terminal.text()
         assert ("a, b" in terminal.text()) == (stops is STOPS)
+    assert applied(api)
+
+
+def test_ctrl_c_ends_the_question_also_where_the_verb_waits(api, manifest):
+    api.canned["policies"] = STOPS
+    with Terminal(api, "apply", "-f", manifest, "--wait", columns=100, lines=10) as terminal:
+        until(lambda: "[y/N]" in terminal.text())
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end() != 0
+    assert not applied(api)
+
+
+def test_nothing_is_asked_where_the_question_would_not_be_seen(api, manifest):
+    api.canned["policies"] = STOPS
+    with Terminal(api, "apply", "-f", manifest, columns=100, lines=10, stderr=subprocess.PIPE) as terminal:
+        assert terminal.end() == 0
+        assert terminal.process.stderr.read() == b"2 deployments would stop: a, b\n"
+        terminal.process.stderr.close()
+    assert applied(api)
+
+
+def test_a_manifest_typed_at_the_terminal_is_read_before_the_question(api):
+    api.canned["policies"] = STOPS
+    with Terminal(api, "apply", "-f", "-", columns=100, lines=10) as terminal:
+        terminal.type(MANIFEST + "\x04")
+        until(lambda: "[y/N]" in terminal.text())
+        terminal.type("y\r")
+        assert terminal.end() == 0
     assert applied(api)
 
 

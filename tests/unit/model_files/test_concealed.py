@@ -202,6 +202,20 @@ def test_paths_without_a_model_have_one_answer(
     assert len(slept) == 2, "both waited"
 
 
+@pytest.mark.parametrize("form", ["path", "draft"])
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_a_way_back_from_a_path_to_a_model_tells_nothing_of_the_path(
+    place: Path, make: Callable[[Path], None], form: str
+) -> None:
+    if make is closed_above:
+        pytest.skip("the model is below that folder, too")
+    model = _model(place)
+    make(place / "x")
+    path = f"{place}/x/../model"
+    payload = {"path": path} if form == "path" else {"path": str(model), "draft": {"path": path}}
+    assert answer(payload, model)[0] == "read"
+
+
 def _model(place: Path) -> Path:
     model = place / "model"
     if not model.exists():
