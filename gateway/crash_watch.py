@@ -9,16 +9,19 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.crashed_requests import (
+    ANSWERED_S,
     ENDS,
     UNDECIDED_S,
     RequestAtEnd,
     Suspicion,
+    answered_at_ends,
+    read_ends,
     read_requests_at_ends,
     suspicions,
     write_requests_at_ends,
@@ -36,6 +39,8 @@ _SOON_S: Final = 0.25  # while something is undecided
 _SPACING_S: Final = 0.02
 _LIMIT_S: Final = 5.0
 _MOST_UNWRITTEN: Final = 10_000  # while the database is away
+_MOST_ERRORS: Final = 10_000  # the newest
+_ERRORS_S: Final = ANSWERED_S + _PERIOD_S + _LIMIT_S  # for which one is kept, until the end that follows is read
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 _PROCESS: Final = "process"
 
@@ -56,6 +61,7 @@ class CrashWatch:
         self._ends: list[RequestAtEnd] = []  # with their ages at `_read_at`
         self._read_at = self._loop.time()
         self._unwritten: dict[tuple[str, int, bytes], float] = {}  # when each happened
+        self._errors: dict[tuple[str, int, bytes], float] = {}  # when each was answered, the oldest first
         self._suspicions: dict[bytes, Suspicion] = {}
         self._judged_at = 0.0
         self._poked = asyncio.Event()
@@ -85,6 +91,14 @@ class CrashWatch:
             self._unwritten[name] = now = self._loop.time()
             self._suspect(request, now)
             self._poked.set()
+
+    def note_error(self, endpoint: Endpoint, request: bytes) -> None:
+        """An engine answered a request with an error of its own: it may be about to end. `request`: its digest."""
+        name = endpoint.instance, endpoint.epoch, request
+        self._errors.pop(name, None)
+        self._errors[name] = self._loop.time()
+        if len(self._errors) > _MOST_ERRORS:
+            del self._errors[next(iter(self._errors))]
 
     def _suspect(self, request: bytes, now: float) -> None:
         """Judges what has just happened alone: an engine may end with thousands, and all would be judged at each."""
@@ -131,7 +145,7 @@ class CrashWatch:
         self._suspicions, self._judged_at = dict(suspicions(aged)), now
 
     async def _run(self, changes: ChangeFanout) -> None:
-        with changes.woken_by(ENDS, self._poked.set), changes.woken_by(_PROCESS, self._poke_if_undecided):
+        with changes.woken_by(ENDS, self._poked.set), changes.woken_by(_PROCESS, self._poke_if_awaited):
             while True:
                 this, self._next = self._next, self._loop.create_future()
                 await self._exchange()
@@ -145,16 +159,18 @@ class CrashWatch:
     def _undecided(self) -> bool:
         return any(not one.crashes for one in self._suspicions.values())
 
-    def _poke_if_undecided(self) -> None:
-        if self._undecided():
+    def _poke_if_awaited(self) -> None:
+        """An end that others report may decide something."""
+        if self._errors or self._undecided():
             self._poked.set()
 
     async def _exchange(self) -> None:
         if self._database is None:
             return
-        writing = tuple(self._unwritten)
         try:
             async with asyncio.timeout(_LIMIT_S), self._database.transaction() as connection:
+                await self._count_errors(connection)
+                writing = tuple(self._unwritten)
                 if writing:
                     await write_requests_at_ends(connection, writing)
                 ends = await read_requests_at_ends(connection)
@@ -169,6 +185,19 @@ class CrashWatch:
                 self._unwritten.pop(name, None)
             self._ends, self._read_at = ends, self._loop.time()
         self._judge()
+
+    async def _count_errors(self, connection: Any) -> None:
+        """Counts what was answered with an error shortly before its engine ended as in flight at that end."""
+        oldest = self._loop.time() - _ERRORS_S
+        self._errors = {name: at for name, at in self._errors.items() if at > oldest}
+        if not self._errors:
+            return
+        ages_s = await read_ends(connection, {name[:2] for name in self._errors})
+        now = self._loop.time()
+        for name in answered_at_ends(self._errors, {epoch: now - age_s for epoch, age_s in ages_s.items()}):
+            del self._errors[name]
+            if len(self._unwritten) < _MOST_UNWRITTEN:
+                self._unwritten.setdefault(name, now)
 
 
 def body_digest(pieces: Iterable[bytes]) -> bytes:

@@ -125,6 +125,8 @@ class Engine:
             counters.refused += 1
             counters.journal.note("refused", told.id)
             _refuse(answer, told.refuse, "the engine was told to refuse", anthropic=endpoint.anthropic)
+            if told.die == 0:
+                await _die(answer)
             return
         taken = counters.journal.take(told.id)
         self._hangs = self._hangs or told.hang or (self._hang_after is not None and self._count >= self._hang_after)
@@ -238,8 +240,7 @@ class _Writer:
         """Fails if it is told to, after so many tokens."""
         told = self._told
         if told.die == tokens:
-            await self._answer.flushed()
-            os.kill(os.getpid(), signal.SIGKILL)
+            await _die(self._answer)
         if told.cut == tokens:
             await self._answer.flushed()
             self._answer.cut()
@@ -285,6 +286,12 @@ class _Digested:
             self.size += len(piece)
             self.digest.update(piece)
             yield piece
+
+
+async def _die(answer: Answer) -> None:
+    """Ends this process once the system has what was answered."""
+    await answer.flushed()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _send(answer: Answer, status: int, content: dict[str, Any]) -> None:

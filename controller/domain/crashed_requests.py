@@ -9,6 +9,9 @@ REFUSED_S: Final = 300.0  # for which a request is refused, from its last crash
 KEPT_S: Final = 2 * REFUSED_S  # of each end: two of them count together where they are no further apart than that
 ALONE_AFTER_S: Final = 1.0  # by then every gateway has written what it had in flight
 UNDECIDED_S: Final = 5.0  # after which an end of which nothing was reported holds up nothing more
+# Some servers answer all they have with an error before they end themselves, and an end is reported once the memory
+# of its GPU is back. Both together take less than this.
+ANSWERED_S: Final = 5.0
 _ENOUGH: Final = 2  # crashes with other requests in flight
 
 
@@ -41,6 +44,19 @@ class Suspicion:
 
     crashes: int
     left_s: float
+
+
+def answered_at_ends(
+    errors: Mapping[tuple[str, int, bytes], float], ended: Mapping[tuple[str, int], float]
+) -> list[tuple[str, int, bytes]]:
+    """The requests that count as in flight at an end, though they were answered: with an error shortly before it.
+
+    Args:
+        errors: when each request (instance, epoch, digest) was answered with one, in seconds of some clock.
+        ended: when an epoch ended by itself, by the same clock.
+    """
+    never = float("inf")
+    return [name for name, at in errors.items() if ended.get(name[:2], never) - at <= ANSWERED_S]
 
 
 def suspicions(ends: Iterable[RequestAtEnd]) -> Mapping[bytes, Suspicion]:

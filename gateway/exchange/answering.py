@@ -36,6 +36,7 @@ _LINES: Final = b"%bx-request-id: %b\r\nserver-timing: queue;dur=%.1f, connect;d
 _OK: Final = 200
 _BUSY: Final = 503
 _SERVER_ERROR: Final = 500
+_OF_FAILING: Final = frozenset({500, 502})  # no 503: that is said by an engine that is busy
 
 
 @dataclass(slots=True)
@@ -139,6 +140,8 @@ class Answering(Receiving):
             self._begin_answer(answer, b"", length=answer.length or 0)
         if self._state is not ANSWERING:
             return
+        if self._passage is not None and self._passage.failed and self._status == _OK:
+            self._note_error()
         if self._events is not None:
             self._connection.send(self._shown(self._events.rest()))
         self._over(DONE)
@@ -177,6 +180,8 @@ class Answering(Receiving):
         if self._endpoint is not None:
             self._note_outcome(self._endpoint, failed=head.status >= _SERVER_ERROR)
         self._note_body()
+        if head.status in _OF_FAILING:
+            self._note_error()
         self._asked = None  # the body goes nowhere else from now on
         self._release()
         events, plain, encoding = said_by(head).body
@@ -275,6 +280,11 @@ class Answering(Receiving):
         await self._models.crashes.shared()
         if self._state not in OVER:
             end()
+
+    def _note_error(self) -> None:
+        """The engine answered with an error, as some do just before they end."""
+        if self._endpoint is not None:
+            self._models.crashes.note_error(self._endpoint, self._identity() or token_bytes(32))
 
     def _identity(self) -> bytes:
         """What tells this request from others; empty: not all of its body has come."""

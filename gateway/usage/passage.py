@@ -116,6 +116,11 @@ class Passage:
             self._first_at = self._now()
         return answer.feed(data)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the answer held an error event."""
+        return self._answer is not None and self._answer.failed
+
     def limited(self) -> bool:
         """Whether its key has limits."""
         return self.ticket is not None and bool(self.ticket.use.shares)
@@ -138,7 +143,7 @@ class Passage:
         ticket.charge(tokens.prompt + tokens.completion, self._now())
         ticket.end()
         whole = not broken and left_after_s is None
-        failed = broken or self._status >= _ERROR or (self._answer is not None and self._answer.failed)
+        failed = broken or self._status >= _ERROR or self.failed
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
         if self._history is not None and self._answer is not None and whole and not failed:
             self._note(self._history, tokens)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.deployments.crashed_requests import read_requests_at_ends, write_requests_at_ends
+from controller.store.deployments.crashed_requests import read_ends, read_requests_at_ends, write_requests_at_ends
 from support.database.ledger import add_deployment, add_host, add_instance, claim
 
 REQUEST = b"r" * 32
@@ -52,6 +52,28 @@ async def test_what_is_asked_for_or_not_seen_is_none(migrated: Database, reason:
 
 async def test_an_engine_that_goes_on_is_unknown(migrated: Database) -> None:
     assert await ended(migrated, ("", None)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "known"),
+    [
+        ((("exit", 1),), True),
+        ((("exit", -9),), True),
+        ((("exit", None), ("", None)), True),
+        ((("exit", 0),), False),
+        ((("stopped", -9),), False),
+        ((("gone", None),), False),
+        ((("", None),), False),
+    ],
+)
+async def test_what_has_ended_by_itself(
+    migrated: Database, ranks: tuple[tuple[str, int | None], ...], known: bool
+) -> None:
+    await ended(migrated, *ranks)
+    async with migrated.transaction() as c:
+        found = await read_ends(c, {("i00", 1), ("i00", 2), ("other", 1)})
+    assert found.keys() == ({("i00", 1)} if known else set())
+    assert all(0 <= age_s < 60 for age_s in found.values())
 
 
 async def test_an_end_long_after_the_connection_is_another_one(migrated: Database) -> None:

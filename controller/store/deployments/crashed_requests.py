@@ -1,6 +1,6 @@
 """Requests that were in flight when engines ended: written by gateways, judged by what agents report of the ends."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from controller.domain.crashed_requests import KEPT_S, UNDECIDED_S, RequestAtEnd
@@ -32,6 +32,13 @@ _JUDGE: Final = """
       from ended e
      where (r.instance_id, r.epoch) = (e.instance_id, e.epoch) and r.crashed is null and e.complete
        and e.at between r.at - make_interval(secs => $2) and r.at + make_interval(secs => $2)"""
+# The first of its ranks to end by itself. `_JUDGE` says later whether that was a crash.
+_ENDED: Final = """
+    select instance_id, epoch, extract(epoch from clock_timestamp() - min(reported_at))::float8 as age_s
+      from processes
+     where (instance_id, epoch) in (select * from unnest($2::text[], $3::integer[])) and state = 'exited'
+       and coalesce(reason, 'exit') = 'exit' and coalesce(exit_code, 1) <> all ($1::integer[])
+     group by 1, 2"""
 _READ: Final = """
     select instance_id, epoch, request, crashed,
            greatest(extract(epoch from clock_timestamp() - at), 0)::float8 as age_s
@@ -51,6 +58,13 @@ async def write_requests_at_ends(connection: Any, ends: Sequence[tuple[str, int,
     await connection.execute(_WRITE, instances, epochs, requests)
     await connection.execute(_PRUNE, KEPT_S)
     await notify(connection, ENDS, ("requests",))
+
+
+async def read_ends(connection: Any, epochs: Collection[tuple[str, int]]) -> dict[tuple[str, int], float]:
+    """Those of these (instance, epoch) that ended with nothing having asked for it, and how many seconds ago."""
+    instances, numbers = zip(*epochs, strict=True)
+    rows = await connection.fetch(_ENDED, _ASKED_CODES, instances, numbers)
+    return {(row["instance_id"], row["epoch"]): row["age_s"] for row in rows}
 
 
 async def read_requests_at_ends(connection: Any) -> list[RequestAtEnd]:

@@ -13,11 +13,20 @@ class Crashes(CrashWatch):
     def __init__(self) -> None:
         super().__init__()
         self.at_ends: list[bytes] = []
+        self.errors: list[bytes] = []
         self.crashes = 1
         self.decision: asyncio.Event | None = None  # until which all is undecided
 
     def note(self, _: Endpoint, request: bytes) -> None:
         self.at_ends.append(request)
+
+    def note_error(self, _: Endpoint, request: bytes) -> None:
+        self.errors.append(request)
+
+    def end_engines(self) -> None:
+        """All engines end now."""
+        self.at_ends += self.errors
+        self.errors.clear()
 
     @property
     def suspects(self) -> bool:

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from controller.domain.crashed_requests import (
     ALONE_AFTER_S,
+    ANSWERED_S,
     REFUSED_S,
     UNDECIDED_S,
     RequestAtEnd,
     Suspicion,
+    answered_at_ends,
     suspicions,
 )
 
@@ -57,6 +59,19 @@ def test_it_waits_until_the_others_have_written() -> None:
 def test_it_waits_for_what_is_reported_but_not_for_long() -> None:
     assert suspicions([end(crashed=None, age_s=1), end("a", OTHER, 1, crashed=None)]).keys() == {POISON, OTHER}
     assert suspicions([end(crashed=None, age_s=UNDECIDED_S)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("answered", "counts"), [(100.0, True), (100 - ANSWERED_S, True), (99.9 - ANSWERED_S, False), (0.0, False)]
+)
+def test_an_error_shortly_before_an_end_counts_as_in_flight_at_it(answered: float, counts: bool) -> None:
+    assert answered_at_ends({("a", 1, POISON): answered}, {("a", 1): 100.0}) == [("a", 1, POISON)] * counts
+
+
+def test_an_error_counts_at_no_other_engines_end() -> None:
+    errors = {("a", 1, POISON): 100.0, ("b", 1, OTHER): 100.0}
+    assert answered_at_ends(errors, {("a", 2): 100.0, ("b", 1): 100.0, ("c", 1): 100.0}) == [("b", 1, OTHER)]
+    assert answered_at_ends(errors, {}) == []
 
 
 @given(

@@ -14,7 +14,7 @@ from gateway.crash_watch import CrashWatch
 from gateway.exchange.form_exchange import FormExchange
 from gateway.exchange.states import State
 from support.standins.crashes import Crashes
-from support.standins.exchange_world import BODY, DIED, EVENT, HEAD, OK, World, settle
+from support.standins.exchange_world import BODY, DIED, END, EVENT, HEAD, OK, World, settle
 
 ENDPOINT = Endpoint("m", "a", "127.0.0.1:1", "s")
 MODEL = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--X\r\n'
@@ -106,6 +106,60 @@ async def test_one_whose_answer_had_begun_is_known_too() -> None:
     again, _ = a_world()
     again.models = replace(again.models, crashes=crashes)
     assert (await ask(again)).startswith(b"HTTP/1.1 422 ")
+
+
+ERROR_EVENT = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n'
+WHOLE = b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "counts"),
+    [
+        (WHOLE % 500, True),
+        (WHOLE % 502, True),
+        (b"HTTP/1.1 500 x\r\ncontent-length: 0\r\n\r\n", True),
+        (OK + EVENT + b"%x\r\n%b\r\n" % (len(ERROR_EVENT), ERROR_EVENT) + END, True),
+        *((WHOLE % status, False) for status in (200, 400, 404, 429, 501, 503)),
+        (OK + EVENT + END, False),
+    ],
+)
+async def test_one_that_was_answered_with_an_error_counts_once_its_engine_ends(answer: bytes, counts: bool) -> None:
+    world, crashes = a_world()
+    world.owner = replace(world.owner, role="inference")  # its use is counted, so that its events are read
+    await ask(world)
+    for _ in range(2):  # a 503 goes to both replicas
+        world.answer(answer)
+        await settle()
+    assert not world.models.under_way
+    world.check()
+    again, _ = a_world()
+    again.models = replace(again.models, crashes=crashes)
+    await ask(again)
+    assert again.engine is not None, "while its engine goes on it is not held up"
+    last, _ = a_world()
+    last.models = replace(last.models, crashes=crashes)
+    crashes.end_engines()
+    assert (await ask(last)).startswith(b"HTTP/1.1 422 ") is counts
+
+
+async def test_a_form_that_was_answered_with_an_error_counts_too() -> None:
+    world, crashes = a_world(Forms)
+    head, model, file = form(b"X")
+    world.transport.receive(head + model + file)
+    await settle()
+    world.answer(CONTINUE)
+    await settle()
+    world.answer(WHOLE % 500)
+    await settle()
+    crashes.end_engines()
+    again, _ = a_world(Forms)
+    again.models = replace(again.models, crashes=crashes)
+    head, model, file = form(b"Y")
+    again.transport.receive(head + model + file)
+    await settle()
+    again.answer(CONTINUE)
+    await settle()
+    assert again.transport.written.startswith(b"HTTP/1.1 422 ")
 
 
 async def test_a_long_body_is_known_in_whatever_pieces_it_comes() -> None:
@@ -264,3 +318,13 @@ async def test_an_end_of_thousands_of_requests_does_not_hold_up_the_others() -> 
     assert time.process_time() - began < 1
     assert all(watch.suspicion(request) is not None for request in requests), "each waits until it is decided"
     assert watch.suspicion(b"x" * 32) is None
+
+
+async def test_errors_alone_hold_up_nothing_however_many() -> None:
+    """An engine may answer all with 500 for hours."""
+    watch = CrashWatch()
+    began = time.process_time()
+    for number in range(20_000):
+        watch.note_error(ENDPOINT, b"%032d" % number)
+    assert time.process_time() - began < 1
+    assert not watch.suspects
