@@ -106,3 +106,10 @@ def test_a_tail_is_the_last_lines_whatever_ends_them(
     expected = (b"first\n" + text).splitlines(keepends=True)[-lines:] if lines else []
     shown = [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + CUT + b"\n" for line in expected]
     assert tail_of(path, lines) == b"".join(shown)
+
+
+def test_an_end_of_two_bytes_is_one_end_wherever_it_is_read_apart(tmp_path: Path) -> None:
+    for length in range(LINE_BYTES - 6, LINE_BYTES + 4):
+        path = written(tmp_path, b"", b"before\r\nfirst\r\n" + b"z" * length)
+        shown = tail_of(path, 2)
+        assert shown.startswith(b"first\r\nzzz"), length
