@@ -145,8 +145,9 @@ class _Backwards:
         while at > 0:
             begin = max(0, at - LINE_BYTES + 1)
             text = self.read(begin, at + 1)  # a line feed may follow on a carriage return
-            for end in reversed([begin + found.end() for found in _END.finditer(text)]):
-                if end < before and end <= at:  # beyond `at` the later chunk has found it
+            ends = [begin + found.end() for found in _END.finditer(text) if begin + found.start() < at]
+            for end in reversed(ends):
+                if end < before:
                     yield end
                     before = end
             at = begin

@@ -60,12 +60,13 @@ class TimedLog:
                 yield self._frame(begin + at, self._begun_line(text[at : end.start()]), begin + end.end())
             at, self._cut, self._skips = end.end(), False, False
         rest = text[at:]
-        if self._skips:
-            rest = b"\r" if rest.endswith(b"\r") and not last else b""  # an end, unless a line feed follows
-        elif rest and (last or len(rest) >= LINE_BYTES):
+        is_long = bool(rest) and (last or len(rest) >= LINE_BYTES)
+        if is_long and not self._skips:
             shown = self._redactor.without_begun(self._redactor.redact(self._begun_line(rest))).rstrip(b"\r\n")
             yield self._frame(begin + at, shown, begin + len(text), cut=not last)
-            rest, self._cut, self._skips = b"", False, not last
+            self._cut, self._skips = False, not last
+        if is_long or self._skips:
+            rest = b"\r" if rest.endswith(b"\r") and not last else b""  # an end, unless a line feed follows
         self._rest = rest
 
     def _begun_line(self, line: bytes) -> bytes:

@@ -266,7 +266,7 @@ def proxy_keys_of(settings: GatewaySettings) -> ProxyKeys:
     """
     file = settings.proxy_keys_at
     try:
-        return ProxyKeys(file)
+        return ProxyKeys(file, named=settings.proxy_key_file is not None)
     except (OSError, ValueError) as error:
         raise UnusableKeyError(f"GPUWARD_PROXY_KEY_FILE: {file}: {error}") from error
 

@@ -116,7 +116,8 @@ class Door:
         """
         connections = self._connections
         refusal, yielding = connections.serve(record, self._now(), body, client, standing)
-        if connections.few and standing is KEY and client:
+        # A request that is refused for its own key's part is not helped by another one's end.
+        if connections.few and standing is KEY and client and refusal in (None, Refusal.ALL):
             most = connections.with_most(client)
             if most is not None and self._make_way(most) and refusal is Refusal.ALL:
                 refusal, yielding = connections.serve(record, self._now(), body, client, standing)

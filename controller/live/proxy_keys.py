@@ -26,6 +26,7 @@ class ProxyKeys:
 
     Args:
         file: where they are; it may come later. None: there is none.
+        named: whether a setting names the file. If not, this account need not be allowed to read it.
 
     Raises:
         ValueError: they are malformed.
@@ -35,10 +36,12 @@ class ProxyKeys:
         keys: open the secrets.
     """
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, *, named: bool = True) -> None:
         self._file = file
+        self._named = named
         self._known: Sequence[bytes] = ()
         self._stamp: _Stamp = None
+        self._failure = ""  # of the newest look
         self.keys = SecretKeys(self._load)
 
     async def refresh(self) -> None:
@@ -48,15 +51,27 @@ class ProxyKeys:
         try:
             if await asyncio.to_thread(self._stamp_now) != self._stamp:
                 await asyncio.to_thread(self.keys.reload)
+            self._failure = ""
         except (OSError, ValueError) as error:
-            log.warning("the keys of agents' proxies cannot be read", file=str(self._file), error=str(error))
+            self._failed(error)
 
     def _load(self) -> Sequence[bytes]:
-        self._stamp = self._stamp_now()
-        if self._stamp is not None and self._file is not None:
-            with self._file.open(encoding="ascii") as opened:
-                self._known = parse_keys(opened.read(_MOST_BYTES))
+        try:
+            stamp = self._stamp_now()
+            if stamp is not None and self._file is not None:
+                with self._file.open(encoding="ascii") as opened:
+                    self._known = parse_keys(opened.read(_MOST_BYTES))
+            self._stamp = stamp  # of what was read: what could not be is read again, since its mode may change alone
+        except PermissionError as error:
+            if self._named:
+                raise
+            self._failed(error)
         return self._known
+
+    def _failed(self, error: Exception) -> None:
+        if (failure := str(error)) != self._failure:
+            self._failure = failure
+            log.warning("the keys of agents' proxies cannot be read", file=str(self._file), error=failure)
 
     def _stamp_now(self) -> _Stamp:
         """Differs where the content differs; None: the file is not there."""

@@ -147,6 +147,8 @@ def test_secrets_come_from_objects_and_never_stand_in_a_manifest() -> None:
         secrets = [one["secret"] for one in workloads()[daemon]["volumes"] if "secret" in one]
         assert [one["secretName"] for one in secrets] == [name]
         assert {one["defaultMode"] for one in secrets} <= {0o400}
+        account = workloads()[daemon].get("securityContext", {})
+        assert account.get("fsGroup") == account.get("runAsGroup"), "files of Secrets are root's"
     assert [one for one in objects() if one["kind"] == "Secret"] == []
 
 

@@ -53,6 +53,45 @@ async def test_a_gateway_reads_its_file_again(tmp_path: Path) -> None:
     assert mine.keys.ids == known
 
 
+class Denied(type(Path())):  # type: ignore[misc]
+    """A file that this account may not read, until it may. The account of tests may read all."""
+
+    allowed = False
+
+    def open(self, *args: object, **fields: object) -> object:
+        if not Denied.allowed:
+            raise PermissionError(13, "Permission denied", str(self))
+        return super().open(*args, **fields)
+
+
+async def test_a_file_that_becomes_readable_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Denied, "allowed", True)
+    file = Denied(tmp_path / "proxy.key")
+    mine = ProxyKeys(file)
+    monkeypatch.setattr(Denied, "allowed", False)
+    (tmp_path / "proxy.key").write_text(new_key())
+    await mine.refresh()
+    assert mine.keys.ids == ()
+    monkeypatch.setattr(Denied, "allowed", True)
+    await mine.refresh()
+    assert mine.keys.ids == SecretKeys(lambda: parse_keys(file.read_text())).ids
+
+
+async def test_a_gateway_starts_where_it_may_not_read_a_file_that_no_setting_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Denied(tmp_path / "proxy.key")
+    (tmp_path / "proxy.key").write_text(new_key())
+    monkeypatch.setattr(Denied, "allowed", False)
+    with pytest.raises(PermissionError):
+        ProxyKeys(file)
+    mine = ProxyKeys(file, named=False)
+    assert mine.keys.ids == ()
+    monkeypatch.setattr(Denied, "allowed", True)
+    await mine.refresh()
+    assert len(mine.keys.ids) == 1
+
+
 @pytest.mark.parametrize("text", ["not a key", "c2hvcnQ=", ""])
 def test_a_malformed_file_is_refused_at_the_start(tmp_path: Path, text: str) -> None:
     file = tmp_path / "proxy.key"

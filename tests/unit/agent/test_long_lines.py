@@ -86,6 +86,13 @@ def test_what_follows_on_a_line_that_is_cut_is_shown(tmp_path: Path) -> None:
     assert [CUT in text for text in texts] == [True, False, True, False]
 
 
+def test_a_line_after_one_that_is_cut_is_shown_where_a_read_ends_between_both(tmp_path: Path) -> None:
+    for length in (4 * LINE_BYTES - 1, 8 * LINE_BYTES - 1):
+        path = written(tmp_path, b"", b"a" * length + b"\rnext\n")
+        texts = [frame.split(b" ", 3)[3] for frame in frames_of(path, 2)[0]]
+        assert [text[:4] for text in texts] == [b"aaaa", b"next"], length
+
+
 @pytest.mark.parametrize("shift", range(0, len(TOKEN) + 2, 3))
 def test_no_part_of_a_secret_is_shown_where_a_line_is_cut(tmp_path: Path, shift: int) -> None:
     line = b"z" * (LINE_BYTES - shift) + TOKEN.encode() + b"z" * 300_000 + b"\n"
@@ -107,3 +114,10 @@ def test_a_tail_is_the_last_lines_whatever_ends_them(
     expected = (b"first\n" + text).splitlines(keepends=True)[-lines:] if lines else []
     shown = [line if len(line) <= LINE_BYTES else line[:LINE_BYTES] + CUT + b"\n" for line in expected]
     assert tail_of(path, lines) == b"".join(shown)
+
+
+def test_an_end_of_two_bytes_is_one_end_wherever_it_is_read_apart(tmp_path: Path) -> None:
+    for length in range(LINE_BYTES - 6, LINE_BYTES + 4):
+        path = written(tmp_path, b"", b"before\r\nfirst\r\n" + b"z" * length)
+        shown = tail_of(path, 2)
+        assert shown.startswith(b"first\r\nzzz"), length

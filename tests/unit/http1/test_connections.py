@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http1.connections import Connection, Connections, Limits, Refusal, Standing, State, limits_for
+from http1.door import Door
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:
@@ -325,3 +326,33 @@ def test_whatever_keys_ask_no_key_and_no_administrator_is_shut_out(steps: list[t
             assert before[key] * len(before) >= sum(before.values()), "it has its equal part"
         elif refusal is Refusal.ALL:
             assert sum(before.values()) + len(keys.served.get("root", ())) >= 25
+
+
+class Asking:
+    """A connection at a door."""
+
+    def __init__(self, record: Connection) -> None:
+        self.record = record
+
+    def shut(self, *, late_head: bool) -> None:
+        """It stays."""
+
+
+async def test_no_request_ends_for_one_that_is_refused_all_the_same() -> None:
+    ended = list[str]()
+
+    def end(client: str) -> bool:
+        ended.append(client)
+        return True
+
+    door = Door(limits(64, for_fewer=32), name="test", make_way=end)
+
+    def ask(client: str) -> Refusal | None:
+        asking = Asking(Connection("10.0.0.1", 0.0))
+        assert door.admit(asking)
+        return door.admit_request(asking.record, False, client)
+
+    for client, number in {"few": 1, "middle": 13, "most": 18}.items():
+        assert {ask(client) for _ in range(number)} == {None}
+    assert (ask("middle"), ended) == (Refusal.SHARE, [])
+    assert (ask("few"), ended) == (None, ["most"])
