@@ -58,8 +58,11 @@ class Awaited:
 async def test_what_rests_at_other_addresses_ends_where_a_bound_is_met() -> None:
     """Requests to one host after another would else take the files of all that is under way."""
 
+    answering = set[asyncio.Task[None] | None]()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):
+        answering.add(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         writer.close()
@@ -78,3 +81,5 @@ async def test_what_rests_at_other_addresses_ends_where_a_bound_is_met() -> None
     pool.close()
     for server in servers:
         server.close()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(task for task in answering if task is not None))
