@@ -185,11 +185,20 @@ class EngineLaunch:
     def _failure(self, answer: bytes) -> SpawnError:
         number, _, text = answer.decode(errors="replace").partition(" ")
         program = self._argv[0]
-        if number == str(errno.ENOENT) and text == program:
+        lacks = number == str(errno.EACCES) and _is_nowhere(program, self._env)
+        if text == program and (number == str(errno.ENOENT) or lacks):
             return ProgramMissingError(missing_program(program, self._env))
         error = text if number == "0" else str(OSError(int(number), os.strerror(int(number)), text or None))
         where = unreachable(program, self._env, self._account)
         return SpawnError(f"cannot start {program!r}: {error}{where}")
+
+
+def _is_nowhere(program: str, env: Mapping[str, str]) -> bool:
+    """Whether no folder of the search path has it: one that is closed to all makes a search end in EACCES."""
+    if "/" in program:
+        return False
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    return not any(os.path.exists(f"{folder}/{program}") for folder in folders)  # noqa: PTH110 - Path.exists raises
 
 
 def missing_program(program: str, env: Mapping[str, str]) -> str:

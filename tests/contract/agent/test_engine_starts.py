@@ -71,3 +71,18 @@ async def test_words_and_variables_arrive_as_they_are(controller: ControllerDoub
     await controller.start_order("i-1", order)
     assert (await controller.state("i-1", "exited")).exit_code == 0
     assert out.read_text() == f"{odd}|x=\n=y"
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_missing_program_is_named_also_past_a_closed_folder(
+    controller: ControllerDouble, tmp_path: Path
+) -> None:
+    """Such a folder of the search path makes the search end in "Permission denied", unless root searches."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    try:
+        await controller.start_order("i-1", start_order("no-such-program", env={"PATH": f"{closed}:/usr/bin"}))
+        ended = await controller.state("i-1", "exited")
+    finally:
+        closed.chmod(0o700)
+    assert "engine_missing" in ended.message

@@ -72,6 +72,12 @@ async def test_an_engine_reads_nothing_of_the_agent_and_of_others(
     assert psutil.pid_exists(other or 0)
 
 
+@pytest.mark.usefixtures("agent")
+async def test_a_missing_program_is_named_also_past_a_folder_closed_to_engines(controller: ControllerDouble) -> None:
+    await controller.start_order("i-1", start_order("no-such-program", env={"PATH": "/root:/usr/bin"}))
+    assert "engine_missing" in (await controller.state("i-1", "exited")).message
+
+
 async def test_an_engine_has_no_privileges_and_its_own_folder(
     controller: ControllerDouble, agent: AgentUnderTest
 ) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,18 +78,20 @@ def huge_file(path: Path) -> None:
 
 
 def closed_folder(path: Path) -> None:
-    path.mkdir(mode=0o700)
+    path.mkdir()
     (path / "config.json").write_text('{"model_type": "llama"}')
+    path.chmod(0)
 
 
 def closed_file(path: Path) -> None:
-    path.touch(mode=0o600)
+    path.write_bytes(b"GGUF")
+    path.chmod(0)
 
 
 def closed_above(path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     path.mkdir()
-    path.parent.chmod(0o700)
+    path.parent.chmod(0)
 
 
 def fifo(path: Path) -> None:
@@ -157,7 +160,7 @@ def place() -> Iterator[Path]:
     folder.mkdir(mode=0o755)
     (folder / "above").mkdir(mode=0o755)
     yield folder / "above"
-    (folder / "above").chmod(0o700)
+    subprocess.run(["/bin/chmod", "-R", "u+rwX", folder], check=True, timeout=10)
     shutil.rmtree(folder)
 
 
