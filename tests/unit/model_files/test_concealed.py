@@ -131,8 +131,8 @@ KINDS = (
 def linked(make: Callable[[Path], None]) -> Callable[[Path], None]:
     def made(path: Path) -> None:
         target = path.with_name(f"target{path.suffix}")
-        make(target)
         path.symlink_to(target)
+        make(target)  # it may close the folder
 
     made.__name__ = f"link_to_{make.__name__}"
     return made
