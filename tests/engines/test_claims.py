@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ def needing(engine: RealEngine) -> Any:
 
 @pytest.mark.parametrize("engine", [needing(TRANSFORMERS)])
 def test_on_a_gpu_it_claims_what_its_tensors_need_and_on_the_host_none(
-    up: Up, engine: RealEngine, tmp_path: Path
+    up: Up, engine: RealEngine, models: Iterator[Path]
 ) -> None:
-    manifest = engine.manifest(engine.make_model(tmp_path))
-    tensors_mib = (tmp_path / "model.safetensors").stat().st_size / 2**20
+    folder = next(models)
+    manifest = engine.manifest(engine.make_model(folder))
+    tensors_mib = (folder / "model.safetensors").stat().st_size / 2**20
     on_host, on_gpu = Deployed(up, engine, manifest), Deployed(up, engine, {**manifest, "name": "gpu", "args": {}})
     with on_host.client, on_gpu.client:
         for one in (on_host, on_gpu):

@@ -5,6 +5,7 @@ The tests of one engine share a deployment; a test that ends it leaves its start
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from openai import APIError, APIStatusError, NotFoundError
@@ -29,8 +30,8 @@ def engine(request: pytest.FixtureRequest) -> RealEngine:
 
 
 @pytest.fixture(scope="module")
-def deployed(up: Up, engine: RealEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    model = engine.make_model(tmp_path_factory.mktemp("model"))
+def deployed(up: Up, engine: RealEngine, models: Iterator[Path]) -> Iterator[Deployed]:
+    model = engine.make_model(next(models))
     one = Deployed(up, engine, engine.manifest(model))
     with one.client:
         yield one

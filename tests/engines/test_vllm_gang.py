@@ -1,5 +1,8 @@
 """A gang of real vLLM: one instance on two workers, without Ray."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from engines.deployed import Deployed, gpuward, listed, living, until
@@ -9,8 +12,8 @@ from support.processes.up_process import Up
 pytestmark = [pytest.mark.timeout(1200), *needs(VLLM)]
 
 
-def test_a_killed_rank_brings_both_back(up: Up, tmp_path_factory: pytest.TempPathFactory) -> None:
-    manifest = VLLM.manifest(VLLM.make_model(tmp_path_factory.mktemp("model")))
+def test_a_killed_rank_brings_both_back(up: Up, models: Iterator[Path]) -> None:
+    manifest = VLLM.manifest(VLLM.make_model(next(models)))
     # On the CPU the second rank needs a pass to warm up, and only a compiler brings one. This one does nothing more.
     args = {"max-model-len": CONTEXT, "compilation-config": {"backend": "eager"}}
     gang = Deployed(up, VLLM, {**manifest, "args": args, "parallel": {"pp": 2}, "resources": {"max_workers": 2}})
