@@ -69,6 +69,8 @@ def _llama_made_by(program: Path) -> Callable[[Path], str]:
     def make(folder: Path) -> str:
         maker = ROOT / "tests/support/builders/tiny_llama.py"
         subprocess.run([program.with_name("python"), maker, folder], check=True, timeout=180, capture_output=True)
+        for file in folder.iterdir():
+            file.chmod(0o644)  # weights are written for their owner alone; engines may run as others
         return f"path:{folder}"
 
     return make
