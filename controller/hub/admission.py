@@ -89,6 +89,11 @@ class Admission:
         self._refused_logged = LogLimit()
         self._log = log.bind(controller=instance_id)
 
+    @property
+    def open_for_s(self) -> float:
+        """Seconds for which no agent was sent away because too many come at once."""
+        return self._queue.open_for_s
+
     def close(self) -> None:
         """Admits no more."""
         self._closing = True

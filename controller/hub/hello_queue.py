@@ -33,15 +33,21 @@ class HelloQueue:
         self._pace_s = _FIRST_PACE_S  # between two ends of hellos while others wait
         self._ended_at: float | None = None  # of the last hello, if others waited then
         self._booked_until = 0.0  # by those that were sent away
+        self._sent_away_at = float("-inf")
 
     @property
     def room(self) -> int:
         """How many more may come in: their turns come in time."""
         return min(max(int(WAIT_S / self._pace_s), LEAST), MOST) - self._inside
 
+    @property
+    def open_for_s(self) -> float:
+        """Seconds since an agent was sent away last; infinite: none was."""
+        return self._now() - self._sent_away_at
+
     def later_s(self) -> float:
         """Seconds until the turn of one more agent that is sent away now."""
-        now = self._now()
+        now = self._sent_away_at = self._now()
         first = now + self._inside * self._pace_s
         self._booked_until = max(self._booked_until, first) + _EARLY * self._pace_s
         # Beyond the latest time the turns begin again at the first one. So agents never come back in one lump with

@@ -189,8 +189,9 @@ class Hub:
         return {(name,): figures for name, figures in found.items() if figures is not None}
 
     def healthy_for_s(self) -> float:
-        """Seconds for which heartbeats have been written without a gap; 0 while they are not."""
-        return self._liveness.healthy_for_s()
+        """Seconds for which heartbeats have been written without a gap and no agent was sent away to come later."""
+        # An agent that has to wait for its turn is not silent: that time is the controller's own.
+        return min(self._liveness.healthy_for_s(), self._admission.open_for_s)
 
     async def run(self) -> None:
         """Serves until cancelled, then closes all connections."""

@@ -30,7 +30,7 @@ class WorkersReconciler:
     Args:
         database: where to read and write.
         term: the term that it leads.
-        healthy_for_s: seconds for which the hub's heartbeats have reached the database without a gap.
+        healthy_for_s: seconds for which the hub has written all heartbeats and taken in all agents.
         settings: limits.
         monotonic: seconds that never go backwards; they reveal that the database's clock was set.
         told: called with each step, once agents have told what runs since the database last lost commits.

@@ -147,3 +147,12 @@ async def test_an_idle_time_is_not_taken_for_a_slow_database() -> None:
         await serve(queue, clock, 1, 0.001)
         clock.now += 3_600
     assert queue.room > LEAST
+
+
+async def test_it_is_open_since_the_last_agent_was_sent_away() -> None:
+    clock = Clock()
+    queue = HelloQueue(clock)
+    assert queue.open_for_s == float("inf")
+    queue.later_s()
+    clock.now += 7
+    assert queue.open_for_s == 7
