@@ -51,7 +51,7 @@ class ProxyKeyFile:
         self._writing = threading.Lock()  # a rotation writes it from a thread of its own
 
     async def place(self, folder: Path) -> None:
-        """Writes it into the folder of the API's socket. One from before stays where there is no key any more."""
+        """Writes it into the folder of the API's socket. An earlier file stays where the key is gone."""
         self._file = folder / KEY_FILE
         await self._keep()
 

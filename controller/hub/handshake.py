@@ -156,12 +156,7 @@ async def accept(
         events = await record_quarantine(connection, identity, new)
         await clear_conditions(connection, worker, (COMPATIBLE, REACHABLE))
         if new.held:
-            await write_events(connection, events)
-            await notify(connection, "worker", [worker])
-            await sessions.write_connected(connection, worker, new.session)
-            return HandshakeResult(
-                new.session, new.term, new.at, (), frozenset(), {}, new.proxy_secret, held_for_s=held_for_s(new)
-            )
+            return await _hold(connection, worker, new, events)
         first = new.tells_first or new.rebooted
         if first and not new.follows(identity):  # its word on what runs would end what was started meanwhile
             raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
@@ -190,6 +185,16 @@ async def accept(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found,
         unread=unread,
     )  # fmt: skip
+
+
+async def _hold(connection: Connection, worker: str, new: NewSession, events: list[NewEvent]) -> HandshakeResult:
+    """Writes the session of a quarantined worker, of which nothing else is taken."""
+    await write_events(connection, events)
+    await notify(connection, "worker", [worker])
+    await sessions.write_connected(connection, worker, new.session)
+    return HandshakeResult(
+        new.session, new.term, new.at, (), frozenset(), {}, new.proxy_secret, held_for_s=held_for_s(new)
+    )
 
 
 async def _write_processes(

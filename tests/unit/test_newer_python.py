@@ -11,7 +11,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 MAKE: Final = shutil.which("make")
 
-pytestmark = pytest.mark.skipif(MAKE is None, reason="there is no make")
+pytestmark = pytest.mark.skipif(MAKE is None, reason="make is not installed")
 
 
 def put(file: Path, line: str) -> Path:

@@ -85,7 +85,7 @@ async def take_space(connection: Any) -> None:
     A temporary table: it needs no log, and leaves nothing.
 
     Raises:
-        asyncpg.PostgresError: there is no space, or no right to try it.
+        asyncpg.PostgresError: the disk is full, or the account may not try it.
     """
     await connection.execute("set local temp_tablespaces = ''")
     await connection.execute(

@@ -85,20 +85,22 @@ def _requests(by: dict[str, list[Record]], runs: dict[str, list[Record]]) -> Ite
     yield from (f"{id_} had {ended[id_]} ends" for id_ in asked if ended[id_] != 1)
     yield from (f"{id_} was sent by no client" for id_ in {*ended, *runs, *finished} - {*asked})
     for end in by["ended"]:
-        begun, ran = asked.get(end["id"], end), runs.get(end["id"], [])
-        if end["end"] not in ENDS or (end["end"] == "lost" and not _excused(begun, end, by["fault"])):
+        opening, ran = asked.get(end["id"], end), runs.get(end["id"], [])
+        if end["end"] not in ENDS or (end["end"] == "lost" and not _excused(opening, end, by["fault"])):
             yield f"a request had no proper end: {end}"
         if end["status"] in NOT_RUN and ran:
             yield f"it was refused, and an engine ran it: {end}, {ran}"
         if end["end"] == "whole":
-            if len(ran) != 1 or finished[end["id"]] != 1 or not begun["t"] <= ran[0]["t"] <= end["t"]:
+            if len(ran) != 1 or finished[end["id"]] != 1 or not opening["t"] <= ran[0]["t"] <= end["t"]:
                 yield f"it was answered, and did not run once in that time: {end}, {ran}"
-            elif end["answer"] != f"{begun['model']} {end['id']}" or ran[0]["model"] != begun["model"]:
+            elif end["answer"] != f"{opening['model']} {end['id']}" or ran[0]["model"] != opening["model"]:
                 yield f"it got another request's answer: {end}, {ran}"
 
 
-def _excused(begun: Record, end: Record, faults: Iterable[Record]) -> bool:
-    return any(one["door"] == begun["door"] and one["t"] <= end["t"] and one["until"] >= begun["t"] for one in faults)
+def _excused(opening: Record, end: Record, faults: Iterable[Record]) -> bool:
+    return any(
+        one["door"] == opening["door"] and one["t"] <= end["t"] and one["until"] >= opening["t"] for one in faults
+    )
 
 
 def _stopped(by: dict[str, list[Record]], last_sign: dict[str, float], runs: dict[str, list[Record]]) -> Iterator[str]:
@@ -111,8 +113,8 @@ def _stopped(by: dict[str, list[Record]], last_sign: dict[str, float], runs: dic
             if held["model"] == stop["model"] and held["t"] < until and last_sign[held["engine"]] > stop["t"]:
                 yield f"an engine of a stopped model was there: {held}, {stop}"
         for end in by["ended"]:
-            begun = asked.get(end["id"], end)
-            while_stopped = begun.get("model") == stop["model"] and stop["t"] < begun["t"] and end["t"] < until
+            opening = asked.get(end["id"], end)
+            while_stopped = opening.get("model") == stop["model"] and stop["t"] < opening["t"] and end["t"] < until
             if while_stopped and (end["end"] == "whole" or runs.get(end["id"])):
                 yield f"a stopped model answered: {end}, {stop}"
 

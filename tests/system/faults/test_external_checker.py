@@ -158,17 +158,17 @@ async def test_what_processes_recorded_agrees(site: Site, seconds: float, every_
     whole = sum(client.whole for client in clients)
     ends = sum(one["what"] == "ended" for one in records)
     starts = sum(one["what"] == "held" for one in records)
-    told = (
+    summary = (
         f"seed {seed}: {ends} requests, {whole} answered, {starts} starts of engines, {site.operator.rounds} stops,"
         f" {dict(site.faults.done)}"
     )
-    print(told)  # noqa: T201 - pytest shows it where the test fails, and with -s
-    assert violations(records) == [], told
-    assert whole >= seconds, told
-    assert site.operator.rounds, told
-    assert len({name.split()[1] for name in site.faults.done}) == len(KINDS), told
+    print(summary)  # noqa: T201 - pytest shows it where the test fails, and with -s
+    assert violations(records) == [], summary
+    assert whole >= seconds, summary
+    assert site.operator.rounds, summary
+    assert len({name.split()[1] for name in site.faults.done}) == len(KINDS), summary
     await site.all_run()
-    assert violations(read(site.history / "records")) == [], told
+    assert violations(read(site.history / "records")) == [], summary
 
 
 def test_a_seed_gives_one_plan_which_meets_every_kind_of_process_in_each_way() -> None:

@@ -48,11 +48,11 @@ async def test_memory_does_not_grow_with_changes(cluster: Cluster, form: Form) -
         for name, kib in pss_kib(pids).items():
             seen[name].append(kib / 1024)
     grown = {name: round(growth(values), 2) for name, values in seen.items()}
-    told = f"{changes.changes} changes, growth in MiB: {grown}, last: { {name: v[-1] for name, v in seen.items()} }"
-    print(told)  # noqa: T201 - pytest shows it where the test fails, and with -s
+    summary = f"{changes.changes} changes, growth in MiB: {grown}, last: { {name: v[-1] for name, v in seen.items()} }"
+    print(summary)  # noqa: T201 - pytest shows it where the test fails, and with -s
     allowed = {name: MOST_MIB.get(name, MOST_OF_AN_AGENT_MIB) for name in grown}
     if form is SHORT:
         allowed = dict.fromkeys(grown, MOST_WHILE_SHORT_MIB)
-    assert {name: mib for name, mib in grown.items() if mib > allowed[name]} == {}, told
+    assert {name: mib for name, mib in grown.items() if mib > allowed[name]} == {}, summary
     assert changes.pids() == pids, "a daemon was started again"
     await cluster.audit()
