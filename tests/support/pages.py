@@ -31,7 +31,8 @@ class Fence:
 
 def pages() -> list[Path]:
     """Every page, those outside docs/ included."""
-    return [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.glob("*.md")), *sorted(DESIGN.glob("*.md"))]
+    outside = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    return [*outside, *sorted(DOCS.glob("*.md")), *sorted(DESIGN.glob("*.md"))]
 
 
 def fences(page: Path, *languages: str) -> Iterator[Fence]:

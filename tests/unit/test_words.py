@@ -23,7 +23,16 @@ from cli.app import app
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("controller", "gateway", "agent", "http1", "schemas", "cli", "tests", "bench", "docs", "deploy")
-FILES = ("README.md", "ARCHITECTURE.md", "Makefile", "Dockerfile", "docker-compose.yml", "pyproject.toml", ".ci/run")
+FILES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "Dockerfile",
+    "docker-compose.yml",
+    "pyproject.toml",
+    ".ci/run",
+)
 TEXT = {".md", ".yaml", ".yml", ".sh", ".toml", ".c"}
 UNCHANGEABLE = "controller/store/migrations/versions"
 FORBIDDEN = re.compile(
