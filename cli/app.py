@@ -52,7 +52,7 @@ def remember_flags(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of this program."),
     ] = False,
 ) -> None:
-    """Keeps the flags for the client verbs. They read the variables themselves: see `cli.connection`."""
+    """Keeps the flags for the client verbs. They read the variables themselves: see `cli.transport.connection`."""
     given = {"url": url, "key": key, "context": context}
     ctx.obj = {name: value if _is_flag(ctx, name) else None for name, value in given.items()}
 

@@ -57,7 +57,7 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """As any group. A kind in the place of a verb: the error names the call that lists the kind."""
         if args and args[0] not in self.commands:
-            from cli.kinds import KINDS  # noqa: PLC0415 - slow, and only errors need it
+            from cli.objects.kinds import KINDS  # noqa: PLC0415 - slow, and only errors need it
 
             if any(args[0].lower() in kind.words for kind in KINDS):
                 ctx.fail(f"No such command '{args[0]}'. List these objects by: gpuward get {args[0].lower()}")

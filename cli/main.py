@@ -9,7 +9,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Runs the command line; ends the process with its exit code."""
     try:
-        from cli.streams import open_streams  # noqa: PLC0415 - Ctrl-C may come early
+        from cli.terminal.streams import open_streams  # noqa: PLC0415 - Ctrl-C may come early
 
         open_streams()
         try:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from cli.api import Json, path_of
-from cli.connection import Connection, find_connection
 from cli.errors import CliError
-from cli.kind import Kind, bare_name
-from cli.output import Format
+from cli.objects.kind import Kind, bare_name
+from cli.printing.output import Format
 from cli.several import Refusals
+from cli.transport.connection import Connection, find_connection
+from cli.transport.paths import Json, path_of
 from schemas.printing import block
 from schemas.units import parse_duration_s
 
 if TYPE_CHECKING:  # slow to import, and `--help` does not need it
-    from cli.client import Api
+    from cli.transport.client import Api
 
 INTERRUPTED: Final = 130
 Work = Callable[["Api"], Coroutine[Any, Any, None]]
@@ -122,7 +122,7 @@ def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
 
 
 def _run_to_end(connection: Connection, work: Work) -> None:
-    from cli.blocking_transport import connected  # noqa: PLC0415 - what waits does not need it
+    from cli.transport.one_server import connected  # noqa: PLC0415 - what waits does not need it
 
     with connected(connection) as api:
         running = work(api)
@@ -137,7 +137,7 @@ def _run_to_end(connection: Connection, work: Work) -> None:
 def _run_in_loop(connection: Connection, work: Work) -> None:
     import asyncio  # noqa: PLC0415 - slow to import
 
-    from cli.loop_transport import connect  # noqa: PLC0415 - slow to import
+    from cli.transport.loop_transport import connect  # noqa: PLC0415 - slow to import
 
     async def connected() -> SystemExit | None:
         try:

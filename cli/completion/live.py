@@ -29,7 +29,7 @@ def live_names(wanted: Wanted, options: Mapping[str, str], incomplete: str, envi
 
 def _names(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
     if of == CONTEXTS:
-        from cli.contexts import contexts_file, read_contexts  # noqa: PLC0415 - completion is quick
+        from cli.transport.contexts import contexts_file, read_contexts  # noqa: PLC0415 - completion is quick
 
         return list(read_contexts(contexts_file(environ)).by_name)
     return [name for raw in _read(of, worker, options, environ) for name in _names_of(of, raw, worker)]
@@ -40,7 +40,7 @@ def _names_of(of: str, raw: Mapping[str, Any], worker: str) -> Iterator[str]:
     if of != GPUS:
         yield str(raw["id"] if of in ("keys", "tokens") else raw["name"])
         return
-    from cli.formatting import short_gpu  # noqa: PLC0415 - completion is quick
+    from cli.text.formatting import short_gpu  # noqa: PLC0415 - completion is quick
 
     status = raw["status"]
     if status.get("parent") is None and status.get("present", True):
@@ -49,9 +49,9 @@ def _names_of(of: str, raw: Mapping[str, Any], worker: str) -> Iterator[str]:
 
 
 def _read(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    from cli.api import path_of  # noqa: PLC0415 - completion is quick
-    from cli.blocking_transport import connected  # noqa: PLC0415 - as above
-    from cli.connection import find_connection  # noqa: PLC0415 - as above
+    from cli.transport.connection import find_connection  # noqa: PLC0415 - as above
+    from cli.transport.one_server import connected  # noqa: PLC0415 - as above
+    from cli.transport.paths import path_of  # noqa: PLC0415 - completion is quick
 
     connection = find_connection(
         options.get("--url"), options.get("--api-key"), context=options.get("--context"), environ=environ

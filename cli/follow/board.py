@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cli.api import Json
-from cli.kind import Kind
-from cli.kinds import DEPLOYMENTS, INSTANCES, POLICIES, WORKERS
-from cli.selection import labels_of
-from cli.selectors import Selector
+from cli.objects.kind import Kind
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES, POLICIES, WORKERS
+from cli.objects.selection import labels_of
+from cli.objects.selectors import Selector
+from cli.transport.paths import Json
 
 FOLLOWED = (DEPLOYMENTS, INSTANCES, WORKERS, POLICIES)
 _LIST_OF = {"Deployment": DEPLOYMENTS, "Instance": INSTANCES, "Worker": WORKERS, "UtilizationPolicy": POLICIES}

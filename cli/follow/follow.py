@@ -7,17 +7,17 @@ from cli.errors import UsageError
 from cli.follow.board import FOLLOWED, Board, lists_of
 from cli.follow.lines import Lines
 from cli.follow.watch import Lost, watch
-from cli.formatting import printable
-from cli.kind import Kind
-from cli.kinds import EVENTS, GPUS
-from cli.list_output import Output
-from cli.output import Format
-from cli.selection import must_have_labels
-from cli.selectors import Selector
+from cli.objects.kind import Kind
+from cli.objects.kinds import EVENTS, GPUS
+from cli.objects.selection import must_have_labels
+from cli.objects.selectors import Selector
+from cli.printing.list_output import Output
+from cli.printing.output import Format
 from cli.terminal.screen import fit_for_screens
+from cli.text.formatting import printable
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 _INSTEAD = {EVENTS.plural: "gpuward events -w", GPUS.plural: "gpuward top"}
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cli.follow.board import Change
-from cli.formatting import DASH, printable
-from cli.kind import Kind, table_of
-from cli.list_output import Names, Output, Picked
-from cli.output import Format, print_data
-from cli.table import cells
-from cli.views import read_view
+from cli.objects.kind import Kind, table_of
+from cli.objects.views import read_view
+from cli.printing.list_output import Names, Output, Picked
+from cli.printing.output import Format, print_data
+from cli.printing.table import cells
+from cli.text.formatting import DASH, printable
 
 _GAP = "  "
 

@@ -8,14 +8,14 @@ from typing import Final
 
 from cli.follow.board import Board
 from cli.follow.watch import Lost, Told
-from cli.formatting import printable
-from cli.kind import table_of
-from cli.kinds import DEPLOYMENTS
-from cli.output import takes_colours
-from cli.scaling_text import notes
-from cli.table import table_lines
+from cli.objects.kind import table_of
+from cli.objects.kinds import DEPLOYMENTS
+from cli.objects.views import read_view
+from cli.printing.output import takes_colours
+from cli.printing.table import table_lines
 from cli.terminal.screen import Screen
-from cli.views import read_view
+from cli.text.formatting import printable
+from cli.text.scaling import notes
 
 _CALM_S: Final = 0.5  # between two pictures
 _TICK_S: Final = 2.0  # ages move though nothing changes

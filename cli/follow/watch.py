@@ -6,11 +6,11 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cli.api import Json, path_of
 from cli.errors import CliError, RefusedError, UnreachableError
+from cli.transport.paths import Json, path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from cli.errors import CliError
-from cli.output import takes_colours
+from cli.printing.output import takes_colours
 from cli.terminal.keys import KeyReader
 from cli.terminal.screen import Screen
 from cli.top.model import State, press

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cli.formatting import DASH, gib, percent, printable, some, span
-from cli.sparkline import Values, sparkline
-from cli.table import Table, cells, table_lines
+from cli.printing.table import Table, cells, table_lines
+from cli.text.formatting import DASH, gib, percent, printable, some, span
+from cli.text.sparkline import Values, sparkline
 from cli.top.model import HELP, State, falls, picked
 from cli.top.rows import COLUMNS, GRAPH, SORTED, Row
 from cli.top.snapshot import Snapshot

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from cli.formatting import DASH, age, gib, percent, printable, span
-from cli.sparkline import sparkline
+from cli.text.formatting import DASH, age, gib, percent, printable, span
+from cli.text.sparkline import sparkline
 from cli.top.snapshot import Snapshot, held_by
 
 if TYPE_CHECKING:  # slow to import

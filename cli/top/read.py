@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from cli.api import path_of
-from cli.sparkline import Values
+from cli.objects.views import read_view
+from cli.text.sparkline import Values
 from cli.top.snapshot import Snapshot
-from cli.views import read_view
+from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 MOST_PRINTED: Final = 512  # GPUs
 MOST_LIVE: Final = 16_384  # GPUs
@@ -33,7 +33,7 @@ class Reader:
         """What is now, with at most so many GPUs. `graphs`: with the series of all of them.
 
         Raises:
-            CliError: see `cli.client.Api`.
+            CliError: see `cli.transport.client.Api`.
         """
         if self.worker is None:
             raws = await self.api.items(path_of("workers"), limit=_MOST_WORKERS)
@@ -62,7 +62,7 @@ class Reader:
         """The utilization of these GPUs, by UUID. One without samples may be missing.
 
         Raises:
-            CliError: see `cli.client.Api`.
+            CliError: see `cli.transport.client.Api`.
         """
         found: dict[str, Values] = {}
         for begin in range(0, len(gpus), _MOST_SERIES):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.formatting import DASH, gib, or_dash, percent, printable, short_gpu
+from cli.text.formatting import DASH, gib, or_dash, percent, printable, short_gpu
 from cli.top.snapshot import Held, Snapshot, held_by
 
 if TYPE_CHECKING:  # slow to import

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.formatting import DASH, age, or_dash
-from cli.sparkline import Values
+from cli.text.formatting import DASH, age, or_dash
+from cli.text.sparkline import Values
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.gpus import GpuView

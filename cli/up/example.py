@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.api import Json, parse, path_of
-from cli.wait import ProgressLog, Target, until_running
+from cli.transport.paths import Json, parse, path_of
+from cli.waiting.wait import ProgressLog, Target, until_running
 from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 EXAMPLE_NAME: Final = "hello"
 EXAMPLE_MANIFEST: Final[dict[str, Any]] = {

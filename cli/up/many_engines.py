@@ -9,12 +9,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from cli.api import parse, path_of
 from cli.errors import CliError
+from cli.transport.paths import parse, path_of
 from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 MANY: Final = 100
 _LOOK_EVERY_S: Final = 10.0

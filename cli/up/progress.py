@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cli.formatting import printable
-from cli.output import console
+from cli.printing.output import console
+from cli.text.formatting import printable
 
 if TYPE_CHECKING:  # slow to import
     from rich.status import Status

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cli.api import parse, path_of
-from cli.client import Api
-from cli.connection import CLIENT_ENV, Connection, read_client_env
 from cli.errors import CliError, RefusedError, TimedOutError, UsageError
-from cli.loop_transport import connect
+from cli.transport.client import Api
+from cli.transport.connection import CLIENT_ENV, Connection, read_client_env
+from cli.transport.loop_transport import connect
+from cli.transport.paths import parse, path_of
 from cli.up.example import run_example
 from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
 from cli.up.kill_engines import kill_engines
@@ -26,7 +26,7 @@ from cli.up.many_engines import Ask, agree_to_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
-from cli.wait import ProgressLog
+from cli.waiting.wait import ProgressLog
 from schemas.api.workers import WorkerView
 
 CONTROLLER_WITHIN_S: Final = 90.0

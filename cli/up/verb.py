@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.connection import DEFAULT_PORT, current_default_data_dir
-from cli.daemon_options import DataDirOption, GatewayProcessesOption, ProxyOption, SimulateOption, missing_library
-from cli.daemon_settings import validated
 from cli.errors import CliError, UsageError
+from cli.local.options import DataDirOption, GatewayProcessesOption, ProxyOption, SimulateOption, missing_library
+from cli.local.settings import validated
 from cli.runner import complain
-from cli.streams import go_on_without_stdout
+from cli.terminal.streams import go_on_without_stdout
+from cli.transport.connection import DEFAULT_PORT, current_default_data_dir
 from cli.up.local_agents import CACHE, LOOPBACK
 
 if TYPE_CHECKING:  # slow to import

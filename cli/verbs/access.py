@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
-from cli.access_kinds import KEYS, SECRETS, TOKENS
-from cli.api import path_of
 from cli.errors import CliError, UsageError
-from cli.kind import Kind
-from cli.list_output import ListOutputOption, Output
-from cli.output import Format
+from cli.objects.access_kinds import KEYS, SECRETS, TOKENS
+from cli.objects.kind import Kind
+from cli.printing.list_output import ListOutputOption, Output
+from cli.printing.output import Format
 from cli.runner import delete, parse_seconds, run
+from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
 from schemas.api.access import MAX_TOKEN_USES, Role
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 join_token = typer.Typer(no_args_is_help=True, help="Manage the tokens with which agents join.")

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import UsageError
-from cli.manifests import manifest_as_json, read_manifests
-from cli.policy_stops import confirm_stops
-from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.policy_stops import confirm_stops
+from cli.manifest.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
+from cli.objects.selection import SelectorOption
 from cli.runner import TimeoutOption, WaitOption, run
-from cli.selection import SelectorOption
 from cli.several import Refusals
-from cli.wait import ProgressLog, Target, until_running
-from cli.wait_state import Goal
+from cli.transport.paths import parse, path_of
+from cli.waiting.states import Goal
+from cli.waiting.wait import ProgressLog, Target, until_running
 from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 DEFAULT_TIMEOUT_S: Final = 600.0

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.formatting import or_dash, printable
-from cli.output import Format, print_data, print_table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.text.formatting import or_dash, printable
+from cli.transport.paths import parse, path_of
 from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _log = typer.Typer(invoke_without_command=True)

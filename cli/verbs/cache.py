@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import Json, path_of
-from cli.kinds import CACHED_MODELS
-from cli.list_output import ListOutputOption, Output
-from cli.output import Format
+from cli.objects.kinds import CACHED_MODELS
+from cli.printing.list_output import ListOutputOption, Output
+from cli.printing.output import Format
 from cli.runner import parse_seconds, run
+from cli.transport.paths import Json, path_of
 from cli.verbs.get import print_objects
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 cache = typer.Typer(help="Models of the hub that workers have fetched: list, prune.", no_args_is_help=True)

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.client_tls import client_context
-from cli.connection import named_context, valid_url
-from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError, UsageError
-from cli.formatting import printable
-from cli.kind import Column, Kind, table_of
-from cli.output import Format, print_data, print_table
+from cli.objects.kind import Column, Kind, table_of
+from cli.printing.output import Format, print_data, print_table
 from cli.runner import OutputOption, complain
+from cli.text.formatting import printable
+from cli.transport.connection import named_context, valid_url
+from cli.transport.contexts import Context, Contexts, changing, contexts_file, read_contexts
+from cli.transport.tls import client_context
 from schemas.printing import block
 
 app = typer.Typer()

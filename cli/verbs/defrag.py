@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError, UsageError
-from cli.formatting import age, gib, or_dash, short_gpus, some
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data, print_table
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.text.formatting import age, gib, or_dash, short_gpus, some
+from cli.transport.paths import parse, path_of
 from schemas.api.defrag import DefragView, RelocationsView
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _NAMED: Final = 8  # instances in one line

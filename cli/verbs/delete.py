@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from cli.api import path_of
-from cli.confirm import YesOption, confirm_deletion
 from cli.errors import NotFoundError, UsageError
-from cli.kind import Kind, bare_name
-from cli.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
+from cli.objects.kind import Kind, bare_name
+from cli.objects.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
+from cli.objects.selection import SelectorOption, must_have_labels, selected
+from cli.objects.selectors import Selector
+from cli.objects.shown import Shown, delete_shown
 from cli.runner import TimeoutOption, WaitOption, run
-from cli.selection import SelectorOption, must_have_labels, selected
-from cli.selectors import Selector
 from cli.several import Refusals
-from cli.shown import Shown, delete_shown
+from cli.terminal.confirm import YesOption, confirm_deletion
+from cli.transport.paths import path_of
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _DEFAULT_TIMEOUT_S: Final = 600.0
@@ -150,7 +150,7 @@ async def _check_for_a_misspelt_kind(api: "Api", words: Sequence[str]) -> None:
 async def _wait_for_all(
     api: "Api", deleted: Sequence[tuple[Kind, str, str]], timeout_s: float, refusals: Refusals
 ) -> None:
-    from cli.wait import ProgressLog, until_gone  # noqa: PLC0415 - slow to import, and most calls do not wait
+    from cli.waiting.wait import ProgressLog, until_gone  # noqa: PLC0415 - slow to import, and most calls do not wait
 
     progress, until = ProgressLog(), time.monotonic() + timeout_s
 

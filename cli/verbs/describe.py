@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, parse, path_of
-from cli.describe_object import describe as describe_view
-from cli.describe_utilization import draw_utilization
 from cli.errors import CliError, NotFoundError, UsageError
-from cli.kind import Kind, object_key
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
-from cli.names import matching
-from cli.output import Format, print_data
+from cli.objects.kind import Kind, object_key
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
+from cli.objects.names import matching
+from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
+from cli.text.details import describe as describe_view
+from cli.text.utilization import draw_utilization
+from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import read_object
 from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
 from schemas.api.events import EventView
@@ -25,7 +25,7 @@ from schemas.base import View
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _EVENTS: Final = 15

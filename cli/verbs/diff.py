@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.field_changes import change_lines
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data
-from cli.prune import PruneOption, check_prune, to_prune
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.prune import PruneOption, check_prune, to_prune
+from cli.objects.selection import SelectorOption
+from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
-from cli.selection import SelectorOption
+from cli.text.field_changes import change_lines
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanView
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _DIFFERENT = 1

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, parse, path_of
 from cli.errors import UnreachableError, UsageError
-from cli.formatting import or_dash, printable
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
-from cli.output import Format, print_data
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
+from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
+from cli.text.formatting import or_dash, printable
+from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import print_objects
 from schemas.api.events import EventView
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _EVENTS_PERIOD_S: Final = 1.0

@@ -1,18 +1,18 @@
-"""Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/daemons.py`."""
+"""Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/local/daemons.py`."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.access_kinds import GATEWAYS
-from cli.api import path_of
-from cli.list_output import ListOutputOption
-from cli.output import Format
+from cli.objects.access_kinds import GATEWAYS
+from cli.printing.list_output import ListOutputOption
+from cli.printing.output import Format
 from cli.runner import delete, run
+from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 gateway = typer.Typer(invoke_without_command=True)
 NameArgument = Annotated[

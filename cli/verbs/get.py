@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, checked_name, path_of
 from cli.errors import NotFoundError, UsageError
-from cli.event_rows import folded
-from cli.kind import Kind, bare_name, table_of
-from cli.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
-from cli.list_output import ListOutputOption, Names, Output, Picked
-from cli.names import matching, only_one
-from cli.output import Format, print_data, print_table
+from cli.objects.kind import Kind, bare_name, table_of
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
+from cli.objects.names import matching, only_one
+from cli.objects.selection import SelectorOption, selected
+from cli.objects.views import read_view
+from cli.printing.list_output import ListOutputOption, Names, Output, Picked
+from cli.printing.output import Format, print_data, print_table
 from cli.runner import run
-from cli.scaling_text import notes
-from cli.selection import SelectorOption, selected
 from cli.several import Refusals
-from cli.views import read_view
+from cli.text.events import folded
+from cli.text.scaling import notes
+from cli.transport.paths import Json, checked_name, path_of
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _LATEST_EVENTS: Final = 100

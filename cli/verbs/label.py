@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import path_of
 from cli.errors import UsageError
 from cli.runner import run
+from cli.transport.paths import path_of
 from cli.verbs.access import NetworksOption, stated_labels
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli.api import path_of
 from cli.errors import CliError, NotFoundError
-from cli.kinds import DEPLOYMENTS, INSTANCES
-from cli.log_text import LogText
-from cli.names import matching, only_one
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES
+from cli.objects.names import matching, only_one
 from cli.runner import run
+from cli.text.logs import LogText
+from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _MAX_LOGS_AT_ONCE: Final = 64

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from cli.api import path_of
-from cli.formatting import age, or_dash
-from cli.kind import Column, Kind, table_of
-from cli.output import Format, print_data, print_table
+from cli.objects.kind import Column, Kind, table_of
+from cli.objects.views import read_view
+from cli.printing.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
-from cli.views import read_view
+from cli.text.formatting import age, or_dash
+from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
     from schemas.api.pending import PendingView
 
 app = typer.Typer()

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.explanations import layout_line
-from cli.field_changes import change_lines
-from cli.formatting import gib, or_dash, short_gpus
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data, print_table
-from cli.policy_stops import stop_lines
-from cli.policy_text import rule_of
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.policy_stops import stop_lines
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.text.explanations import layout_line
+from cli.text.field_changes import change_lines
+from cli.text.formatting import gib, or_dash, short_gpus
+from cli.text.policies import rule_of
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 

@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import UsageError
-from cli.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
-from cli.output import Format, print_data, print_table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import parse_seconds, run
-from cli.table import Table
+from cli.text.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
+from cli.transport.paths import parse, path_of
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.history import IdleReport
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _reports = typer.Typer(no_args_is_help=True, help="Report how GPUs were used.")

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.field_changes import change_line
-from cli.output import Format, print_data, print_table
-from cli.rollout_text import HISTORY_TITLES, history_rows, rollout_state
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import OutputOption, TimeoutOption, post, run
-from cli.table import Table
+from cli.text.field_changes import change_line
+from cli.text.rollouts import HISTORY_TITLES, history_rows, rollout_state
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
-from cli.wait import ProgressLog, until_rolled_out
-from cli.wait_state import WaitState
+from cli.waiting.states import WaitState
+from cli.waiting.wait import ProgressLog, until_rolled_out
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionDiff, RevisionList
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 rollout = typer.Typer(no_args_is_help=True, help="Manage the rollout of a deployment's newest revision.")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import Json, path_of
-from cli.chat import Chat
 from cli.errors import CliError, UsageError
 from cli.runner import TimeoutOption, run
 from cli.terminal.signals import ended_by_signals
+from cli.transport.chat import Chat
+from cli.transport.paths import Json, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _PROMPT: Final = ">>> "
@@ -101,7 +101,7 @@ async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
         CliError: the name belongs to another model.
         UsageError: the manifest is refused.
     """
-    from cli.manifests import spec_as_json  # noqa: PLC0415 - slow to import
+    from cli.manifest.files import spec_as_json  # noqa: PLC0415 - slow to import
     from schemas.manifest.parse import ManifestError, parse_manifest_objects  # noqa: PLC0415 - as above
 
     try:
@@ -130,7 +130,7 @@ async def _delete(api: "Api", name: str, uid: str) -> None:
 
 
 async def _until_running(api: "Api", raw: Json, timeout_s: float) -> None:
-    from cli.wait import ProgressLog, Target, until_running  # noqa: PLC0415 - slow to import
+    from cli.waiting.wait import ProgressLog, Target, until_running  # noqa: PLC0415 - slow to import
 
     await until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
 

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import console
+from cli.printing.output import console
 from cli.runner import parse_seconds, run
 from cli.terminal.screen import fit_for_screens
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 

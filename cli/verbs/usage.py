@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import parse, path_of
-from cli.output import Format, print_data, print_table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
 from cli.runner import run
-from cli.table import Table
-from cli.usage_report import usage_csv, usage_table
+from cli.text.usage_report import usage_csv, usage_table
+from cli.transport.paths import parse, path_of
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.usage import UsageReport
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 

@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.api import parse, path_of
-from cli.kind import bare_name
-from cli.kinds import DEPLOYMENTS
+from cli.objects.kind import bare_name
+from cli.objects.kinds import DEPLOYMENTS
 from cli.runner import TimeoutOption, run
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
-from cli.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
-from cli.wait_state import Goal
+from cli.waiting.states import Goal
+from cli.waiting.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
 from schemas.api.deployments import DeploymentView
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 

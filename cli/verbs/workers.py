@@ -4,23 +4,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError, NotFoundError
-from cli.formatting import DASH
-from cli.kind import bare_name
-from cli.kinds import WORKERS
-from cli.names import printed_gpus
-from cli.output import print_table
+from cli.objects.kind import bare_name
+from cli.objects.kinds import WORKERS
+from cli.objects.names import printed_gpus
+from cli.printing.output import print_table
+from cli.printing.table import Table
 from cli.runner import parse_seconds, post_each, run
 from cli.several import Refusals
-from cli.table import Table
-from cli.wait import ProgressLog, until_drained
+from cli.text.formatting import DASH
+from cli.transport.paths import parse, path_of
+from cli.waiting.wait import ProgressLog, until_drained
 from schemas.api.requests import DEFAULT_DRAIN_S
 from schemas.api.workers import DrainPlanView
 from schemas.printing import block
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.transport.client import Api
 
 app = typer.Typer()
 _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests

@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from cli.app import app
-from cli.kinds import KINDS
+from cli.objects.kinds import KINDS
 from schemas.api.usage import UsageReport
 from support.processes.cluster import Cluster
 from support.processes.served_models import CHAT, USER, bearer, listed, make_key, serve

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from cli.connection import default_data_dir, find_connection
 from cli.errors import UsageError
+from cli.transport.connection import default_data_dir, find_connection
 from support.builders.api_objects import deployment
 from support.standins.api import KEY, ApiDouble, refusal
 

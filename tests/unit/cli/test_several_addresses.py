@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.blocking_transport import connected
-from cli.client import NO_HEADERS, Answer, NoAnswerError, Transport
-from cli.connection import Connection, find_connection
-from cli.contexts import Context, Contexts, changing, contexts_file
 from cli.errors import UnreachableError, UsageError
-from cli.loop_transport import connect
-from cli.several_addresses import several
+from cli.transport.client import NO_HEADERS, Answer, NoAnswerError, Transport
+from cli.transport.connection import Connection, find_connection
+from cli.transport.contexts import Context, Contexts, changing, contexts_file
+from cli.transport.loop_transport import connect
+from cli.transport.one_server import connected
+from cli.transport.several_servers import several
 from http1.tls.issue import issue_server, make_authority
 
 OK = Answer(200, {}, b"{}")

@@ -7,8 +7,8 @@ import json
 import pytest
 import yaml
 
-from cli.idle_report import LEAVING, cost_table
-from cli.table import Table, table_lines
+from cli.printing.table import Table, table_lines
+from cli.text.idle_report import LEAVING, cost_table
 from schemas.api.history import IdleReport
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
 

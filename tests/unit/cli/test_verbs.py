@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 import pytest
 from typer.testing import CliRunner
 
+import cli.local
 import cli.verbs
 from cli.app import app
 from cli.lazy_group import commands_of
@@ -23,14 +24,8 @@ def test_the_table_says_what_the_verb_says(verb):
 
 
 def test_every_verb_is_in_the_table():
-    modules = {
-        "cli.up.verb",
-        "cli.daemons",
-        "cli.key_verb",
-        "cli.secret_verb",
-        "cli.backup_verbs",
-        *(f"cli.verbs.{one.name}" for one in iter_modules(cli.verbs.__path__)),
-    }
+    rooms = (cli.verbs, cli.local)
+    modules = {f"{room.__name__}.{one.name}" for room in rooms for one in iter_modules(room.__path__)} | {"cli.up.verb"}
     apps = [found.app for found in map(import_module, sorted(modules)) if hasattr(found, "app")]
     names = [name for one in apps for name in commands_of(one)]
     assert sorted(names) == sorted(verb.name for verb in VERBS)
@@ -113,7 +108,7 @@ def test_completion_of_verbs_imports_none_of_them():
 )
 def test_a_verb_that_asks_and_prints_needs_no_event_loop(words):
     found = imported(*words, GPUWARD_URL="http://127.0.0.1:1", HOME="/nowhere")
-    assert found.isdisjoint({"aiohttp", "cli.loop_transport"})
+    assert found.isdisjoint({"aiohttp", "cli.transport.loop_transport"})
 
 
 @pytest.mark.parametrize("word", ["workers", "GPU", "keys"])

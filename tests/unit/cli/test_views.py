@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from cli.access_kinds import GATEWAYS
 from cli.errors import CliError
-from cli.kind import Kind, table_of
-from cli.kinds import CACHED_MODELS, KINDS
-from cli.views import read_view
+from cli.objects.access_kinds import GATEWAYS
+from cli.objects.kind import Kind, table_of
+from cli.objects.kinds import CACHED_MODELS, KINDS
+from cli.objects.views import read_view
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView

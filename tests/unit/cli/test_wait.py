@@ -3,14 +3,14 @@ from collections.abc import Callable
 
 import pytest
 
-from cli import wait as wait_module
-from cli.api import parse
-from cli.client import NoAnswerError
-from cli.connection import Connection
 from cli.errors import TimedOutError
-from cli.loop_transport import connect
-from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
-from cli.wait_state import Goal
+from cli.transport.client import NoAnswerError
+from cli.transport.connection import Connection
+from cli.transport.loop_transport import connect
+from cli.transport.paths import parse
+from cli.waiting import wait as wait_module
+from cli.waiting.states import Goal
+from cli.waiting.wait import ProgressLog, Target, WaitState, until_running, wait_state
 from schemas.api.deployments import DeploymentView
 from support.builders.api_objects import deployment, instance
 from support.standins.api import KEY, ApiDouble, serving

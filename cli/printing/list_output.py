@@ -1,0 +1,91 @@
+"""How verbs print lists: beside tables, JSON and YAML also names alone, and what a template picks."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
+
+from cli.objects.kind import Kind
+from cli.printing.output import Format
+from cli.text.formatting import printable
+from cli.transport.paths import Json
+
+if TYPE_CHECKING:  # few verbs use one
+    from cli.printing.jsonpath import Template
+
+_JSONPATH: Final = "jsonpath"
+_COMPLETIONS: Final = (*Format, "name", f"{_JSONPATH}=")
+
+
+class Output(Protocol):
+    """A way to print objects: a `Format`, `Names` or `Picked`."""
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether the objects of the API are printed without what is for people only."""
+
+
+class Names:
+    """One name a line, as `deployment/chat`. Verbs that take several names take them in this form, too."""
+
+    for_programs = True
+
+    def write(self, kind: Kind, raws: Sequence[Json]) -> None:
+        """Prints the names."""
+        for raw in raws:
+            print(f"{kind.singular.replace(' ', '-')}/{printable(str(raw.get('id', raw.get('name'))))}")
+
+
+class Picked:
+    """What a template picks from the JSON that `-o json` would print."""
+
+    for_programs = True
+
+    def __init__(self, template: "Template") -> None:
+        self._template = template
+
+    def write(self, data: Json) -> None:
+        """Prints it, with a newline at its end; a template that nothing matches is told to stderr."""
+        text, matched = self._template.render(data)
+        if text:
+            print(text, end="" if text.endswith("\n") else "\n")
+        if not matched and data.get("items") != []:
+            told = printable(self._template.text)
+            print(f"gpuward: nothing matches {told}; -o json shows the fields that there are", file=sys.stderr)
+
+
+def parse_output(text: Any) -> Output:
+    """Parses the value of `-o`."""
+    if isinstance(text, Format):
+        return text
+    if text in tuple(Format):
+        return Format(text)
+    if text == "name":
+        return Names()
+    word, equals, template = str(text).partition("=")
+    if word != _JSONPATH:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Format)}, name and jsonpath=TEMPLATE")
+    if not equals:
+        raise typer.BadParameter("write a template, such as -o jsonpath='{.items[*].name}'")
+    from cli.printing.jsonpath import Template  # noqa: PLC0415 - few verbs use one
+
+    try:
+        return Picked(Template(template))
+    except ValueError as error:
+        raise typer.BadParameter(f"jsonpath: {error}") from error
+
+
+ListOutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        parser=parse_output,
+        autocompletion=lambda incomplete: [one for one in _COMPLETIONS if one.startswith(incomplete)],
+        metavar="FORMAT",
+        show_default="table",
+        help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE such as "
+        "jsonpath='{range .items[*]}{.name} {.status.phase}{\"\\n\"}{end}'.",
+    ),
+]
