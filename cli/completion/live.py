@@ -1,12 +1,11 @@
 """Names of objects for completion, read from the controller and from the file of the contexts."""
 
 import re
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from cli.completion.offers import CONTEXTS, GPUS, Wanted
 
-T = TypeVar("T")
 _MOST: Final = 1000  # names of one list, its first ones: one page, as long as the API lets it be
 _SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # a shell obeys none of them, and terminals neither
 
@@ -57,15 +56,4 @@ def _read(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str
         options.get("--url"), options.get("--api-key"), context=options.get("--context"), environ=environ
     )
     with connected(connection) as api:
-        return _at_once(api.items(path_of(of), limit=_MOST, worker=worker or None))
-
-
-def _at_once(reading: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never suspends: see `cli.runner`."""
-    try:
-        reading.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    reading.close()
-    raise AssertionError("a read of completion suspends")
+        return api.items(path_of(of), limit=_MOST, worker=worker or None)

@@ -1,7 +1,6 @@
 """Follows a list: on a terminal as a table in its place, else by a line for each change."""
 
 import sys
-from typing import TYPE_CHECKING
 
 from cli.errors import UsageError
 from cli.follow.board import FOLLOWED, Board, lists_of
@@ -15,15 +14,13 @@ from cli.printing.list_output import Output
 from cli.printing.output import Format
 from cli.terminal.screen import fit_for_screens
 from cli.text.formatting import printable
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
+from cli.transport.client import Api
 
 _INSTEAD = {EVENTS.plural: "gpuward events -w", GPUS.plural: "gpuward top"}
 
 
-async def follow(
-    api: "Api",
+def follow(
+    api: Api,
     kind: Kind,
     output: Output,
     *,
@@ -51,10 +48,10 @@ async def follow(
     if screen:
         from cli.follow.table_view import TableView  # noqa: PLC0415 - only here
 
-        await TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(told)
+        TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(told)
         return
     lines = Lines(kind, output)
-    async for one in told:
+    for one in told:
         if isinstance(one, Lost):
             print(printable(f"gpuward: {one.why}; trying again"), file=sys.stderr, flush=True)
         else:

@@ -1,16 +1,13 @@
 """The API's watch, read over restarts of the controller: after each break it begins anew with a snapshot."""
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from cli.errors import CliError, RefusedError, UnreachableError
+from cli.errors import CliError, RefusedError
+from cli.transport.client import Api
 from cli.transport.paths import Json, path_of
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0
@@ -33,7 +30,7 @@ class Lost(NamedTuple):
     why: str
 
 
-async def watch(api: "Api", **query: str | None) -> AsyncIterator[Told | Lost]:
+def watch(api: Api, **query: str | None) -> Iterator[Told | Lost]:
     """What the watch tells, for ever.
 
     Raises:
@@ -44,7 +41,7 @@ async def watch(api: "Api", **query: str | None) -> AsyncIterator[Told | Lost]:
         started = time.monotonic()
         why = "the controller has ended the watch"
         try:
-            async for told in _one_watch(api, query):
+            for told in _one_watch(api, query):
                 begun = True
                 yield told
         except CliError as error:
@@ -54,26 +51,15 @@ async def watch(api: "Api", **query: str | None) -> AsyncIterator[Told | Lost]:
         if time.monotonic() - started > MOST_PAUSE_S:
             pause_s = FIRST_PAUSE_S
         yield Lost(why)
-        await asyncio.sleep(pause_s)
+        time.sleep(pause_s)
         pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
 
-async def _one_watch(api: "Api", query: Mapping[str, str | None]) -> AsyncIterator[Told]:
+def _one_watch(api: Api, query: Mapping[str, str | None]) -> Iterator[Told]:
     reader = EventReader()
-    stream = api.stream(path_of("watch"), **dict[str, Any](query))
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    chunk = await anext(stream, None)
-            except TimeoutError:
-                raise UnreachableError(f"{api.url} is silent for {SILENCE_S:g} s") from None
-            if chunk is None:
-                return
-            if events := reader.feed(chunk):
-                yield Told(events)
-    finally:
-        await stream.aclose()  # type: ignore[attr-defined]
+    for chunk in api.stream(path_of("watch"), silence_s=SILENCE_S, **dict[str, Any](query)):
+        if events := reader.feed(chunk):
+            yield Told(events)
 
 
 class EventReader:

@@ -2,25 +2,23 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cli.errors import RefusedError
 from cli.manifest.files import manifest_as_json
 from cli.terminal.confirm import confirm_at_terminal
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from schemas.api.plan import PolicyStop, PolicyStops
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 _MOST_SHOWN: Final = 10
 # What the apply itself reports, and an older controller, which does not know.
 _REPORTED_ELSEWHERE: Final = frozenset({"invalid", "forbidden", "unauthenticated", "not_found", "method_not_allowed"})
 
 
-async def confirm_stops(api: "Api", manifests: Sequence[Manifest], *, yes: bool) -> None:
+def confirm_stops(api: Api, manifests: Sequence[Manifest], *, yes: bool) -> None:
     """Shows what policies would stop, and returns once that is agreed to; at once where nothing would stop.
 
     Without a terminal it is shown alone.
@@ -30,7 +28,7 @@ async def confirm_stops(api: "Api", manifests: Sequence[Manifest], *, yes: bool)
     """
     body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
     try:
-        stops = parse(PolicyStops, await api.post(path_of("plan", "policies"), body))
+        stops = parse(PolicyStops, api.post(path_of("plan", "policies"), body))
     except RefusedError as error:
         if error.code not in _REPORTED_ELSEWHERE:
             print(block(f"warning: what policies would stop is unknown: {error}"), file=sys.stderr, flush=True)

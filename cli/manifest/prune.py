@@ -1,7 +1,7 @@
 """`--prune`: files own the deployments with some labels, so those of them that no file has are deleted."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,13 +12,11 @@ from cli.objects.selectors import Selector
 from cli.objects.shown import Shown, delete_shown
 from cli.several import Refusals
 from cli.terminal.confirm import confirm_deletion
+from cli.transport.client import Api
 from cli.transport.paths import path_of
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 PruneOption = Annotated[
     bool,
@@ -46,7 +44,7 @@ def check_prune(selector: Selector | None, *, prune: bool) -> None:
         raise UsageError("--prune needs a selector that demands a label, such as -l app=x")
 
 
-async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector) -> list[Shown]:
+def to_prune(api: Api, manifests: Sequence[Manifest], selector: Selector) -> list[Shown]:
     """The deployments with the labels that no manifest has.
 
     Raises:
@@ -55,7 +53,7 @@ async def to_prune(api: "Api", manifests: Sequence[Manifest], selector: Selector
     kept = {one.name for one in manifests if isinstance(one, DeploymentManifest)}
     if not kept:
         raise UsageError("--prune: the files have no deployment; to delete all, run: gpuward delete -l LABELS")
-    raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
+    raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
     return [Shown.of(DEPLOYMENTS, r) for r in raws if r["name"] not in kept and r.get("deleted_at") is None]
 
 
@@ -64,11 +62,11 @@ def confirm_prune(found: Sequence[Shown], *, yes: bool) -> None:
     confirm_deletion([f"deployment/{one.name}" for one in found], yes=yes)
 
 
-async def prune_each(api: "Api", found: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
+def prune_each(api: Api, found: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
     """Deletes these as they were shown: what is gone is left out, and what has changed meanwhile is refused."""
 
-    async def prune(one: Shown) -> None:
-        if await delete_shown(api, one, selector):
+    def prune(one: Shown) -> None:
+        if delete_shown(api, one, selector):
             print(block(f"deployment/{one.name} pruned"), flush=True)
 
-    await refusals.each(found, prune)
+    refusals.each(found, prune)

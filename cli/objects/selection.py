@@ -1,7 +1,7 @@
 """The option `-l`: which objects of a kind have labels, and those that a selector picks."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -9,10 +9,8 @@ from cli.errors import UsageError
 from cli.objects.kind import Kind
 from cli.objects.kinds import DEPLOYMENTS, INSTANCES, WORKERS
 from cli.objects.selectors import Selector, parse_selector
+from cli.transport.client import Api
 from cli.transport.paths import Json, path_of
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 
 def _parse(text: Any) -> Selector:
@@ -35,7 +33,7 @@ SelectorOption = Annotated[
 ]
 
 
-async def selected(api: "Api", kind: Kind, raws: list[Json], selector: Selector | None) -> list[Json]:
+def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) -> list[Json]:
     """The objects with the labels; all of them without a selector.
 
     Raises:
@@ -45,7 +43,7 @@ async def selected(api: "Api", kind: Kind, raws: list[Json], selector: Selector 
         return raws
     must_have_labels(kind)
     if kind is INSTANCES:
-        deployments = await api.items(path_of(DEPLOYMENTS.plural))
+        deployments = api.items(path_of(DEPLOYMENTS.plural))
         labels = {raw["uid"]: labels_of(DEPLOYMENTS, raw) for raw in deployments}
         return [raw for raw in raws if selector.matches(labels.get(raw["spec"]["deployment_uid"], {}))]
     return [raw for raw in raws if selector.matches(labels_of(kind, raw))]

@@ -1,17 +1,15 @@
 """Objects that were shown before they are deleted: no other one is, and none that has changed since."""
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from cli.errors import CliError, NotFoundError, RefusedError
 from cli.objects.kind import Kind
 from cli.objects.selection import labels_of
 from cli.objects.selectors import Selector
+from cli.transport.client import Api
 from cli.transport.paths import Json, path_of
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 
 class Shown(NamedTuple):
@@ -35,21 +33,21 @@ class Shown(NamedTuple):
         return cls(kind, str(raw["name"]), str(raw["uid"]), int(raw.get("generation", 0)))
 
 
-async def delete_shown(api: "Api", shown: Shown, selector: Selector | None, *, confirm_dead: str | None = None) -> bool:
+def delete_shown(api: Api, shown: Shown, selector: Selector | None, *, confirm_dead: str | None = None) -> bool:
     """Deletes it; False: it is gone already, which is told.
 
     Raises:
         CliError: it has changed since, or lost the labels of the selector; or the API refuses.
     """
     kind, name = shown.kind, shown.name
-    raw = await api.find(path_of(kind.plural, name))
+    raw = api.find(path_of(kind.plural, name))
     if raw is None or raw.get("deleted_at") is not None:
         return _is_gone(shown)
     labelled = selector is None or selector.matches(labels_of(kind, raw))
     if Shown.of(kind, raw) != shown or not labelled:
         raise _changed(shown)
     try:  # what has no generation is not checked by the API: a 0 fits nothing there
-        await api.delete(path_of(kind.plural, name), generation=shown.generation or None, confirm_dead=confirm_dead)
+        api.delete(path_of(kind.plural, name), generation=shown.generation or None, confirm_dead=confirm_dead)
     except NotFoundError:
         return _is_gone(shown)
     except RefusedError as error:

@@ -1,9 +1,7 @@
 """Asks before what cannot be undone."""
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -38,9 +36,7 @@ def confirm(question: str, *, yes: bool, otherwise: str = "to go on") -> None:
         return
     if not _asks():
         raise UsageError(f"nothing was changed: there is no terminal to ask on; add --yes {otherwise}")
-    with _interruptible():
-        agreed = typer.confirm(question, default=False, err=True)
-    if not agreed:
+    if not typer.confirm(question, default=False, err=True):
         raise CliError("nothing was changed")
 
 
@@ -56,13 +52,3 @@ def confirm_at_terminal(question: str, *, yes: bool) -> None:
 
 def _asks() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()  # a question that goes to a file waits for ever
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends the question. An event loop would notice it only after the answer."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.text.formatting import percent, printable, span, when
 from cli.text.sparkline import Values, chart, sparkline
+from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
 from schemas.api.events import EventView
 from schemas.api.history import UtilizationView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 _MAX_CHARTS: Final = 8  # if there are more, each has one row
 _MAX_LINES: Final = 32
@@ -19,7 +17,7 @@ _ACTIONS: Final = ("stop", "scale_down", "notify")
 POLICY_REASONS: Final = ",".join([f"policy_{a}" for a in _ACTIONS] + [f"policy_would_{a}" for a in _ACTIONS])
 
 
-async def draw_utilization(api: "Api", kind: str, name: str, key: str, now: datetime) -> list[str]:
+def draw_utilization(api: Api, kind: str, name: str, key: str, now: datetime) -> list[str]:
     """The lines to draw for a deployment or an instance.
 
     Args:
@@ -29,8 +27,8 @@ async def draw_utilization(api: "Api", kind: str, name: str, key: str, now: date
         key: the object as events refer to it.
         now: the present time.
     """
-    view = parse(UtilizationView, await api.get(path_of("utilization"), **{kind: name}))
-    found = await api.items(path_of("events"), limit=1, object=key, reason=POLICY_REASONS)
+    view = parse(UtilizationView, api.get(path_of("utilization"), **{kind: name}))
+    found = api.items(path_of("events"), limit=1, object=key, reason=POLICY_REASONS)
     return [*draw_window(view), *(line for raw in found for line in draw_action(raw, now))]
 
 

@@ -1,14 +1,12 @@
 """A chat with a deployment: what is sent, and the parts of the answer as they come."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any, Final
 
 from cli.errors import CliError
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
+from cli.transport.client import Api
 
 _COMPLETIONS: Final = "/v1/chat/completions"
 _DATA: Final = b"data:"
@@ -19,13 +17,13 @@ _MAX_LINE_BYTES: Final = 4 * 2**20
 class Chat:
     """The messages so far, and the model that answers them."""
 
-    def __init__(self, api: "Api", model: str) -> None:
+    def __init__(self, api: Api, model: str) -> None:
         """`model`: the name of a deployment."""
         self._api = api
         self._model = model
         self._messages: list[dict[str, str]] = []
 
-    async def ask(self, text: str) -> AsyncGenerator[str, None]:
+    def ask(self, text: str) -> Generator[str, None, None]:
         """The parts of the answer as they come. What has come is kept as said, also where the caller stops.
 
         Raises:
@@ -35,8 +33,8 @@ class Chat:
         messages = [*self._messages, {"role": "user", "content": text}]
         body = {"model": self._model, "messages": messages, "stream": True}
         try:
-            async with aclosing(_events(self._api.stream(_COMPLETIONS, body=body))) as events:
-                async for event in events:
+            with closing(_events(self._api.stream(_COMPLETIONS, body=body))) as events:
+                for event in events:
                     if part := part_of(event):
                         said.append(part)
                         yield part
@@ -66,10 +64,10 @@ def part_of(event: bytes) -> str:
     return part if isinstance(part, str) else ""
 
 
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+def _events(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
     """The data of server-sent events, one line each, up to the one that says that all is said."""
     rest = b""
-    async for chunk in chunks:
+    for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             data = line.strip()

@@ -3,45 +3,45 @@
 A write that may have reached a controller is not repeated: it may have been done.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from cli.transport.client import NO_HEADERS, Answer, NoAnswerError, Transport
+from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
+
+if TYPE_CHECKING:  # slow to import
+    from cli.transport.one_server import Server
 
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT"})
 _AWAY: Final = frozenset({502, 503, 504})  # of a gateway or a proxy whose controller does not answer
 
 
-def several(transports: Sequence[Transport]) -> Transport:
-    """One transport for all of them."""
-    return transports[0] if len(transports) == 1 else _Several(transports)
+class Servers:
+    """Stays with the server that answers. Its methods are those of `Server`."""
 
-
-def shown(urls: Sequence[str]) -> str:
-    """The addresses in messages."""
-    return " or ".join(urls)
-
-
-class _Several:
-    """Stays with the one that answers."""
-
-    def __init__(self, transports: Sequence[Transport]) -> None:
-        self._transports = tuple(transports)
+    def __init__(self, servers: "Sequence[Server]") -> None:
+        self._servers = tuple(servers)
         self._at = 0
 
-    async def exchange(
+    def close(self) -> None:
+        """Closes them."""
+        for server in self._servers:
+            server.close()
+
+    def exchange(
         self,
         method: str,
         target: str,
         query: Mapping[str, str],
         body: bytes | None,
         headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        until: float = float("inf"),
     ) -> Answer:
-        """See `Transport`."""
+        """See `Server.exchange`."""
         repeatable = method in _REPEATABLE and "If-Match" not in headers
-        for left in reversed(range(len(self._transports))):
+        for left in reversed(range(len(self._servers))):
             try:
-                answer = await self._transports[self._at].exchange(method, target, query, body, headers)
+                answer = self._servers[self._at].exchange(method, target, query, body, headers, until=until)
             except NoAnswerError as error:
                 self._move_on()
                 if not left or (error.sent and not repeatable):
@@ -52,14 +52,14 @@ class _Several:
                 self._move_on()
         raise AssertionError("the last one returns or raises")
 
-    async def stream(
-        self, target: str, query: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncIterator[Answer | bytes]:
-        """See `Transport`. Once a part has come, the stream ends with its controller."""
-        for left in reversed(range(len(self._transports))):
+    def stream(
+        self, target: str, query: Mapping[str, str], body: bytes | None = None, *, silence_s: float | None = None
+    ) -> Iterator[Answer | bytes]:
+        """See `Server.stream`. Once a part has come, the stream ends with its controller."""
+        for left in reversed(range(len(self._servers))):
             begun = False
             try:
-                async for part in self._transports[self._at].stream(target, query, body):
+                for part in self._servers[self._at].stream(target, query, body, silence_s=silence_s):
                     if left and body is None and isinstance(part, Answer) and part.status in _AWAY:
                         break
                     begun = True
@@ -74,4 +74,4 @@ class _Several:
                 self._move_on()
 
     def _move_on(self) -> None:
-        self._at = (self._at + 1) % len(self._transports)
+        self._at = (self._at + 1) % len(self._servers)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import Annotated, Final, get_args
 
 import typer
 
@@ -12,12 +12,10 @@ from cli.objects.kind import Kind
 from cli.printing.list_output import ListOutputOption, Output
 from cli.printing.output import Format
 from cli.runner import delete, parse_seconds, run
+from cli.transport.client import Api
 from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
 from schemas.api.access import MAX_TOKEN_USES, Role
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 join_token = typer.Typer(no_args_is_help=True, help="Manage the tokens with which agents join.")
@@ -106,7 +104,7 @@ def create_token(
 ) -> None:
     """Create a token and print it. It is shown only once, and joins one agent or as many as `--uses` says."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         body: dict[str, object] = {"expires_s": expires_s}
         given: dict[str, object] = {
             "uses": uses if uses > 1 else None,
@@ -115,7 +113,7 @@ def create_token(
         }
         given["advertise_networks"] = networks
         body |= {field: value for field, value in given.items() if value}  # older controllers know none of these
-        print((await api.post(path_of(TOKENS.plural), body))["token"])
+        print(api.post(path_of(TOKENS.plural), body)["token"])
 
     run(ctx, work)
 
@@ -146,12 +144,12 @@ def create_key(  # noqa: PLR0917 - options of a command
 ) -> None:
     """Create a key and print it. It is shown only once."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         if role not in ROLES:
             raise UsageError(f"--role: unknown role {role!r}; write one of {', '.join(ROLES)}")
         limits = _limits(models, rpm, tpm, tokens_per_day, parallel, expires)
         body = {"role": role, **({"name": name} if name else {}), **limits}
-        print((await api.post(path_of(KEYS.plural), body))["key"])
+        print(api.post(path_of(KEYS.plural), body)["key"])
 
     run(ctx, work)
 
@@ -170,11 +168,11 @@ def update_key(  # noqa: PLR0917 - options of a command
 ) -> None:
     """Change a key's limits in place. What is not given stays; `none` removes a limit."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         body = _limits(models, rpm, tpm, tokens_per_day, parallel, expires) | ({"name": name} if name else {})
         if not body:
             raise UsageError("nothing to change; give an option, such as --rpm 60 or --rpm none")
-        await api.patch(path_of(KEYS.plural, key_id), body)
+        api.patch(path_of(KEYS.plural, key_id), body)
         print(f"key/{key_id} changed")
 
     run(ctx, work)
@@ -233,11 +231,11 @@ def rotate_key(
 ) -> None:
     """Create a key with the same role, limits and name, and print it. The old one expires after the overlap."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         body: dict[str, object] = {"overlap_s": overlap_s}
         if expires is not None:
             body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
-        print((await api.post(path_of(KEYS.plural, key_id, "rotate"), body))["key"])
+        print(api.post(path_of(KEYS.plural, key_id, "rotate"), body)["key"])
 
     run(ctx, work)
 
@@ -259,10 +257,10 @@ def set_secret(
 ) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         # A controller of before `plain` refuses the field, so it is sent only where it is asked for.
         more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
-        await api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
+        api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")
 
     run(ctx, work)
@@ -272,11 +270,11 @@ def set_secret(
 def scope_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
     """Change which deployments may use a secret. Running instances keep it; new starts out of its scope are refused."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         limits = _scope(scope)
         if not limits:
             raise UsageError("nothing to change; give --for, such as --for 'chat-*', or --for all")
-        await api.patch(path_of(SECRETS.plural, name), limits)
+        api.patch(path_of(SECRETS.plural, name), limits)
         print(f"secret/{name} changed")
 
     run(ctx, work)
@@ -292,8 +290,8 @@ def list_secrets(ctx: typer.Context, output: ListOutputOption = Format.TABLE) ->
 def rotate_secrets_key(ctx: typer.Context) -> None:
     """Encrypt all secrets under a new key: one that the controller makes, or the first one of its setting."""
 
-    async def work(api: "Api") -> None:
-        done = await api.post(path_of(SECRETS.plural, "rotate-key"), {})
+    def work(api: Api) -> None:
+        done = api.post(path_of(SECRETS.plural, "rotate-key"), {})
         print(f"{done['encrypted']} secrets encrypted under key {done['key_id']}")
         if gateways := done.get("waiting_for"):  # controllers of versions before name none
             print(
@@ -348,8 +346,8 @@ def _scope(given: list[str] | None) -> dict[str, object]:
 
 
 def _list(ctx: typer.Context, kind: Kind, output: Output) -> None:
-    async def work(api: "Api") -> None:
-        print_objects(kind, await api.items(path_of(kind.plural)), output)
+    def work(api: Api) -> None:
+        print_objects(kind, api.items(path_of(kind.plural)), output)
 
     run(ctx, work)
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,11 +11,9 @@ from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import OutputOption, run
 from cli.text.formatting import or_dash, printable
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _log = typer.Typer(invoke_without_command=True)
@@ -61,9 +59,9 @@ def audit_log(
     if ctx.invoked_subcommand is not None:
         return
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}
-        found = await api.items(path_of("audit-log"), limit=limit, **only)
+        found = api.items(path_of("audit-log"), limit=limit, **only)
         if output is LogFormat.JSONL:
             for raw in found:
                 print_data(raw, Format.JSON, in_a_row=True)
@@ -89,8 +87,8 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     Entries are sealed within minutes under the key that encrypts secrets. Without a key nothing shows.
     """
 
-    async def work(api: "Api") -> None:
-        whole = await _read_all(api)
+    def work(api: Api) -> None:
+        whole = _read_all(api)
         view = parse(AuditLogVerification, whole)
         if output.for_programs:
             print_data(whole, output)
@@ -102,11 +100,11 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     run(ctx, work)
 
 
-async def _read_all(api: "Api") -> dict[str, Any]:
+def _read_all(api: Api) -> dict[str, Any]:
     """All pages as one: the last, with what all have checked and found."""
     checked, findings, cursor = 0, [], None
     while True:
-        page: dict[str, Any] = await api.get(path_of("audit-log", "verify"), cursor=cursor)
+        page: dict[str, Any] = api.get(path_of("audit-log", "verify"), cursor=cursor)
         checked += page["checked"]
         findings += [one for one in page["findings"] if one not in findings]
         cursor = page["next"]

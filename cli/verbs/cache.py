@@ -1,6 +1,6 @@
 """Verbs about models of the hub that workers have fetched: list, prune."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -8,11 +8,9 @@ from cli.objects.kinds import CACHED_MODELS
 from cli.printing.list_output import ListOutputOption, Output
 from cli.printing.output import Format
 from cli.runner import parse_seconds, run
+from cli.transport.client import Api
 from cli.transport.paths import Json, path_of
 from cli.verbs.get import print_objects
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 cache = typer.Typer(help="Models of the hub that workers have fetched: list, prune.", no_args_is_help=True)
@@ -24,8 +22,8 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of t
 def list_models(ctx: typer.Context, worker: WorkerArgument, output: ListOutputOption = Format.TABLE) -> None:
     """List the models in the cache of a worker, with their revisions."""
 
-    async def work(api: "Api") -> None:
-        _print(await api.items(path_of("workers", worker, "cache")), output)
+    def work(api: Api) -> None:
+        _print(api.items(path_of("workers", worker, "cache")), output)
 
     run(ctx, work)
 
@@ -51,9 +49,9 @@ def prune(
 ) -> None:
     """Remove cached models that no process uses, and list them."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         body = {"models": models or [], "unused_for_s": unused_for or 0.0}
-        removed = await api.post(path_of("workers", worker, "cache", "prune"), body)
+        removed = api.post(path_of("workers", worker, "cache", "prune"), body)
         _print(removed["items"], output)
 
     run(ctx, work)

@@ -1,7 +1,7 @@
 """The verb `describe`."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -13,6 +13,7 @@ from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.text.details import describe as describe_view
 from cli.text.utilization import draw_utilization
+from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import read_object
 from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
@@ -23,9 +24,6 @@ from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 from schemas.base import View
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _EVENTS: Final = 15
@@ -58,21 +56,21 @@ def describe(
 ) -> None:
     """Show an object in detail, with its latest events."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         if name is None:
-            wanted, raw = await _named(api, kind_or_name)
+            wanted, raw = _named(api, kind_or_name)
         else:
             wanted = kind_named(kind_or_name, _KINDS)
-            raw = await read_object(api, wanted, name)
+            raw = read_object(api, wanted, name)
         if output.for_programs:
             print_data(raw, output)
         else:
-            print(block(await _description(api, wanted, raw)))
+            print(block(_description(api, wanted, raw)))
 
     run(ctx, work)
 
 
-async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
+def _named(api: Api, name: str) -> tuple[Kind, Json]:
     """The only object with this name, of whatever kind; else the only one whose name begins so.
 
     Raises:
@@ -80,11 +78,11 @@ async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
         NotFoundError: there is none.
         CliError: there are several.
     """
-    exact = [(kind, raw) for kind in _KINDS if (raw := await api.find(path_of(kind.plural, name))) is not None]
+    exact = [(kind, raw) for kind in _KINDS if (raw := api.find(path_of(kind.plural, name))) is not None]
     found = exact or [
         (kind, raw)
         for kind in _KINDS
-        for raws in [await api.items(path_of(kind.plural))]
+        for raws in [api.items(path_of(kind.plural))]
         for match in matching(kind, name, raws)
         for raw in raws
         if raw["name"] == match
@@ -100,15 +98,15 @@ async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
     raise CliError(f"{name!r} is not unique: {fits}{more}; write gpuward describe KIND NAME")
 
 
-async def _description(api: "Api", kind: Kind, raw: Json) -> str:
+def _description(api: Api, kind: Kind, raw: Json) -> str:
     name = raw["name"]
     if kind is INSTANCES and raw["status"]["phase"] == "pending":
-        raw = await _with_advice(api, raw)
-    instances = await api.items(path_of(INSTANCES.plural), deployment=name) if kind is DEPLOYMENTS else []
-    gpus = await api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
-    events = await api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
+        raw = _with_advice(api, raw)
+    instances = api.items(path_of(INSTANCES.plural), deployment=name) if kind is DEPLOYMENTS else []
+    gpus = api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
+    events = api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
     now = datetime.now(UTC)
-    graphs = await draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
+    graphs = draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
     return describe_view(
         parse(_VIEWS[kind.singular], raw),
         instances=[parse(InstanceView, item) for item in instances],
@@ -116,22 +114,22 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
         events=[parse(EventView, item) for item in reversed(events)],
         graphs=graphs,
         now=now,
-        heads=await _heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
+        heads=_heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
     )
 
 
-async def _with_advice(api: "Api", raw: Json) -> Json:
+def _with_advice(api: Api, raw: Json) -> Json:
     """A pending instance with a fresh explanation. It costs the controller some work, so it is made on demand."""
     try:
-        explain = await api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
+        explain = api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
     except CliError:  # it was placed or removed meanwhile
         return raw
     return {**raw, "status": {**raw["status"], "explain": explain}}
 
 
-async def _heads(api: "Api", name: str) -> list[ModelHead]:
+def _heads(api: Api, name: str) -> list[ModelHead]:
     """What the hub has now; nothing where that cannot be told, since all else can."""
     try:
-        return parse(ModelHeads, await api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
+        return parse(ModelHeads, api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
     except CliError:
         return []

@@ -1,7 +1,5 @@
 """The verb `diff`."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from cli.errors import CliError
@@ -11,13 +9,11 @@ from cli.objects.selection import SelectorOption
 from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.text.field_changes import change_lines
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanView
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _DIFFERENT = 1
@@ -34,13 +30,13 @@ def diff(
     """Show field by field what `apply` would change. Exit with 1 if anything differs, with 2 or more on errors."""
     different = False
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         nonlocal different
         try:
             check_prune(selector, prune=prune)
             read = read_manifests(files)
-            pruned = [] if selector is None else [one.name for one in await to_prune(api, read, selector)]
-            raw = await api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
+            pruned = [] if selector is None else [one.name for one in to_prune(api, read, selector)]
+            raw = api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)
             raise

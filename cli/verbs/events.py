@@ -1,9 +1,9 @@
 """The verb `events`."""
 
-import asyncio
 import sys
+import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -12,12 +12,10 @@ from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WO
 from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, run
 from cli.text.formatting import or_dash, printable
+from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import print_objects
 from schemas.api.events import EventView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _EVENTS_PERIOD_S: Final = 1.0
@@ -49,21 +47,21 @@ def events(
 ) -> None:
     """List events, oldest first."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         key = _object_named(about) if about is not None else None
         path = path_of(EVENTS.plural)
         only = {"object": key, "reason": ",".join(reason or ()) or None}
         most = limit or (_EVENTS if since is None else _MAX_EVENTS)
-        found = (await api.items(path, limit=most, after=since, **only))[::-1]
+        found = api.items(path, limit=most, after=since, **only)[::-1]
         if not watch:
             print_objects(EVENTS, found, output)
             return
         seen = max((int(raw["id"]) for raw in found), default=0)
         _print_events(found, output)
         while True:
-            await asyncio.sleep(_EVENTS_PERIOD_S)
+            time.sleep(_EVENTS_PERIOD_S)
             try:
-                found = (await api.items(path, limit=_MAX_EVENTS, since=seen, **only))[::-1]
+                found = api.items(path, limit=_MAX_EVENTS, since=seen, **only)[::-1]
             except UnreachableError as error:
                 print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue

@@ -1,6 +1,6 @@
 """Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/local/daemons.py`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -8,11 +8,9 @@ from cli.objects.access_kinds import GATEWAYS
 from cli.printing.list_output import ListOutputOption
 from cli.printing.output import Format
 from cli.runner import delete, run
+from cli.transport.client import Api
 from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 gateway = typer.Typer(invoke_without_command=True)
 NameArgument = Annotated[
@@ -24,8 +22,8 @@ NameArgument = Annotated[
 def list_gateways(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List gateways, each process by itself, and whether they report."""
 
-    async def work(api: "Api") -> None:
-        print_objects(GATEWAYS, await api.items(path_of(GATEWAYS.plural)), output)
+    def work(api: Api) -> None:
+        print_objects(GATEWAYS, api.items(path_of(GATEWAYS.plural)), output)
 
     run(ctx, work)
 

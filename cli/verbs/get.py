@@ -1,7 +1,7 @@
 """Verbs that list objects: get, ps."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,11 +17,9 @@ from cli.runner import run
 from cli.several import Refusals
 from cli.text.events import folded
 from cli.text.scaling import notes
+from cli.transport.client import Api
 from cli.transport.paths import Json, checked_name, path_of
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _LATEST_EVENTS: Final = 100
@@ -50,21 +48,21 @@ def get(
 ) -> None:
     """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         wanted, asked = _asked(kind, names or [])
         if asked and selector is not None:
             raise UsageError("names and --selector exclude each other; write the names, or the labels")
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            found = frozenset([str((await read_object(api, wanted, name))["name"]) for name in asked])
-            await follow(api, wanted, output, names=found, selector=selector)
+            found = frozenset([str(read_object(api, wanted, name)["name"]) for name in asked])
+            follow(api, wanted, output, names=found, selector=selector)
             return
         if asked:
-            await _print_named(api, wanted, asked, output)
+            _print_named(api, wanted, asked, output)
             return
-        raws = await api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
-        raws = await selected(api, wanted, raws, selector)
+        raws = api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
+        raws = selected(api, wanted, raws, selector)
         print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
 
     run(ctx, work, endless=watch)
@@ -78,15 +76,15 @@ def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
     return kind, list(dict.fromkeys(bare_name(kind, one) for one in words))
 
 
-async def _print_named(api: "Api", kind: Kind, names: list[str], output: Output) -> None:
+def _print_named(api: Api, kind: Kind, names: list[str], output: Output) -> None:
     refusals, found = Refusals(), list[Json]()
 
-    async def one(name: str) -> None:
-        raw = await read_object(api, kind, name)
+    def one(name: str) -> None:
+        raw = read_object(api, kind, name)
         if raw not in found:  # a name and its beginning are one object
             found.append(raw)
 
-    await refusals.each(names, one)
+    refusals.each(names, one)
     if found:
         print_objects(kind, found, output, single=len(names) == 1)
     refusals.tell()
@@ -105,20 +103,20 @@ def ps(
     Below them: the deployments that sleep or are stopped, and those of which a limit keeps replicas away.
     """
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         of = deployment if deployment is None else checked_name(deployment)
-        found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=of)
+        found = [] if watch else api.items(path_of(INSTANCES.plural), deployment=of)
         if of is not None and not found:
-            of = str((await read_object(api, DEPLOYMENTS, of))["name"])  # raises if the deployment does not exist
-            found = [] if watch or of == deployment else await api.items(path_of(INSTANCES.plural), deployment=of)
+            of = str(read_object(api, DEPLOYMENTS, of)["name"])  # raises if the deployment does not exist
+            found = [] if watch or of == deployment else api.items(path_of(INSTANCES.plural), deployment=of)
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            await follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
+            follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
-        print_objects(INSTANCES, await selected(api, INSTANCES, found, selector), output)
+        print_objects(INSTANCES, selected(api, INSTANCES, found, selector), output)
         if not output.for_programs:
-            raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
+            raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
                 print(block(line))
@@ -146,7 +144,7 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
     print_table(table, empty=f"no {kind.plural} found")
 
 
-async def read_object(api: "Api", kind: Kind, name: str) -> Json:
+def read_object(api: Api, kind: Kind, name: str) -> Json:
     """The object of this kind and name. The name may be shortened, or a GPU's as tables print it.
 
     Raises:
@@ -154,13 +152,13 @@ async def read_object(api: "Api", kind: Kind, name: str) -> Json:
         CliError: the beginning of a name fits several.
     """
     if kind.by_name:
-        raw = await api.find(path_of(kind.plural, name))
+        raw = api.find(path_of(kind.plural, name))
         if raw is not None:
             return raw
-        raws = await api.items(path_of(kind.plural))
+        raws = api.items(path_of(kind.plural))
         found = only_one(kind, name, matching(kind, name, raws))
         return next(raw for raw in raws if raw["name"] == found)
-    for raw in await api.items(path_of(kind.plural)):
+    for raw in api.items(path_of(kind.plural)):
         if name in (str(raw.get("id")), raw.get("name")):
             return raw
     raise NotFoundError(f"{kind.singular} {name!r} does not exist")

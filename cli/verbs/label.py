@@ -1,16 +1,14 @@
 """The verb `label`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.errors import UsageError
 from cli.runner import run
+from cli.transport.client import Api
 from cli.transport.paths import path_of
 from cli.verbs.access import NetworksOption, stated_labels
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
@@ -32,7 +30,7 @@ def label_worker(
     --advertise-network these networks take the place of those that its join token named.
     """
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         words = labels or []
         removed = [word.removesuffix("-") for word in words if word.endswith("-") and "=" not in word]
         new = stated_labels(word for word in words if not (word.endswith("-") and "=" not in word))
@@ -41,7 +39,7 @@ def label_worker(
         body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}
         if networks:
             body["advertise_networks"] = networks
-        await api.patch(path_of("workers", name.removeprefix("worker/")), body)
+        api.patch(path_of("workers", name.removeprefix("worker/")), body)
         print(f"worker/{name.removeprefix('worker/')} changed")
 
     run(ctx, work)

@@ -10,10 +10,10 @@ from cli.objects.views import read_view
 from cli.printing.output import Format, print_data, print_table
 from cli.runner import OutputOption, run
 from cli.text.formatting import age, or_dash
+from cli.transport.client import Api
 from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
     from schemas.api.pending import PendingView
 
 app = typer.Typer()
@@ -50,8 +50,8 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     adds what would make it fit.
     """
 
-    async def work(api: "Api") -> None:
-        found = await api.get(path_of(PENDING.plural))
+    def work(api: Api) -> None:
+        found = api.get(path_of(PENDING.plural))
         if output.for_programs:
             print_data(found, output)
             return

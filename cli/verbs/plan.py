@@ -1,7 +1,6 @@
 """The verb `plan`."""
 
 import sys
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,14 +14,12 @@ from cli.text.explanations import layout_line
 from cli.text.field_changes import change_lines
 from cli.text.formatting import gib, or_dash, short_gpus
 from cli.text.policies import rule_of
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 
@@ -31,9 +28,9 @@ app = typer.Typer()
 def plan(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.TABLE) -> None:
     """Show what `apply` would do: changes, placements and policies. Exit with 1 if an instance does not fit."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         manifests = [manifest_as_json(manifest) for manifest in read_manifests(files)]
-        raw = await api.post(path_of("plan"), {"manifests": manifests})
+        raw = api.post(path_of("plan"), {"manifests": manifests})
         view = parse(PlanView, raw)
         if output.for_programs:
             print_data(raw, output)

@@ -1,6 +1,6 @@
 """The verb `report`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -9,13 +9,11 @@ from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import parse_seconds, run
 from cli.text.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.history import IdleReport
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 _reports = typer.Typer(no_args_is_help=True, help="Report how GPUs were used.")
@@ -45,11 +43,11 @@ def idle(
 ) -> None:
     """Report GPU hours by deployment. They are claimed, used, wasted, or freed by a policy."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         if (minimum is None) != (window is None):
             missing = "--time-window" if window is None else "--min-gpu-utilization"
             raise UsageError(f"{missing} is required: a replay needs both --min-gpu-utilization and --time-window")
-        raw = await api.get(
+        raw = api.get(
             path_of("reports", "idle"),
             since=f"{since:.15g}s",
             min_gpu_utilization=minimum,

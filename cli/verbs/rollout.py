@@ -1,7 +1,7 @@
 """The verbs of rollouts: status, pause, resume, undo, history."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from cli.printing.table import Table
 from cli.runner import OutputOption, TimeoutOption, post, run
 from cli.text.field_changes import change_line
 from cli.text.rollouts import HISTORY_TITLES, history_rows, rollout_state
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.waiting.states import WaitState
@@ -18,9 +19,6 @@ from cli.waiting.wait import ProgressLog, until_rolled_out
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionDiff, RevisionList
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 rollout = typer.Typer(no_args_is_help=True, help="Manage the rollout of a deployment's newest revision.")
@@ -37,16 +35,16 @@ def status(
 ) -> None:
     """Wait until the newest revision is rolled out. Exits with 1 where it fails, with 4 after the timeout."""
 
-    async def work(api: "Api") -> None:
-        view = parse(DeploymentView, await api.get(path_of("deployments", name)))
+    def work(api: Api) -> None:
+        view = parse(DeploymentView, api.get(path_of("deployments", name)))
         state, line = rollout_state(view, view.uid)
         if state is WaitState.WAITING and watch:
-            line = await until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
+            line = until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
         elif state is WaitState.FAILED:
             raise CliError(line)
         print(block(line))
 
-    run(ctx, work, waits=watch)
+    run(ctx, work)
 
 
 @rollout.command()
@@ -69,9 +67,9 @@ def undo(
 ) -> None:
     """Go back to the revision before, or to another one. Replicas and other settings in place stay as they are."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         body = {} if to is None else {"revision": to}
-        raw = await api.post(path_of("deployments", name, "rollout", "undo"), body)
+        raw = api.post(path_of("deployments", name, "rollout", "undo"), body)
         print(block(f"deployment/{name} goes back to revision {parse(DeploymentView, raw).status.revision}"))
 
     run(ctx, work)
@@ -89,11 +87,11 @@ def history(
 ) -> None:
     """List the revisions of a deployment, the one that was applied last first."""
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         if diff is not None:
-            await _compare(api, name, diff, output)
+            _compare(api, name, diff, output)
             return
-        raw = await api.get(path_of("deployments", name, "revisions"))
+        raw = api.get(path_of("deployments", name, "revisions"))
         if output.for_programs:
             print_data(raw, output)
             return
@@ -103,9 +101,9 @@ def history(
     run(ctx, work)
 
 
-async def _compare(api: "Api", name: str, revisions: tuple[int, int], output: Format) -> None:
+def _compare(api: Api, name: str, revisions: tuple[int, int], output: Format) -> None:
     old, new = revisions
-    raw = await api.get(path_of("deployments", name, "revisions", "diff"), **{"from": old, "to": new})
+    raw = api.get(path_of("deployments", name, "revisions", "diff"), **{"from": old, "to": new})
     if output.for_programs:
         print_data(raw, output)
         return

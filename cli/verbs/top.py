@@ -1,15 +1,13 @@
 """The verb `top`: workers and GPUs now, live on a terminal."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cli.printing.output import console
 from cli.runner import parse_seconds, run
 from cli.terminal.screen import fit_for_screens
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
+from cli.transport.client import Api
 
 app = typer.Typer()
 
@@ -37,20 +35,20 @@ def top(
     """
     live = not once and fit_for_screens()
 
-    async def work(api: "Api") -> None:
+    def work(api: Api) -> None:
         from cli.top.read import MOST_PRINTED, Reader  # noqa: PLC0415 - slow to import
 
         reader = Reader(api, worker, window)
         if live:
             from cli.top.live import Live  # noqa: PLC0415 - slow to import
 
-            await Live(reader).run()
+            Live(reader).run()
             return
         from cli.top.printed import view_of  # noqa: PLC0415 - slow to import
 
         out = console()
         with out.capture() as captured:
-            out.print(view_of(await reader.all(most=MOST_PRINTED, graphs=True)))
+            out.print(view_of(reader.all(most=MOST_PRINTED, graphs=True)))
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     run(ctx, work, endless=live)

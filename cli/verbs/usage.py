@@ -1,6 +1,6 @@
 """The verb `usage`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -8,13 +8,11 @@ from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import run
 from cli.text.usage_report import usage_csv, usage_table
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.usage import UsageReport
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 app = typer.Typer()
 
@@ -30,8 +28,8 @@ def usage(
 ) -> None:
     """Report requests and tokens by key and model. A key for inference sees its own."""
 
-    async def work(api: "Api") -> None:
-        raw = await api.get(path_of("usage"), since=f"{since:.15g}s", by=by)
+    def work(api: Api) -> None:
+        raw = api.get(path_of("usage"), since=f"{since:.15g}s", by=by)
         if output in (ReportFormat.JSON, ReportFormat.YAML):
             print_data(raw, Format(output.value))
             return

@@ -3,25 +3,23 @@
 A wait polls, and survives a restart of the controller.
 """
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cli.errors import CliError, TimedOutError, UnreachableError
 from cli.objects.kinds import why
 from cli.text.formatting import printable
 from cli.text.rollouts import STANDS, rollout_state
+from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.waiting.states import Goal, WaitState
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
 from schemas.api.workers import WorkerView
 from schemas.worker_conditions import DRAINED
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.client import Api
 
 POLL_S: Final = 0.5
 _ENDED: Final = ("succeeded", "failed")
@@ -92,8 +90,8 @@ class ProgressLog:
             self._write("\n".join(printable(part) for part in line.split("\n")))
 
 
-async def until_running(
-    api: "Api",
+def until_running(
+    api: Api,
     targets: Iterable[Target],
     timeout_s: float,
     progress: ProgressLog,
@@ -107,23 +105,23 @@ async def until_running(
     """
     waiting = {target.name: target for target in targets}
 
-    async def check() -> bool:
+    def check() -> bool:
         for target in list(waiting.values()):
-            raw = await api.find(path_of("deployments", target.name))
+            raw = api.find(path_of("deployments", target.name))
             state, line = wait_state(target, parse(DeploymentView, raw) if raw is not None else None, goal)
             if state is WaitState.FAILED:
-                await _report_instances(api, target, progress)
+                _report_instances(api, target, progress)
                 raise CliError(line)
-            await _report_instances(api, target, progress)
+            _report_instances(api, target, progress)
             progress.report(target.name, line)
             if state is WaitState.DONE:
                 del waiting[target.name]
         return not waiting
 
-    await _poll(check, timeout_s, progress, lambda: f"still not {goal.value}: {', '.join(waiting)}")
+    _poll(api, check, timeout_s, progress, lambda: f"still not {goal.value}: {', '.join(waiting)}")
 
 
-async def until_stopped(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+def until_stopped(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
     """Waits until these deployments, by name with their uids, are stopped and no instance of them is left.
 
     Raises:
@@ -132,19 +130,19 @@ async def until_stopped(api: "Api", uids: Mapping[str, str], timeout_s: float, p
     """
     waiting = dict(uids)
 
-    async def check() -> bool:
+    def check() -> bool:
         for name, uid in list(waiting.items()):
-            raw = await api.find(path_of("deployments", name))
+            raw = api.find(path_of("deployments", name))
             if raw is None or raw["uid"] != uid:
                 raise CliError(f"{name}: was deleted")
-            left = await api.items(path_of("instances"), deployment=name)
+            left = api.items(path_of("instances"), deployment=name)
             line = stopped_line(parse(DeploymentView, raw), [parse(InstanceView, one) for one in left])
             progress.report(name, line or f"{name}: stopped")
             if not line:
                 del waiting[name]
         return not waiting
 
-    await _poll(check, timeout_s, progress, lambda: f"still not stopped: {', '.join(waiting)}")
+    _poll(api, check, timeout_s, progress, lambda: f"still not stopped: {', '.join(waiting)}")
 
 
 def stopped_line(view: DeploymentView, instances: Iterable[InstanceView]) -> str:
@@ -155,7 +153,7 @@ def stopped_line(view: DeploymentView, instances: Iterable[InstanceView]) -> str
     return f"{view.name}: waiting for the end of {', '.join(sorted(left))}" if left else ""
 
 
-async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, progress: ProgressLog) -> str:
+def until_rolled_out(api: Api, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> str:
     """Waits until a deployment's newest revision is rolled out; returns a line that says so.
 
     Raises:
@@ -164,9 +162,9 @@ async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, pr
     """
     last = ""
 
-    async def check() -> bool:
+    def check() -> bool:
         nonlocal last
-        raw = await api.find(path_of("deployments", name))
+        raw = api.find(path_of("deployments", name))
         if raw is None:
             raise CliError(f"{name}: was deleted")
         state, last = rollout_state(parse(DeploymentView, raw), uid)
@@ -176,11 +174,11 @@ async def until_rolled_out(api: "Api", name: str, uid: str, timeout_s: float, pr
             progress.report(name, last)
         return state is WaitState.DONE
 
-    await _poll(check, timeout_s, progress, lambda: f"not rolled out yet: {last}")
+    _poll(api, check, timeout_s, progress, lambda: f"not rolled out yet: {last}")
     return last
 
 
-async def until_all_gone(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+def until_all_gone(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
     """Waits until these deployments, by name with their uids, are gone.
 
     Raises:
@@ -188,9 +186,9 @@ async def until_all_gone(api: "Api", uids: Mapping[str, str], timeout_s: float, 
     """
     waiting = dict(uids)
 
-    async def check() -> bool:
+    def check() -> bool:
         for name, uid in list(waiting.items()):
-            raw = await api.find(path_of("deployments", name))
+            raw = api.find(path_of("deployments", name))
             if raw is None or raw["uid"] != uid:
                 progress.report(name, f"{name}: gone")
                 del waiting[name]
@@ -198,28 +196,28 @@ async def until_all_gone(api: "Api", uids: Mapping[str, str], timeout_s: float, 
                 progress.report(name, f"{name}: {raw['status']['phase']}")
         return not waiting
 
-    await _poll(check, timeout_s, progress, lambda: f"still there: {', '.join(waiting)}")
+    _poll(api, check, timeout_s, progress, lambda: f"still there: {', '.join(waiting)}")
 
 
-async def until_gone(api: "Api", path: str, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> None:
+def until_gone(api: Api, path: str, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> None:
     """Waits until the object with this uid is gone.
 
     Raises:
         TimedOutError: the timeout is over.
     """
 
-    async def check() -> bool:
-        raw = await api.find(path)
+    def check() -> bool:
+        raw = api.find(path)
         if raw is None or raw.get("uid") != uid:
             return True
         phase = raw.get("status", {}).get("phase", "")
         progress.report(name, f"{name}: {phase}, waiting for its processes to end")
         return False
 
-    await _poll(check, timeout_s, progress, lambda: f"{name} still exists")
+    _poll(api, check, timeout_s, progress, lambda: f"{name} still exists")
 
 
-async def until_drained(api: "Api", uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
+def until_drained(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
     """Waits until nothing holds claims on these workers, by name with their uids.
 
     Raises:
@@ -228,9 +226,9 @@ async def until_drained(api: "Api", uids: Mapping[str, str], timeout_s: float, p
     """
     waiting = dict(uids)
 
-    async def check() -> bool:
+    def check() -> bool:
         for name, uid in list(waiting.items()):
-            raw = await api.find(path_of("workers", name))
+            raw = api.find(path_of("workers", name))
             if raw is None or raw["uid"] != uid:
                 raise CliError(f"{name}: was deleted")
             view = parse(WorkerView, raw)
@@ -246,11 +244,11 @@ async def until_drained(api: "Api", uids: Mapping[str, str], timeout_s: float, p
                 raise TimedOutError(f"{name}: {why}")
         return not waiting
 
-    await _poll(check, timeout_s, progress, lambda: f"still not drained: {', '.join(waiting)}")
+    _poll(api, check, timeout_s, progress, lambda: f"still not drained: {', '.join(waiting)}")
 
 
-async def _report_instances(api: "Api", target: Target, progress: ProgressLog) -> None:
-    for raw in await api.items(path_of("instances"), deployment=target.name):
+def _report_instances(api: Api, target: Target, progress: ProgressLog) -> None:
+    for raw in api.items(path_of("instances"), deployment=target.name):
         instance = parse(InstanceView, raw)
         if instance.spec.deployment_uid != target.uid:  # of an earlier deployment of the same name
             continue
@@ -260,18 +258,21 @@ async def _report_instances(api: "Api", target: Target, progress: ProgressLog) -
         progress.report(instance.name, line)
 
 
-async def _poll(
-    check: Callable[[], Awaitable[bool]], timeout_s: float, progress: ProgressLog, what: Callable[[], str]
+def _poll(
+    api: Api, check: Callable[[], bool], timeout_s: float, progress: ProgressLog, what: Callable[[], str]
 ) -> None:
+    """Calls `check` until it returns True. A request within it is given up at the deadline, too."""
+    api.deadline = time.monotonic() + timeout_s
     try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    if await check():
-                        return
-                    progress.forget("")
-                except UnreachableError as error:
-                    progress.report("", str(error).splitlines()[0] + "; retrying")
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise TimedOutError(f"timed out after {timeout_s:g} s: {what()}") from None
+        while True:
+            try:
+                if check():
+                    return
+                progress.forget("")
+            except UnreachableError as error:
+                progress.report("", str(error).splitlines()[0] + "; retrying")
+            time.sleep(max(0.0, min(POLL_S, api.deadline - time.monotonic())))
+            if time.monotonic() >= api.deadline:
+                raise TimedOutError(f"timed out after {timeout_s:g} s: {what()}")
+    finally:
+        api.deadline = float("inf")

@@ -1,4 +1,4 @@
-"""The client without an event loop, against a server that is told its bytes."""
+"""The client, against a server that is told its bytes."""
 
 import http.client
 import re
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageError
-from cli.transport import one_server as blocking_transport
+from cli.transport import one_server
 from cli.transport.client import Api
 from cli.transport.connection import Connection
 from cli.transport.one_server import connected
@@ -76,15 +76,8 @@ def served(*connections: list[bytes], pause_s: float = 0.0) -> Iterator[Server]:
         server.close()
 
 
-def result_of(coroutine):
-    """What it returns; it never suspends."""
-    with pytest.raises(StopIteration) as done:
-        coroutine.send(None)
-    return done.value.value
-
-
 def get(api: Api, path: str = "/api/v1/x", **query):
-    return result_of(api.get(path, **query))
+    return api.get(path, **query)
 
 
 class ClosesItself(http.client.HTTPResponse):
@@ -113,8 +106,8 @@ def test_each_framing_is_read(answer, response, monkeypatch):
 def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
     with served([WHOLE, CHUNKED], [WHOLE]) as server, connected(Connection(server.url, None)) as api:
         assert get(api) == get(api) == {"a": 12}
-        monkeypatch.setattr(blocking_transport, "_REUSED_S", -1.0)
-        assert result_of(api.apply("/api/v1/x", {"b": 1})) == ({"a": 12}, "created")
+        monkeypatch.setattr(one_server, "_REUSED_S", -1.0)
+        assert api.apply("/api/v1/x", {"b": 1}) == ({"a": 12}, "created")
     assert server.requests[2].endswith(b'{"b": 1}')
     assert b"Content-Type: application/json\r\n" in server.requests[2]
     assert not any(b"Authorization" in request for request in server.requests)
@@ -123,7 +116,7 @@ def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
 def test_a_connection_that_the_server_has_closed_is_not_used_again():
     with served([WHOLE], [WHOLE]) as server, connected(Connection(server.url, None)) as api:
         assert get(api) == {"a": 12}
-        kept = api.transport._connection.sock
+        kept = api.servers._servers[0]._connection.sock
         assert select.select([kept], [], [], 20)[0], "the server closes it"
         assert get(api) == {"a": 12}
 
@@ -150,7 +143,7 @@ def test_what_tls_refuses_is_told():
 )
 def test_a_url_names_host_and_port(url, host, port):
     with connected(Connection(url, None)) as api:
-        assert (api.transport._connection.host, api.transport._connection.port) == (host, port)
+        assert (api.servers._servers[0]._connection.host, api.servers._servers[0]._connection.port) == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +166,66 @@ def test_an_answer_that_is_none_is_told(answer, message):
 
 
 def test_a_server_that_drips_is_left_after_the_deadline(monkeypatch):
-    monkeypatch.setattr(blocking_transport, "ANSWER_S", 0.5)
+    monkeypatch.setattr(one_server, "ANSWER_S", 0.5)
     began = time.monotonic()
     body = b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n" + b" " * 60
     with served([body], pause_s=0.02) as server, connected(Connection(server.url, None)) as api:
         with pytest.raises(UnreachableError, match="no answer in time"):
             get(api)
         assert time.monotonic() - began < 10
+
+
+def test_a_request_ends_at_the_deadline_of_its_client():
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with connected(Connection(url, None)) as api:
+            api.deadline = began + 0.3
+            with pytest.raises(UnreachableError, match="no answer in time"):
+                get(api)
+    assert time.monotonic() - began < 10
+
+
+def test_a_client_that_is_closed_ends_the_request_of_another_thread():
+    failed = []
+
+    def ask() -> None:
+        with pytest.raises(CliError) as refused:
+            get(api)
+        failed.append(refused.value)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with connected(Connection(f"http://127.0.0.1:{silent.getsockname()[1]}", None)) as api:
+            thread = threading.Thread(target=ask, name="asking", daemon=True)
+            thread.start()
+            accepted, _ = silent.accept()
+            accepted.recv(65536)
+        thread.join(20)
+        accepted.close()
+    assert failed
+    with pytest.raises(CliError, match="closed"):
+        get(api)
+
+
+def test_a_stream_that_falls_silent_has_ended():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                request_of(connection)
+                connection.sendall(CHUNKED[:-12])
+                connection.recv(65536)
+
+        thread = threading.Thread(target=answer, name="silent", daemon=True)
+        thread.start()
+        with connected(Connection(url, None)) as api:
+            parts = api.stream("/api/v1/x", silence_s=0.3)
+            assert next(parts)
+            with pytest.raises(UnreachableError, match=r"is silent for 0\.3 s"):
+                next(parts)
+        thread.join(20)
 
 
 def test_nothing_listens_there():
@@ -202,11 +248,7 @@ def test_refusals_and_redirects_are_told():
 
 def test_a_stream_ends_with_its_chunks():
     with served([CHUNKED]) as server, connected(Connection(server.url, None)) as api:
-
-        async def read() -> bytes:
-            return b"".join([chunk async for chunk in api.stream("/api/v1/x")])
-
-        assert result_of(read()) == b'{"a": 12}'
+        assert b"".join(api.stream("/api/v1/x")) == b'{"a": 12}'
 
 
 @pytest.mark.parametrize(

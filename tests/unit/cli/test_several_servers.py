@@ -4,7 +4,7 @@ import http.server
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from cli.errors import UnreachableError, UsageError
-from cli.transport.client import NO_HEADERS, Answer, NoAnswerError, Transport
+from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
 from cli.transport.connection import Connection, find_connection
 from cli.transport.contexts import Context, Contexts, changing, contexts_file
-from cli.transport.loop_transport import connect
 from cli.transport.one_server import connected
-from cli.transport.several_servers import several
+from cli.transport.several_servers import Servers
 from http1.tls.issue import issue_server, make_authority
 
 OK = Answer(200, {}, b"{}")
@@ -34,24 +33,26 @@ class Double:
         self._answers = answers
         self._part = part
 
-    async def exchange(
+    def exchange(
         self,
         method: str,
         target: str,
         query: Mapping[str, str],
         body: bytes | None,
         headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        until: float,
     ) -> Answer:
-        del method, target, query, body, headers
+        del method, target, query, body, headers, until
         self.asked += 1
         if isinstance(self._answers, NoAnswerError):
             raise self._answers
         return self._answers
 
-    async def stream(
-        self, target: str, query: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncIterator[Answer | bytes]:
-        del target, query, body
+    def stream(
+        self, target: str, query: Mapping[str, str], body: bytes | None = None, *, silence_s: float | None
+    ) -> Iterator[Answer | bytes]:
+        del target, query, body, silence_s
         self.asked += 1
         if self._part:
             yield self._part
@@ -61,56 +62,56 @@ class Double:
             yield self._answers
 
 
-async def ask(transport: Transport, method: str, headers: Mapping[str, str] = NO_HEADERS) -> Answer:
-    return await transport.exchange(method, "/x", {}, None, headers)
+def ask(transport: Servers, method: str, headers: Mapping[str, str] = NO_HEADERS) -> Answer:
+    return transport.exchange(method, "/x", {}, None, headers)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
-async def test_what_no_controller_has_seen_goes_to_the_next_one_which_is_kept(method: str) -> None:
+def test_what_no_controller_has_seen_goes_to_the_next_one_which_is_kept(method: str) -> None:
     first, second = Double(REFUSED), Double(OK)
-    transport = several([first, second])
-    assert await ask(transport, method) == OK
-    assert await ask(transport, method) == OK
+    transport = Servers([first, second])
+    assert ask(transport, method) == OK
+    assert ask(transport, method) == OK
     assert (first.asked, second.asked) == (1, 2)
 
 
 @pytest.mark.parametrize("trouble", [SILENT, AWAY])
 @pytest.mark.parametrize(("method", "repeated"), [("GET", True), ("PUT", True), ("POST", False), ("DELETE", False)])
-async def test_only_what_may_be_repeated_is(trouble: Answer | NoAnswerError, method: str, repeated: bool) -> None:
+def test_only_what_may_be_repeated_is(trouble: Answer | NoAnswerError, method: str, repeated: bool) -> None:
     first, second = Double(trouble), Double(OK)
-    transport = several([first, second])
+    transport = Servers([first, second])
     if repeated:
-        assert await ask(transport, method) == OK
+        assert ask(transport, method) == OK
     elif isinstance(trouble, NoAnswerError):
         with pytest.raises(NoAnswerError):
-            await ask(transport, method)
+            ask(transport, method)
     else:
-        assert await ask(transport, method) == trouble
+        assert ask(transport, method) == trouble
     assert second.asked == repeated
 
 
-async def test_a_write_on_a_condition_is_not_repeated() -> None:
+def test_a_write_on_a_condition_is_not_repeated() -> None:
     second = Double(OK)
     with pytest.raises(NoAnswerError):
-        await ask(several([Double(SILENT), second]), "PUT", {"If-Match": "3"})
+        ask(Servers([Double(SILENT), second]), "PUT", {"If-Match": "3"})
     assert second.asked == 0
 
 
-async def test_each_is_asked_once_where_all_are_away() -> None:
+def test_each_is_asked_once_where_all_are_away() -> None:
     doubles = [Double(REFUSED), Double(SILENT), Double(REFUSED)]
     with pytest.raises(NoAnswerError):
-        await ask(several(doubles), "GET")
+        ask(Servers(doubles), "GET")
     assert [double.asked for double in doubles] == [1, 1, 1]
 
 
-async def test_a_stream_that_has_begun_ends_with_its_controller() -> None:
+def test_a_stream_that_has_begun_ends_with_its_controller() -> None:
     second = Double(OK)
-    stream = several([Double(SILENT, b"a line"), second]).stream("/x", {})
-    assert await anext(stream) == b"a line"
+    stream = Servers([Double(SILENT, b"a line"), second]).stream("/x", {})
+    assert next(stream) == b"a line"
     with pytest.raises(NoAnswerError):
-        await anext(stream)
+        next(stream)
     assert second.asked == 0
-    assert [part async for part in several([Double(AWAY), second]).stream("/x", {})] == [OK]
+    assert list(Servers([Double(AWAY), second]).stream("/x", {})) == [OK]
 
 
 # Real sockets
@@ -147,18 +148,16 @@ def closed() -> str:
         return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-async def test_both_kinds_of_clients_move_on(closed: str) -> None:
+def test_the_client_moves_on(closed: str) -> None:
     with serving() as url:
         several_of_them = Connection(f"{closed},{url}", "key")
         with connected(several_of_them) as api:
-            assert await api.get("/x") == {}
-        async with connect(several_of_them) as api:
-            assert await api.get("/x") == {}
+            assert api.get("/x") == {}
     with connected(Connection(f"{closed},{closed}", "key")) as api, pytest.raises(UnreachableError, match=" or "):
-        await api.get("/x")
+        api.get("/x")
 
 
-async def test_both_kinds_of_clients_verify_the_controller(tmp_path: Path) -> None:
+def test_the_client_verifies_the_controller(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = make_authority(now)
     made = issue_server(authority, ["127.0.0.1"], now)
@@ -169,14 +168,9 @@ async def test_both_kinds_of_clients_verify_the_controller(tmp_path: Path) -> No
     context.load_cert_chain(file)
     with serving(context) as url:
         with connected(Connection(url, "key", ca)) as api:
-            assert await api.get("/x") == {}
-        async with connect(Connection(url, "key", ca)) as api:
-            assert await api.get("/x") == {}
+            assert api.get("/x") == {}
         with connected(Connection(url, "key")) as api, pytest.raises(UnreachableError, match="TLS"):
-            await api.get("/x")
-        async with connect(Connection(url, "key")) as api:
-            with pytest.raises(UnreachableError, match="TLS"):
-                await api.get("/x")
+            api.get("/x")
     with pytest.raises(UsageError, match="GPUWARD_CA"), connected(Connection(url, "key", file.with_name("none"))):
         pass
 
