@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import commands_of
 from cli.completion.offers import GLOBAL, PLURALS, VERBS, offered
 from cli.completion.shells import Typed, answer, typed
-from cli.lazy_group import commands_of
 from cli.objects.kinds import KINDS
 from cli.verb_table import VERBS as TABLE
 from support.builders.api_objects import deployment, gpu, instance, policy, worker
