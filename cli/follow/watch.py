@@ -1,9 +1,10 @@
 """The API's watch, read over restarts of the controller: after each break it begins anew with a snapshot."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from cli.errors import CliError, RefusedError
 from cli.transport.client import Api
@@ -91,7 +92,7 @@ def _event(text: bytes) -> tuple[str, Json] | None:
     if not data:
         return None  # a comment
     try:
-        told: Any = json.loads(data)
+        told: Any = msgspec.json.decode(data)
         return str(told["type"]), dict(told["object"])
-    except (ValueError, KeyError, TypeError):
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         raise CliError("the watch of the controller cannot be read; use the gpuward version of the server") from None

@@ -1,31 +1,24 @@
-"""Objects of the API, for tables. They are read by `view_shapes.json` and not by pydantic, which is slow to import.
+"""Objects of the API as tables read them, by msgspec: pydantic, which `schemas.api` takes, is slow to import.
 
-`make reference` writes that file from `schemas.api`. Verbs that need methods of views use `parse`.
+`make reference` writes their shapes from `schemas.api`. Verbs that need methods of views use `parse`.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from cli.errors import CliError
 from schemas.version import __version__
 
 _FILE: Final = Path(__file__).with_name("view_shapes.json")
-_WORDS: Final = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
-
-_Shape = Mapping[str, list[Any]]
-
-
-class _MismatchError(Exception):
-    """What is wrong, and the way to the field, innermost first."""
-
-    def __init__(self, wrong: str) -> None:
-        super().__init__(wrong)
-        self.way: list[str] = []
+_SCALARS: Final[Mapping[str, Any]] = {
+    "str": str, "int": int, "float": float, "bool": bool, "any": Any,
+    "moment": Annotated[datetime, msgspec.Meta(tz=True)],
+}  # fmt: skip
 
 
 def read_view(name: str, raw: Mapping[str, Any]) -> Any:
@@ -37,92 +30,47 @@ def read_view(name: str, raw: Mapping[str, Any]) -> Any:
         CliError: the object does not match the view.
     """
     try:
-        return _object(name, raw)
-    except _MismatchError as mismatch:
-        where = ".".join(reversed(mismatch.way))
+        return msgspec.convert(raw, _struct(name))
+    except msgspec.ValidationError as mismatch:
         raise CliError(
-            f"cannot read the {name} of the server ({where}: {mismatch}); "
+            f"cannot read the {name} of the server ({mismatch}); "
             f"use the gpuward version of the server (this is {__version__})"
         ) from None
 
 
 @cache
-def _shapes() -> Mapping[str, _Shape]:
-    shapes: Mapping[str, _Shape] = json.loads(_FILE.read_text(encoding="utf-8"))
+def _shapes() -> Mapping[str, Mapping[str, list[Any]]]:
+    shapes: Mapping[str, Mapping[str, list[Any]]] = msgspec.json.decode(_FILE.read_bytes())
     return shapes
 
 
-def _object(name: str, raw: Any) -> SimpleNamespace:
-    if not isinstance(raw, dict):
-        raise _MismatchError("must be an object")
-    fields: dict[str, Any] = {}
+@cache
+def _struct(name: str) -> type[msgspec.Struct]:
+    fields: list[Any] = []
     for field, (kind, *default) in _shapes()[name].items():
-        try:
-            fields[field] = _value(kind, raw[field] if field in raw else _default(default))
-        except _MismatchError as mismatch:
-            mismatch.way.append(field)
-            raise
-    return SimpleNamespace(**fields)
+        of = _type(kind)
+        fields.append((field, of, _default(of, default[0])) if default else (field, of))
+    return msgspec.defstruct(name, fields, kw_only=True)
 
 
-def _default(default: list[Any]) -> Any:
-    if not default:
-        raise _MismatchError("is missing")
-    return default[0]
+def _default(of: Any, value: Any) -> Any:
+    """A default of this type. Objects and lists are made for each view."""
+    if isinstance(value, list | dict):
+        return msgspec.field(default_factory=partial(msgspec.convert, value, of))
+    return value
 
 
-def _value(kind: str, raw: Any) -> Any:
-    read = _READERS.get(kind[0])
-    return _scalar(kind, raw) if read is None else read(kind[1:], raw)
-
-
-def _items(kind: str, raw: Any) -> list[Any]:
-    if not isinstance(raw, list):
-        raise _MismatchError("must be a list")
-    return [_named(kind, str(index), item) for index, item in enumerate(raw)]
-
-
-def _entries(kind: str, raw: Any) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise _MismatchError("must be an object")
-    return {name: _named(kind, name, item) for name, item in raw.items()}
-
-
-def _named(kind: str, name: str, raw: Any) -> Any:
-    try:
-        return _value(kind, raw)
-    except _MismatchError as mismatch:
-        mismatch.way.append(name)
-        raise
-
-
-_READERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "?": lambda kind, raw: None if raw is None else _value(kind, raw),
-    "@": _object,
-    "[": _items,
-    "(": lambda kind, raw: tuple(_items(kind, raw)),
-    "{": _entries,
-}
-
-
-def _scalar(kind: str, raw: Any) -> Any:
-    if kind == "any":
-        return raw
-    if kind == "moment":
-        return _moment(raw)
-    if kind == "float" and isinstance(raw, int | float) and not isinstance(raw, bool):
-        return float(raw)
-    wanted = {"str": str, "int": int, "bool": bool}.get(kind)
-    if wanted is None or type(raw) is not wanted:
-        raise _MismatchError(f"must be {_WORDS[kind]}")
-    return raw
-
-
-def _moment(raw: Any) -> datetime:
-    try:
-        moment = datetime.fromisoformat(raw)
-    except (TypeError, ValueError):
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise _MismatchError("must be a moment with its time zone, such as 2026-01-31T12:00:00Z")
-    return moment
+def _type(kind: str) -> Any:
+    match kind[0]:
+        case "?":
+            return _type(kind[1:]) | None
+        case "@":
+            return _struct(kind[1:])
+        case "[":
+            return list[_type(kind[1:])]  # type: ignore[misc]
+        case "(":
+            return tuple[_type(kind[1:]), ...]  # type: ignore[misc]
+        case "{":
+            return dict[str, _type(kind[1:])]  # type: ignore[misc]
+        case _:
+            return _SCALARS[kind]

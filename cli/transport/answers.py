@@ -1,9 +1,10 @@
 """Answers of a server, and the errors that they mean."""
 
-import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
 from cli.transport.paths import Json
@@ -43,8 +44,8 @@ def object_of(url: str, content: bytes) -> Json:
     if not content.strip():
         return {}
     try:
-        answer = json.loads(content)
-    except ValueError:
+        answer = msgspec.json.decode(content)
+    except msgspec.DecodeError:
         answer = None
     if not isinstance(answer, dict):
         raise not_gpuward(url, "answers")
@@ -94,9 +95,9 @@ def _is_without_route(status: int, said: str) -> bool:
 def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
     """Code, message and details of the API's error; None: it is not one."""
     try:
-        error = json.loads(content)["error"]
+        error = msgspec.json.decode(content)["error"]
         code, message, details = error["code"], error["message"], error.get("details", {})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return None
     valid = isinstance(code, str) and isinstance(message, str) and isinstance(details, dict)
     return (code, message, details) if valid else None

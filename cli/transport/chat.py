@@ -1,9 +1,10 @@
 """A chat with a deployment: what is sent, and the parts of the answer as they come."""
 
-import json
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any, Final
+
+import msgspec
 
 from cli.errors import CliError
 from cli.transport.client import Api
@@ -50,8 +51,8 @@ def part_of(event: bytes) -> str:
         CliError: the event is an error, or not one of a chat.
     """
     try:
-        found: Any = json.loads(event)
-    except ValueError:
+        found: Any = msgspec.json.decode(event)
+    except msgspec.DecodeError:
         found = None
     if not isinstance(found, dict):
         raise CliError(f"the answer is not an event of a chat: {event[:80]!r}")

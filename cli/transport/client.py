@@ -1,8 +1,9 @@
 """The client of the API. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Final
+
+import msgspec
 
 from cli.errors import CliError, NotFoundError, UnreachableError
 from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError, not_gpuward, object_of, refusal, unreachable
@@ -119,7 +120,7 @@ class Api:
 
 
 def _content(body: Json | None) -> bytes | None:
-    return None if body is None else json.dumps(body).encode()
+    return None if body is None else msgspec.json.encode(body)
 
 
 def _query(query: Mapping[str, str | int | None]) -> dict[str, str]:

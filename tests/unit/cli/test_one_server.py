@@ -108,7 +108,7 @@ def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
         assert get(api) == get(api) == {"a": 12}
         monkeypatch.setattr(one_server, "_REUSED_S", -1.0)
         assert api.apply("/api/v1/x", {"b": 1}) == ({"a": 12}, "created")
-    assert server.requests[2].endswith(b'{"b": 1}')
+    assert server.requests[2].endswith(b'{"b":1}')
     assert b"Content-Type: application/json\r\n" in server.requests[2]
     assert not any(b"Authorization" in request for request in server.requests)
 
