@@ -1,8 +1,9 @@
-"""Runs client verbs: one client, and errors as exit codes. Holds the options that verbs share."""
+"""What verbs share: a client, errors as exit codes, and options."""
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -48,37 +49,40 @@ def complain(error: CliError) -> NoReturn:
     raise typer.Exit(error.exit_code)
 
 
-def run(ctx: typer.Context, work: Callable[[Api], None], *, endless: bool = False) -> None:
-    """Runs a verb with a client for the connection of the global flags.
+@contextmanager
+def complaining() -> Iterator[None]:
+    """Within it a `CliError` ends the program with its message and its code."""
+    try:
+        yield
+    except CliError as error:
+        complain(error)
 
-    Args:
-        ctx: of the verb.
-        work: the verb.
-        endless: the verb runs until Ctrl-C, which does not count as a failure then.
+
+@contextmanager
+def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
+    """A client for the connection of the global flags. Within it errors end the program with their codes.
+
+    `endless`: until Ctrl-C, which does not count as a failure then.
     """
     from cli.transport.one_server import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
 
     flags = ctx.find_object(dict) or {}
     try:
-        connection = find_connection(
-            flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
-        )
-        with connected(connection) as api:
-            work(api)
-    except CliError as error:
-        complain(error)
+        with complaining():
+            found = find_connection(
+                flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
+            )
+            with connected(found) as api:
+                yield api
     except KeyboardInterrupt:
         raise typer.Exit(0 if endless else INTERRUPTED) from None
 
 
 def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | None = None) -> None:
     """Runs a verb that is one POST request, then prints its result."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         api.post(path_of(*path), body)
         print(block(str(result)))
-
-    run(ctx, work)
 
 
 def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, result: str) -> None:
@@ -94,8 +98,8 @@ def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, r
     Raises:
         typer.Exit: with the code of the refusals if they have one, else 1.
     """
+    with client(ctx) as api:
 
-    def work(api: Api) -> None:
         def one(name: str) -> None:
             api.post(path_of(kind.plural, name, verb), None)
             print(block(f"{kind.singular}/{name} {result}"))
@@ -104,14 +108,9 @@ def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, r
         refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
         refusals.tell()
 
-    run(ctx, work)
-
 
 def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
     """Runs a verb that is one DELETE request, then prints its result."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         api.delete(path_of(*path))
         print(block(str(result)))
-
-    run(ctx, work)

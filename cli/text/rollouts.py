@@ -5,12 +5,11 @@ from datetime import datetime
 from typing import Final
 
 from cli.text.formatting import DASH, age, when
-from cli.waiting.states import WaitState
+from cli.waiting.states import STANDS, WaitState
 from schemas.api.deployments import DeploymentStatus, DeploymentView
 from schemas.api.rollouts import RevisionView, RolloutStatus
 
 Fields = Sequence[tuple[str, str]]
-STANDS: Final = ("failed", "aborted")
 _GO_BACK: Final = "go back: gpuward rollout undo"
 HISTORY_TITLES: Final = ["REVISION", "APPLIED", "BY", "INSTANCES", "STATE", "MODEL"]
 

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
-from cli.waiting.wait import ProgressLog, Target, until_running
+from cli.waiting.states import Target
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.deployments import DeploymentView
 
 EXAMPLE_NAME: Final = "hello"

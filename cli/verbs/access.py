@@ -11,8 +11,7 @@ from cli.objects.access_kinds import KEYS, SECRETS, TOKENS
 from cli.objects.kind import Kind
 from cli.printing.list_output import ListOutputOption, Output
 from cli.printing.output import Format
-from cli.runner import delete, parse_seconds, run
-from cli.transport.client import Api
+from cli.runner import client, delete, parse_seconds
 from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
 from schemas.api.access import MAX_TOKEN_USES, Role
@@ -103,8 +102,7 @@ def create_token(
     networks: NetworksOption = None,
 ) -> None:
     """Create a token and print it. It is shown only once, and joins one agent or as many as `--uses` says."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         body: dict[str, object] = {"expires_s": expires_s}
         given: dict[str, object] = {
             "uses": uses if uses > 1 else None,
@@ -114,8 +112,6 @@ def create_token(
         given["advertise_networks"] = networks
         body |= {field: value for field, value in given.items() if value}  # older controllers know none of these
         print(api.post(path_of(TOKENS.plural), body)["token"])
-
-    run(ctx, work)
 
 
 @join_token.command("list")
@@ -143,15 +139,12 @@ def create_key(  # noqa: PLR0917 - options of a command
     expires: ExpiresOption = None,
 ) -> None:
     """Create a key and print it. It is shown only once."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         if role not in ROLES:
             raise UsageError(f"--role: unknown role {role!r}; write one of {', '.join(ROLES)}")
         limits = _limits(models, rpm, tpm, tokens_per_day, parallel, expires)
         body = {"role": role, **({"name": name} if name else {}), **limits}
         print(api.post(path_of(KEYS.plural), body)["key"])
-
-    run(ctx, work)
 
 
 @key.command("update")
@@ -167,15 +160,12 @@ def update_key(  # noqa: PLR0917 - options of a command
     expires: ExpiresOption = None,
 ) -> None:
     """Change a key's limits in place. What is not given stays; `none` removes a limit."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         body = _limits(models, rpm, tpm, tokens_per_day, parallel, expires) | ({"name": name} if name else {})
         if not body:
             raise UsageError("nothing to change; give an option, such as --rpm 60 or --rpm none")
         api.patch(path_of(KEYS.plural, key_id), body)
         print(f"key/{key_id} changed")
-
-    run(ctx, work)
 
 
 def _limits(
@@ -230,14 +220,11 @@ def rotate_key(
     expires: ExpiresOption = None,
 ) -> None:
     """Create a key with the same role, limits and name, and print it. The old one expires after the overlap."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         body: dict[str, object] = {"overlap_s": overlap_s}
         if expires is not None:
             body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
         print(api.post(path_of(KEYS.plural, key_id, "rotate"), body)["key"])
-
-    run(ctx, work)
 
 
 @key.command("revoke")
@@ -256,28 +243,22 @@ def set_secret(
     ] = False,
 ) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         # A controller of before `plain` refuses the field, so it is sent only where it is asked for.
         more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
         api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")
 
-    run(ctx, work)
-
 
 @secret.command("scope")
 def scope_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
     """Change which deployments may use a secret. Running instances keep it; new starts out of its scope are refused."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         limits = _scope(scope)
         if not limits:
             raise UsageError("nothing to change; give --for, such as --for 'chat-*', or --for all")
         api.patch(path_of(SECRETS.plural, name), limits)
         print(f"secret/{name} changed")
-
-    run(ctx, work)
 
 
 @secret.command("list")
@@ -289,8 +270,7 @@ def list_secrets(ctx: typer.Context, output: ListOutputOption = Format.TABLE) ->
 @secret.command("rotate-key")
 def rotate_secrets_key(ctx: typer.Context) -> None:
     """Encrypt all secrets under a new key: one that the controller makes, or the first one of its setting."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         done = api.post(path_of(SECRETS.plural, "rotate-key"), {})
         print(f"{done['encrypted']} secrets encrypted under key {done['key_id']}")
         if gateways := done.get("waiting_for"):  # controllers of versions before name none
@@ -304,8 +284,6 @@ def rotate_secrets_key(ctx: typer.Context) -> None:
                 f"secrets that no key of this controller opens: {', '.join(done['unreadable'])}; "
                 "add their key to its setting, or set them again"
             )
-
-    run(ctx, work)
 
 
 @secret.command("delete")
@@ -346,10 +324,8 @@ def _scope(given: list[str] | None) -> dict[str, object]:
 
 
 def _list(ctx: typer.Context, kind: Kind, output: Output) -> None:
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         print_objects(kind, api.items(path_of(kind.plural)), output)
-
-    run(ctx, work)
 
 
 def _read_secret() -> str:

@@ -11,12 +11,12 @@ from cli.manifest.files import manifest_as_json, read_manifests
 from cli.manifest.policy_stops import confirm_stops
 from cli.manifest.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
 from cli.objects.selection import SelectorOption
-from cli.runner import TimeoutOption, WaitOption, run
+from cli.runner import TimeoutOption, WaitOption, client
 from cli.several import Refusals
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
-from cli.waiting.states import Goal
-from cli.waiting.wait import ProgressLog, Target, until_running
+from cli.waiting.states import Goal, Target
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
@@ -66,8 +66,7 @@ def apply(
     With --prune the labels of --selector say which deployments these files own. What would go is shown and asked about
     before anything changes; without a terminal, add --yes. Nothing is deleted where a manifest is refused.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         check_prune(selector, prune=prune)
         if goal is not WaitGoal.RUNNING and not wait:
             raise UsageError(f"--for {goal.value}: says what to wait for; add --wait")
@@ -85,8 +84,6 @@ def apply(
         if wait:
             refusals.each([targets], until_all_run)
         refusals.tell()
-
-    run(ctx, work)
 
 
 def _apply(api: Api, manifests: list[Manifest]) -> list[Target]:

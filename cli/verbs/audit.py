@@ -8,7 +8,7 @@ import typer
 from cli.errors import CliError
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from schemas.api.audit import AuditView, RepairView
@@ -34,7 +34,11 @@ def audit(
     """
     if dry_run and not repair:
         raise typer.BadParameter("--dry-run needs --repair")
-    run(ctx, (lambda api: _repair(api, output, dry_run=dry_run)) if repair else (lambda api: _check(api, output)))
+    with client(ctx) as api:
+        if repair:
+            _repair(api, output, dry_run=dry_run)
+        else:
+            _check(api, output)
 
 
 def _check(api: Api, output: Format) -> None:

@@ -9,7 +9,7 @@ import typer
 from cli.errors import CliError
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.formatting import or_dash, printable
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
@@ -58,8 +58,7 @@ def audit_log(
     """List changes, and reads of secrets and logs: by which key, from where, and with which outcome. Newest first."""
     if ctx.invoked_subcommand is not None:
         return
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}
         found = api.items(path_of("audit-log"), limit=limit, **only)
         if output is LogFormat.JSONL:
@@ -77,8 +76,6 @@ def audit_log(
         titles = ["TIME", "ACTOR", "FROM", "ACTION", "OBJECT", "OUTCOME", "STATUS", "CODE"]
         print_table(Table(titles, rows, []), empty="no entries")
 
-    run(ctx, work)
-
 
 @_log.command()
 def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
@@ -86,8 +83,7 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
     Entries are sealed within minutes under the key that encrypts secrets. Without a key nothing shows.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         whole = _read_all(api)
         view = parse(AuditLogVerification, whole)
         if output.for_programs:
@@ -96,8 +92,6 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
             _show(view)
         if view.findings:
             raise CliError(f"{len(view.findings)} findings: the audit log is not as it was written")
-
-    run(ctx, work)
 
 
 def _read_all(api: Api) -> dict[str, Any]:

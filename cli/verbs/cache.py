@@ -7,8 +7,7 @@ import typer
 from cli.objects.kinds import CACHED_MODELS
 from cli.printing.list_output import ListOutputOption, Output
 from cli.printing.output import Format
-from cli.runner import parse_seconds, run
-from cli.transport.client import Api
+from cli.runner import client, parse_seconds
 from cli.transport.paths import Json, path_of
 from cli.verbs.get import print_objects
 
@@ -21,11 +20,8 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of t
 @cache.command("list")
 def list_models(ctx: typer.Context, worker: WorkerArgument, output: ListOutputOption = Format.TABLE) -> None:
     """List the models in the cache of a worker, with their revisions."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         _print(api.items(path_of("workers", worker, "cache")), output)
-
-    run(ctx, work)
 
 
 @cache.command()
@@ -48,13 +44,10 @@ def prune(
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """Remove cached models that no process uses, and list them."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         body = {"models": models or [], "unused_for_s": unused_for or 0.0}
         removed = api.post(path_of("workers", worker, "cache", "prune"), body)
         _print(removed["items"], output)
-
-    run(ctx, work)
 
 
 def _print(models: list[Json], output: Output) -> None:

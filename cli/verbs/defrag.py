@@ -9,9 +9,8 @@ from cli.errors import CliError, UsageError
 from cli.manifest.files import manifest_as_json, read_manifests
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.formatting import age, gib, or_dash, short_gpus, some
-from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from schemas.api.defrag import DefragView, RelocationsView
 from schemas.printing import block
@@ -49,8 +48,7 @@ def defrag(
     """
     if plan and apply:
         raise typer.BadParameter("--plan and --apply cannot be used together")
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         if not plan and not apply:
             if files:
                 raise UsageError("--file requires --plan or --apply")
@@ -66,8 +64,6 @@ def defrag(
             _print_plan(view)
         if view.left:
             raise CliError(f"no relocations free enough capacity for {some(view.left, _NAMED)}")
-
-    run(ctx, work)
 
 
 def _print_plan(view: DefragView) -> None:

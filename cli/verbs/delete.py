@@ -12,7 +12,7 @@ from cli.objects.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
 from cli.objects.selection import SelectorOption, must_have_labels, selected
 from cli.objects.selectors import Selector
 from cli.objects.shown import Shown, delete_shown
-from cli.runner import TimeoutOption, WaitOption, run
+from cli.runner import TimeoutOption, WaitOption, client
 from cli.several import Refusals
 from cli.terminal.confirm import YesOption, confirm_deletion
 from cli.transport.client import Api
@@ -54,8 +54,7 @@ def delete(
 
     With --selector those with the labels are shown and asked about. Without a terminal, add --yes.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         targets = _targets(api, words or [], selector)
         if confirm_dead and any(target.kind is not WORKERS for target in targets):
             raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
@@ -83,8 +82,6 @@ def delete(
         if wait:
             _wait_for_all(api, deleted, timeout_s, refusals)
         refusals.tell()
-
-    run(ctx, work)
 
 
 def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
@@ -153,7 +150,7 @@ def _wait_for_all(api: Api, deleted: Sequence[tuple[Kind, str, str]], timeout_s:
     def one(target: tuple[Kind, str, str]) -> None:
         kind, name, uid = target
         left = max(until - time.monotonic(), min(timeout_s, _LEAST_WAIT_S))
-        until_gone(api, path_of(kind.plural, name), name, uid, left, progress)
+        until_gone(api, {name: uid}, left, progress, kind.plural)
         print(block(f"{kind.singular}/{name} deleted"), flush=True)
 
     refusals.each(deleted, one)

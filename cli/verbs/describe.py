@@ -10,7 +10,7 @@ from cli.objects.kind import Kind, object_key
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
 from cli.objects.names import matching
 from cli.printing.output import Format, print_data
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.details import describe as describe_view
 from cli.text.utilization import draw_utilization
 from cli.transport.client import Api
@@ -55,8 +55,7 @@ def describe(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show an object in detail, with its latest events."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         if name is None:
             wanted, raw = _named(api, kind_or_name)
         else:
@@ -66,8 +65,6 @@ def describe(
             print_data(raw, output)
         else:
             print(block(_description(api, wanted, raw)))
-
-    run(ctx, work)
 
 
 def _named(api: Api, name: str) -> tuple[Kind, Json]:

@@ -7,9 +7,8 @@ from cli.manifest.files import manifest_as_json, read_manifests
 from cli.manifest.prune import PruneOption, check_prune, to_prune
 from cli.objects.selection import SelectorOption
 from cli.printing.output import Format, print_data
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.field_changes import change_lines
-from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanView
@@ -28,10 +27,7 @@ def diff(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show field by field what `apply` would change. Exit with 1 if anything differs, with 2 or more on errors."""
-    different = False
-
-    def work(api: Api) -> None:
-        nonlocal different
+    with client(ctx) as api:
         try:
             check_prune(selector, prune=prune)
             read = read_manifests(files)
@@ -51,8 +47,6 @@ def diff(
             _print(view)
             for name in pruned:
                 print(block(f"deployment/{name}: pruned"))
-
-    run(ctx, work)
     if different:
         raise typer.Exit(_DIFFERENT)
 

@@ -10,9 +10,8 @@ import typer
 from cli.errors import UnreachableError, UsageError
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
 from cli.printing.output import Format, print_data
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.formatting import or_dash, printable
-from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import print_objects
 from schemas.api.events import EventView
@@ -46,8 +45,7 @@ def events(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List events, oldest first."""
-
-    def work(api: Api) -> None:
+    with client(ctx, endless=watch) as api:
         key = _object_named(about) if about is not None else None
         path = path_of(EVENTS.plural)
         only = {"object": key, "reason": ",".join(reason or ()) or None}
@@ -67,8 +65,6 @@ def events(
                 continue
             seen = max((int(raw["id"]) for raw in found), default=seen)
             _print_events(found, output)
-
-    run(ctx, work, endless=watch)
 
 
 def _object_named(about: str) -> str:

@@ -7,8 +7,7 @@ import typer
 from cli.objects.access_kinds import GATEWAYS
 from cli.printing.list_output import ListOutputOption
 from cli.printing.output import Format
-from cli.runner import delete, run
-from cli.transport.client import Api
+from cli.runner import client, delete
 from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
 
@@ -21,11 +20,8 @@ NameArgument = Annotated[
 @gateway.command("list")
 def list_gateways(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List gateways, each process by itself, and whether they report."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         print_objects(GATEWAYS, api.items(path_of(GATEWAYS.plural)), output)
-
-    run(ctx, work)
 
 
 @gateway.command()

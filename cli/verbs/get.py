@@ -13,7 +13,7 @@ from cli.objects.selection import SelectorOption, selected
 from cli.objects.views import read_view
 from cli.printing.list_output import ListOutputOption, Names, Output, Picked
 from cli.printing.output import Format, print_data, print_table
-from cli.runner import run
+from cli.runner import client
 from cli.several import Refusals
 from cli.text.events import folded
 from cli.text.scaling import notes
@@ -47,8 +47,7 @@ def get(
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
-
-    def work(api: Api) -> None:
+    with client(ctx, endless=watch) as api:
         wanted, asked = _asked(kind, names or [])
         if asked and selector is not None:
             raise UsageError("names and --selector exclude each other; write the names, or the labels")
@@ -64,8 +63,6 @@ def get(
         raws = api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
         raws = selected(api, wanted, raws, selector)
         print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
-
-    run(ctx, work, endless=watch)
 
 
 def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
@@ -102,8 +99,7 @@ def ps(
 
     Below them: the deployments that sleep or are stopped, and those of which a limit keeps replicas away.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx, endless=watch) as api:
         of = deployment if deployment is None else checked_name(deployment)
         found = [] if watch else api.items(path_of(INSTANCES.plural), deployment=of)
         if of is not None and not found:
@@ -120,8 +116,6 @@ def ps(
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
                 print(block(line))
-
-    run(ctx, work, endless=watch)
 
 
 def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.errors import UsageError
-from cli.runner import run
-from cli.transport.client import Api
+from cli.runner import client
 from cli.transport.paths import path_of
 from cli.verbs.access import NetworksOption, stated_labels
 
@@ -29,8 +28,7 @@ def label_worker(
     Keys must match GPUWARD_TRUSTED_LABELS of the controller; all other labels are the agent's (--label). With
     --advertise-network these networks take the place of those that its join token named.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         words = labels or []
         removed = [word.removesuffix("-") for word in words if word.endswith("-") and "=" not in word]
         new = stated_labels(word for word in words if not (word.endswith("-") and "=" not in word))
@@ -41,5 +39,3 @@ def label_worker(
             body["advertise_networks"] = networks
         api.patch(path_of("workers", name.removeprefix("worker/")), body)
         print(f"worker/{name.removeprefix('worker/')} changed")
-
-    run(ctx, work)

@@ -9,7 +9,7 @@ import typer
 from cli.errors import CliError, NotFoundError
 from cli.objects.kinds import DEPLOYMENTS, INSTANCES
 from cli.objects.names import matching, only_one
-from cli.runner import run
+from cli.runner import client
 from cli.text.logs import LogText
 from cli.transport.client import Api
 from cli.transport.paths import path_of
@@ -41,8 +41,7 @@ def logs(
     ] = False,
 ) -> None:
     """Print the logs of engines."""
-
-    def work(api: Api) -> None:
+    with client(ctx, endless=follow) as api:
         query: dict[str, Any] = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
         query |= {"since": since, "timestamps": "true" if timestamps else None}
         if all_:
@@ -57,8 +56,6 @@ def logs(
         else:
             for path in ids:
                 _copy(api, path, query, prefix=_prefix(path))
-
-    run(ctx, work, endless=follow)
 
 
 def _deployment_of(api: Api, name: str) -> tuple[str, str | None]:

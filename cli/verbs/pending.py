@@ -8,9 +8,8 @@ import typer
 from cli.objects.kind import Column, Kind, table_of
 from cli.objects.views import read_view
 from cli.printing.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
+from cli.runner import OutputOption, client
 from cli.text.formatting import age, or_dash
-from cli.transport.client import Api
 from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
@@ -49,8 +48,7 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     Each line shows for which of them capacity is reserved, and why it does not fit. `gpuward describe instance NAME`
     adds what would make it fit.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         found = api.get(path_of(PENDING.plural))
         if output.for_programs:
             print_data(found, output)
@@ -58,5 +56,3 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         views = [read_view(PENDING.view, raw) for raw in found["items"]]
         table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE)
         print_table(table, empty="Nothing is pending.")
-
-    run(ctx, work)

@@ -7,9 +7,8 @@ import typer
 from cli.errors import UsageError
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
-from cli.runner import parse_seconds, run
+from cli.runner import client, parse_seconds
 from cli.text.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
-from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
 from cli.verbs.report_options import WEEK_S, ReportFormat, SinceOption
 from schemas.api.history import IdleReport
@@ -42,8 +41,7 @@ def idle(
     output: Annotated[ReportFormat, typer.Option("--output", "-o", help="Output format.")] = ReportFormat.TABLE,
 ) -> None:
     """Report GPU hours by deployment. They are claimed, used, wasted, or freed by a policy."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         if (minimum is None) != (window is None):
             missing = "--time-window" if window is None else "--min-gpu-utilization"
             raise UsageError(f"{missing} is required: a replay needs both --min-gpu-utilization and --time-window")
@@ -68,5 +66,3 @@ def idle(
             print()
             print_table(Table(*policies_table(report)), empty="")
         print(block("\n" + summary(report)))
-
-    run(ctx, work)

@@ -8,7 +8,7 @@ import typer
 from cli.errors import CliError
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
-from cli.runner import OutputOption, TimeoutOption, post, run
+from cli.runner import OutputOption, TimeoutOption, client, post
 from cli.text.field_changes import change_line
 from cli.text.rollouts import HISTORY_TITLES, history_rows, rollout_state
 from cli.transport.client import Api
@@ -34,8 +34,7 @@ def status(
     timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Wait until the newest revision is rolled out. Exits with 1 where it fails, with 4 after the timeout."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         view = parse(DeploymentView, api.get(path_of("deployments", name)))
         state, line = rollout_state(view, view.uid)
         if state is WaitState.WAITING and watch:
@@ -43,8 +42,6 @@ def status(
         elif state is WaitState.FAILED:
             raise CliError(line)
         print(block(line))
-
-    run(ctx, work)
 
 
 @rollout.command()
@@ -66,13 +63,10 @@ def undo(
     to: Annotated[int | None, typer.Option("--to", min=1, metavar="REVISION", help="Revision to go back to.")] = None,
 ) -> None:
     """Go back to the revision before, or to another one. Replicas and other settings in place stay as they are."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         body = {} if to is None else {"revision": to}
         raw = api.post(path_of("deployments", name, "rollout", "undo"), body)
         print(block(f"deployment/{name} goes back to revision {parse(DeploymentView, raw).status.revision}"))
-
-    run(ctx, work)
 
 
 @rollout.command()
@@ -86,8 +80,7 @@ def history(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List the revisions of a deployment, the one that was applied last first."""
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         if diff is not None:
             _compare(api, name, diff, output)
             return
@@ -97,8 +90,6 @@ def history(
             return
         rows = history_rows(parse(RevisionList, raw).items, datetime.now(UTC))
         print_table(Table(HISTORY_TITLES, rows), empty="no revisions")
-
-    run(ctx, work)
 
 
 def _compare(api: Api, name: str, revisions: tuple[int, int], output: Format) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import CliError, UsageError
-from cli.runner import TimeoutOption, run
+from cli.runner import TimeoutOption, client
 from cli.terminal.signals import ended_by_signals
 from cli.transport.chat import Chat
 from cli.transport.client import Api
@@ -43,26 +43,17 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     called = name or name_of(model)
     wanted = _manifest(called, model, engine, gpus, gpu_memory, args or [])
     made_uid = ""
-
-    def start(api: Api) -> None:
-        nonlocal made_uid
-        raw, made = _deploy(api, called, wanted)
-        made_uid = raw["uid"] if made else ""
-        _until_running(api, raw, timeout_s)
-
-    def talk(api: Api) -> None:
-        _talk(Chat(api, called), prompt)
-
-    def delete(api: Api) -> None:
-        _delete(api, called, made_uid)
-
     with ended_by_signals():  # which leaves the terminal as it was, too
         try:
-            run(ctx, start)
-            run(ctx, talk)
+            with client(ctx) as api:
+                raw, made = _deploy(api, called, wanted)
+                made_uid = raw["uid"] if made else ""
+                _until_running(api, raw, timeout_s)
+                _talk(Chat(api, called), prompt)
         finally:
             if remove and made_uid:
-                run(ctx, delete)
+                with client(ctx) as api:
+                    _delete(api, called, made_uid)
 
 
 def name_of(model: str) -> str:
@@ -128,7 +119,8 @@ def _delete(api: Api, name: str, uid: str) -> None:
 
 
 def _until_running(api: Api, raw: Json, timeout_s: float) -> None:
-    from cli.waiting.wait import ProgressLog, Target, until_running  # noqa: PLC0415 - slow to import
+    from cli.waiting.states import Target  # noqa: PLC0415 - as below
+    from cli.waiting.wait import ProgressLog, until_running  # noqa: PLC0415 - slow to import
 
     until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
 

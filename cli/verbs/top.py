@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from cli.printing.output import console
-from cli.runner import parse_seconds, run
+from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
-from cli.transport.client import Api
 
 app = typer.Typer()
 
@@ -34,8 +33,7 @@ def top(
     arrows, PgUp, PgDn, Home and End scroll, `?` lists the keys. A pipe gets what `--once` prints.
     """
     live = not once and fit_for_screens()
-
-    def work(api: Api) -> None:
+    with client(ctx, endless=live) as api:
         from cli.top.read import MOST_PRINTED, Reader  # noqa: PLC0415 - slow to import
 
         reader = Reader(api, worker, window)
@@ -50,5 +48,3 @@ def top(
         with out.capture() as captured:
             out.print(view_of(reader.all(most=MOST_PRINTED, graphs=True)))
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-    run(ctx, work, endless=live)

@@ -6,12 +6,11 @@ import typer
 
 from cli.objects.kind import bare_name
 from cli.objects.kinds import DEPLOYMENTS
-from cli.runner import TimeoutOption, run
-from cli.transport.client import Api
+from cli.runner import TimeoutOption, client
 from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
-from cli.waiting.states import Goal
-from cli.waiting.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
+from cli.waiting.states import Goal, Target
+from cli.waiting.wait import ProgressLog, until_gone, until_running, until_stopped
 from schemas.api.deployments import DeploymentView
 
 app = typer.Typer()
@@ -36,13 +35,12 @@ def wait(
     It exits with 1 where that can no longer come: a deployment failed, is stopped until it is started, or was deleted.
     It exits with 4 where the time is over.
     """
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
         if goal is Goal.GONE:
             found = [(name, api.find(path_of("deployments", name))) for name in wanted]
             uids = {name: raw["uid"] for name, raw in found if raw is not None}
-            until_all_gone(api, uids, timeout_s, progress)
+            until_gone(api, uids, timeout_s, progress, "deployments")
             return
         views = [parse(DeploymentView, api.get(path_of("deployments", name))) for name in wanted]
         if goal is Goal.STOPPED:
@@ -50,5 +48,3 @@ def wait(
         else:
             targets = [Target(view.name, view.uid, view.generation) for view in views]
             until_running(api, targets, timeout_s, progress, goal)
-
-    run(ctx, work)

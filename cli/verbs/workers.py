@@ -10,7 +10,7 @@ from cli.objects.kinds import WORKERS
 from cli.objects.names import printed_gpus
 from cli.printing.output import print_table
 from cli.printing.table import Table
-from cli.runner import parse_seconds, post_each, run
+from cli.runner import client, parse_seconds, post_each
 from cli.several import Refusals
 from cli.text.formatting import DASH
 from cli.transport.client import Api
@@ -85,8 +85,7 @@ def drain(
         raise typer.BadParameter("--now waits for nothing; leave --timeout out", param_hint="--timeout")
     given = {"now": now or None, "timeout": timeout_s, "restart_tasks": restart_tasks}
     body = {field: value for field, value in given.items() if value is not None}
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
         known = [name for name in names if api.find(path_of("workers", name)) is not None]
         if known:
@@ -104,8 +103,6 @@ def drain(
             until_drained(api, draining, limit_s, ProgressLog())
         refusals.tell()
 
-    run(ctx, work)
-
 
 def _print_drain(plan: DrainPlanView) -> None:
     """What becomes of each instance. Nothing is printed where nothing runs there."""
@@ -122,13 +119,10 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
     if len(workers) > 1:
         raise typer.BadParameter("is of one worker; name that one alone", param_hint="--gpu")
     (worker,) = workers
-
-    def work(api: Api) -> None:
+    with client(ctx) as api:
         uuid = _uuid_of(api, worker, gpu)
         api.post(path_of("gpus", uuid, verb))
         print(block(f"gpu/{uuid} {verb}ed"))
-
-    run(ctx, work)
 
 
 def _uuid_of(api: Api, worker: str, gpu: str) -> str:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from cli.text.rollouts import history_rows, rollout_fields, rollout_state
-from cli.waiting.states import WaitState
-from cli.waiting.wait import Target, wait_state
+from cli.waiting.states import Target, WaitState, wait_state
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionView
 

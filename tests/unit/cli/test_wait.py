@@ -8,8 +8,8 @@ from cli.transport.connection import Connection
 from cli.transport.one_server import connected
 from cli.transport.paths import parse
 from cli.waiting import wait as wait_module
-from cli.waiting.states import Goal
-from cli.waiting.wait import ProgressLog, Target, WaitState, until_running, wait_state
+from cli.waiting.states import Goal, Target, WaitState, wait_state
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.deployments import DeploymentView
 from support.builders.api_objects import deployment, instance
 from support.standins.api import KEY, ApiDouble, serving
