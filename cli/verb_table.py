@@ -65,9 +65,9 @@ VERBS: Final = (
     Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
     Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
     Verb("ca", "cli.local.ca", "Manage a private certificate authority for TLS."),
-    Verb("join-token", "cli.verbs.access", "Manage the tokens with which agents join."),
-    Verb("key", "cli.local.key", "Manage API keys."),
-    Verb("secret", "cli.local.secret", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
+    Verb("join-token", "cli.verbs.join_token", "Manage the tokens with which agents join."),
+    Verb("key", "cli.verbs.key", "Manage API keys."),
+    Verb("secret", "cli.verbs.secret", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
     Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
     Verb(
         "backup",

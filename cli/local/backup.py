@@ -7,27 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import CliError
-from cli.local.options import missing_library
-from cli.local.settings import validated
+from cli.local.options import ControllerDatabaseOption, ControllerDataOption, needs, validated
 from cli.runner import complain
 from cli.terminal.confirm import confirm
 from cli.text.formatting import printable
 
 app = typer.Typer()
 
-FolderOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="The controller's data folder. Default: as for `controller`.")
-]
-UrlOption = Annotated[
-    str | None, typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL).")
-]
-
 
 @app.command()
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
-    data_dir: FolderOption = None,
-    database_url: UrlOption = None,
+    data_dir: ControllerDataOption = None,
+    database_url: ControllerDatabaseOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
 ) -> None:
     """Write the controller's whole state to a file, while everything runs or while it is stopped.
@@ -47,8 +39,8 @@ def backup(
 @app.command()
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `gpuward backup` wrote.")],
-    data_dir: FolderOption = None,
-    database_url: UrlOption = None,
+    data_dir: ControllerDataOption = None,
+    database_url: ControllerDatabaseOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace what the database holds. It is lost.")] = False,
     revoke_keys: Annotated[
         bool,
@@ -106,11 +98,9 @@ def _tell(restored: Any, *, revoke_keys: bool) -> None:
 
 def _controller(data_dir: Path | None, database_url: str | None) -> tuple[Any, Any]:
     """The controller's module for backups, and its settings."""
-    try:
+    with needs("controller"):
         from controller import backup as module  # noqa: PLC0415 - client verbs start without it
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "controller"))
     return module, validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
 
 

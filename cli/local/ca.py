@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.errors import CliError, NotFoundError
-from cli.local.options import DataDirOption, missing_library
+from cli.local.options import DataDirOption, needs
 from cli.runner import complain
 from cli.transport.connection import current_default_data_dir
 from schemas.printing import block
@@ -98,10 +98,8 @@ def issue(
 
 @contextmanager
 def _complaining() -> Iterator[None]:
-    try:
+    with needs("controller"):
         from http1.tls.authority import AuthorityError  # noqa: PLC0415 - comes with an extra
-    except ImportError as error:
-        complain(missing_library(error, "controller"))
     try:
         yield
     except (AuthorityError, ValueError, OSError) as error:

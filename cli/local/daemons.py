@@ -9,26 +9,9 @@ from typing import Annotated
 
 import typer
 
-from cli.local.agent_options import (
-    AdvertiseOption,
-    CacheDirOption,
-    CacheLimitOption,
-    ContainerUserOption,
-    ControllersOption,
-    EngineUserOption,
-    JoinTokenFileOption,
-    JoinTokenOption,
-    LabelsOption,
-    NameOption,
-    OfflineOption,
-    OnExitOption,
-    ProxyPortOption,
-    ProxyTlsOption,
-    ReserveGpuMemoryOption,
-    ReserveHostMemoryOption,
-)
 from cli.local.options import (
     CaOption,
+    ControllerDatabaseOption,
     DataDirOption,
     GatewayProcessesOption,
     HostOption,
@@ -38,14 +21,95 @@ from cli.local.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
-    missing_library,
+    labels_of,
+    needs,
+    validated,
 )
-from cli.local.settings import labels_of, validated
-from cli.runner import complain
 from cli.verbs import gateways
 
 app = typer.Typer()
 app.add_typer(gateways.gateway, name="gateway")
+ControllersOption = Annotated[
+    str | None, typer.Option("--controller", metavar="URL[,URL]", help="URL of the controller, or of several.")
+]
+JoinTokenOption = Annotated[
+    str | None,
+    typer.Option("--join-token", help="Join token, for the first start only (prefer GPUWARD_JOIN_TOKEN)."),
+]
+JoinTokenFileOption = Annotated[
+    Path | None, typer.Option("--join-token-file", metavar="FILE", help="File that contains the join token.")
+]
+NameOption = Annotated[str | None, typer.Option("--name", help="Name of the worker. Default: the host name.")]
+AdvertiseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--advertise",
+        metavar="HOST[:PORT]",
+        help="Address where the controller reaches this host. Default: the address that the agent connects from.",
+    ),
+]
+ProxyPortOption = Annotated[
+    int | None,
+    typer.Option("--proxy-port", min=0, max=65535, help="Port of the agent's proxy. Default: any free port."),
+]
+OnExitOption = Annotated[
+    str | None, typer.Option("--on-exit", help="What to do with engines at a clean exit: stop (default) or keep.")
+]
+LabelsOption = Annotated[
+    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the worker. Can be repeated.")
+]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        help="Folder for models of the hub. Default: HF_HUB_CACHE, else in /var/cache/gpuward for root, else in "
+        "~/.cache/gpuward.",
+    ),
+]
+CacheLimitOption = Annotated[
+    str | None,
+    typer.Option("--cache-limit", metavar="SIZE", help="Most that this folder may hold. Default: the disk."),
+]
+OfflineOption = Annotated[bool | None, typer.Option("--offline", help="Take models of the hub from this folder only.")]
+ReserveHostMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve-host-memory",
+        metavar="SIZE",
+        help="Main memory of the host that instances may not use, such as 8GiB.",
+    ),
+]
+ReserveGpuMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve-gpu-memory", metavar="SIZE", help="Memory of each GPU that instances may not use, such as 1GiB."
+    ),
+]
+ContainerUserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--container-user",
+        metavar="UID[:GID]",
+        help="User as which containers run. Default: as --engine-user says, else the agent's own.",
+    ),
+]
+EngineUserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-user",
+        metavar="USER[:GROUP]",
+        help="Account as which engines run, or a range of uids FIRST-LAST, of which each instance gets one of its "
+        "own. Default: the agent's own.",
+    ),
+]
+ProxyTlsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy-tls",
+        metavar="MODE",
+        help="TLS between gateways and this host: on, off, or auto: on unless the controller is on this host too.",
+    ),
+]
 
 
 @app.command()
@@ -75,32 +139,17 @@ def controller(  # noqa: PLR0917 - options of a command
     tls_ca: TlsCaOption = None,
 ) -> None:
     """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
-    try:
+    given = dict(locals())
+    with needs("controller"):
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "controller"))
-    settings = validated(
-        ControllerSettings,
-        host=host,
-        port=port,
-        data_dir=data_dir,
-        database_url=database_url,
-        trusted_proxy=trusted_proxy or None,
-        gateway=gateway,
-        socket_only=socket_only,
-        gateway_processes=gateway_processes,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-    )
-    raise typer.Exit(main(settings))
+    raise typer.Exit(main(validated(ControllerSettings, **given)))
 
 
 @gateways.gateway.callback()
 def gateway(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
-    controller_at: Annotated[
+    controller: Annotated[
         str | None,
         typer.Option(
             "--controller",
@@ -114,12 +163,9 @@ def gateway(  # noqa: PLR0917 - options of a command
         str | None,
         typer.Option("--drain", metavar="TIME", help="Longest time after SIGTERM for which answers go on."),
     ] = None,
-    database_url: Annotated[
-        str | None,
-        typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL)."),
-    ] = None,
+    database_url: ControllerDatabaseOption = None,
     trusted_proxy: ProxyOption = None,
-    processes: Annotated[
+    gateway_processes: Annotated[
         int | None,
         typer.Option("--processes", min=1, max=64, help="Number of processes that serve the port. Default: 1."),
     ] = None,
@@ -137,27 +183,14 @@ def gateway(  # noqa: PLR0917 - options of a command
     listen_fds: Annotated[str, typer.Option("--listen-fds", hidden=True)] = "",
 ) -> None:
     """Run a gateway: it answers requests to models, and passes all else on to a controller."""
+    given = dict(locals())
+    del given["ctx"], given["listen_fds"]
     if ctx.invoked_subcommand is not None:
         return
-    try:
+    with needs("controller"):
         from gateway.daemon import main  # noqa: PLC0415 - see the module's docstring
         from gateway.settings import GatewaySettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "controller"))
-    settings = validated(
-        GatewaySettings,
-        data_dir=data_dir,
-        controller=controller_at,
-        host=host,
-        port=port,
-        drain=drain,
-        database_url=database_url,
-        trusted_proxy=trusted_proxy or None,
-        gateway_processes=processes,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        ca=ca,
-    )
+    settings = validated(GatewaySettings, **given)
     raise typer.Exit(main(settings, listen_fds=[int(fd) for fd in listen_fds.split(",") if fd]))
 
 
@@ -173,7 +206,7 @@ def agent(
     advertise: AdvertiseOption = None,
     proxy_port: ProxyPortOption = None,
     on_exit: OnExitOption = None,
-    label: LabelsOption = None,
+    labels: LabelsOption = None,
     cache_dir: CacheDirOption = None,
     cache_limit: CacheLimitOption = None,
     offline: OfflineOption = None,
@@ -187,33 +220,8 @@ def agent(
     ca: CaOption = None,
 ) -> None:
     """Run an agent on this host. It joins a controller and runs engines."""
-    try:
+    given = dict(locals()) | {"labels": labels_of(labels) if labels else None}
+    with needs("agent"):
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "agent"))
-    settings = validated(
-        AgentSettings,
-        controller_url=controller_url,
-        join_token=join_token,
-        join_token_file=join_token_file,
-        name=name,
-        simulate=simulate,
-        data_dir=data_dir,
-        advertise=advertise,
-        proxy_port=proxy_port,
-        on_exit=on_exit,
-        labels=labels_of(label) if label else None,
-        cache_dir=cache_dir,
-        cache_limit=cache_limit,
-        offline=offline,
-        reserve_host_memory=reserve_host_memory,
-        reserve_gpu_memory=reserve_gpu_memory,
-        container_user=container_user,
-        engine_user=engine_user,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        proxy_tls=proxy_tls,
-        ca=ca,
-    )
-    raise typer.Exit(main(settings))
+    raise typer.Exit(main(validated(AgentSettings, **given)))

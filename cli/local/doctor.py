@@ -11,12 +11,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from cli.errors import CliError
-from cli.local.options import CaOption, DataDirOption, SimulateOption, missing_library
-from cli.local.settings import validated
+from cli.local.options import CaOption, DataDirOption, SimulateOption, needs, validated
 from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, complain
 from cli.transport.connection import CLIENT_ENV, current_default_data_dir, read_client_env
-from cli.up.local_agents import AGENTS, CACHE, LOOPBACK, read_local_agents
+from cli.up.hosts import AGENTS, CACHE, LOOPBACK, read_local_agents
 from schemas.printing import block
 
 app = typer.Typer()
@@ -51,11 +50,9 @@ def doctor(
     It changes nothing, and works while the agent runs. Run it as the agent's user.
     Without an agent of its own on this host it examines those of `gpuward up`; --data-dir names the folder of either.
     """
-    try:
+    with needs("agent"):
         from agent.doctor.doctor import Patient, examine_quietly  # noqa: PLC0415 - client verbs need no agent
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
-    except ImportError as error:
-        complain(missing_library(error, "agent"))
     _take_variables(env_file)
 
     def patient(*, no_url: bool = False, **given: Any) -> Patient:

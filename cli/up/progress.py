@@ -1,22 +1,25 @@
 """Shows the progress of a start: a spinner and a line per step on a terminal, else only lines."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Final
 
-from cli.printing.output import console
+from rich.console import Console
+from rich.status import Status
+
 from cli.text.formatting import printable
 
-if TYPE_CHECKING:  # slow to import
-    from rich.status import Status
+_PIPED_WIDTH: Final = 10_000
 
 
 class Progress:
     """Prints the current step, and how long each step took."""
 
     def __init__(self) -> None:
-        self._console = console()
+        width = None if sys.stdout.isatty() else _PIPED_WIDTH  # breaks no line of a file
+        self._console = Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
         self._status: Status | None = None
 
     @contextmanager

@@ -19,9 +19,8 @@ from cli.transport.connection import CLIENT_ENV, Connection, read_client_env
 from cli.transport.one_server import connected
 from cli.transport.paths import parse, path_of
 from cli.up.example import run_example
-from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
+from cli.up.hosts import AGENTS, HostChoice, LocalHost, simulated_hosts, write_local_agents
 from cli.up.kill_engines import kill_engines
-from cli.up.local_agents import AGENTS, write_local_agents
 from cli.up.many_engines import Ask, agree_to_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.objects.kinds import CACHED_MODELS
-from cli.printing.list_output import ListOutputOption, Output
-from cli.printing.output import Format
+from cli.printing.output import Format, ListOutputOption, Output
 from cli.runner import client, parse_seconds
 from cli.transport.paths import Json, path_of
 from cli.verbs.get import print_objects

@@ -4,9 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cli.objects.access_kinds import GATEWAYS
-from cli.printing.list_output import ListOutputOption
-from cli.printing.output import Format
+from cli.objects.kinds import GATEWAYS
+from cli.printing.output import Format, ListOutputOption
 from cli.runner import client, delete
 from cli.transport.paths import path_of
 from cli.verbs.get import print_objects

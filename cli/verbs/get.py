@@ -11,8 +11,7 @@ from cli.objects.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
 from cli.objects.names import matching, only_one
 from cli.objects.selection import SelectorOption, selected
 from cli.objects.views import read_view
-from cli.printing.list_output import ListOutputOption, Names, Output, Picked
-from cli.printing.output import Format, print_data, print_table
+from cli.printing.output import Format, ListOutputOption, Names, Output, Picked, print_data, print_table
 from cli.runner import client
 from cli.several import Refusals
 from cli.text.events import folded
@@ -136,6 +135,12 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
         views = folded(views, now)
     table = table_of(kind, views, now, wide=output is Format.WIDE)
     print_table(table, empty=f"no {kind.plural} found")
+
+
+def list_all(ctx: typer.Context, kind: Kind, output: Output) -> None:
+    """Runs a verb that lists all objects of a kind."""
+    with client(ctx) as api:
+        print_objects(kind, api.items(path_of(kind.plural)), output)
 
 
 def read_object(api: Api, kind: Kind, name: str) -> Json:

@@ -7,7 +7,7 @@ import typer
 from cli.errors import UsageError
 from cli.runner import client
 from cli.transport.paths import path_of
-from cli.verbs.access import NetworksOption, stated_labels
+from cli.verbs.join_token import NetworksOption, stated_labels
 
 app = typer.Typer()
 label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")

@@ -1,12 +1,16 @@
 """The verb `top`: workers and GPUs now, live on a terminal."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.printing.output import console
+from cli.printing.output import print_table
 from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
+from cli.text.formatting import printable
+
+if TYPE_CHECKING:  # slow to import
+    from cli.top.snapshot import Snapshot
 
 app = typer.Typer()
 
@@ -42,9 +46,17 @@ def top(
 
             Live(reader).run()
             return
-        from cli.top.printed import view_of  # noqa: PLC0415 - slow to import
+        _print(reader.all(most=MOST_PRINTED, graphs=True))
 
-        out = console()
-        with out.capture() as captured:
-            out.print(view_of(reader.all(most=MOST_PRINTED, graphs=True)))
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+def _print(snapshot: "Snapshot") -> None:
+    from cli.top.picture import totals  # noqa: PLC0415 - slow to import
+    from cli.top.printed import gpu_table, worker_table  # noqa: PLC0415 - as above
+
+    print(printable(f"{snapshot.url}  {snapshot.now.astimezone():%H:%M:%S}"))
+    print(printable(", ".join(totals(snapshot))))
+    print_table(worker_table(snapshot), empty=None)
+    print()
+    print_table(gpu_table(snapshot), empty=None)
+    if (left_out := snapshot.gpus_in_all - len(snapshot.gpus)) > 0:
+        print(f"{left_out} more GPUs; use --worker NAME to see those of one worker")

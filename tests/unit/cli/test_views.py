@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from cli.errors import CliError
-from cli.objects.access_kinds import GATEWAYS
 from cli.objects.kind import Kind, table_of
-from cli.objects.kinds import CACHED_MODELS, KINDS
+from cli.objects.kinds import CACHED_MODELS, GATEWAYS, KINDS
 from cli.objects.views import read_view
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
