@@ -9,13 +9,15 @@ an object does not have prints nothing; objects and lists print as JSON.
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
 from schemas.printing import block, safe_json
 
 Step = Callable[[Any], list[Any]]
+Find = Callable[[Any, Any], list[Any]]  # what a path finds in an item, or in the object that has it
+Part = str | Find | tuple[Find, list[Any]]  # a text; a path; a range with its parts
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _BRACES: Final = re.compile(r"""\{((?:[^{}"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')*)\}""")
 _QUOTED: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
@@ -28,28 +30,6 @@ _FILTER: Final = re.compile(r"""\?\(\s*@((?:\[[^\[\]]*\]|[^\[\]=!<>~])*?)\s*(?:(
 _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """A way into an object. `from_root`: it begins at the whole, not at the item of a range."""
-
-    steps: Sequence[Step]
-    from_root: bool
-
-    def find(self, item: Any, root: Any) -> list[Any]:
-        found = [root if self.from_root else item]
-        for step in self.steps:
-            found = [value for one in found for value in step(one)]
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """A path, and what is printed for each value that it finds."""
-
-    path: _Path
-    body: "list[str | _Path | _Range]" = field(default_factory=list)
 
 
 class Template:
@@ -70,19 +50,19 @@ class Template:
         text = "".join(self._texts(self._parts, data, data))
         return text, self._matched
 
-    def _texts(self, parts: "Sequence[str | _Path | _Range]", item: Any, root: Any) -> Iterator[str]:
+    def _texts(self, parts: Sequence[Part], item: Any, root: Any) -> Iterator[str]:
         for part in parts:
             if isinstance(part, str):
                 yield part
-                continue
-            if isinstance(part, _Path):
-                found = part.find(item, root)
+            elif isinstance(part, tuple):
+                path, body = part
+                for one in path(item, root):
+                    self._matched |= all(isinstance(inner, str) for inner in body)
+                    yield from self._texts(body, one, root)
+            else:
+                found = part(item, root)
                 self._matched |= bool(found)
                 yield " ".join(map(_printed, found))
-                continue
-            for one in part.path.find(item, root):
-                self._matched |= all(isinstance(inner, str) for inner in part.body)
-                yield from self._texts(part.body, one, root)
 
 
 def _printed(value: Any) -> str:
@@ -93,9 +73,9 @@ def _printed(value: Any) -> str:
     )
 
 
-def _parts_of(text: str) -> "list[str | _Path | _Range]":
-    parts: list[str | _Path | _Range] = []
-    open_ranges: list[list[str | _Path | _Range]] = []
+def _parts_of(text: str) -> list[Part]:
+    parts: list[Part] = []
+    open_ranges: list[list[Part]] = []
     at = 0
     for found in _BRACES.finditer(text):
         parts += _literal(text[at : found.start()])
@@ -105,10 +85,10 @@ def _parts_of(text: str) -> "list[str | _Path | _Range]":
                 raise ValueError("{end} has no {range ...} before it")
             parts = open_ranges.pop()
         elif inner.startswith("range ") or inner == "range":
-            each = _Range(_path(inner.removeprefix("range").strip()))
-            parts.append(each)
+            body: list[Part] = []
+            parts.append((_path(inner.removeprefix("range").strip()), body))
             open_ranges.append(parts)
-            parts = each.body
+            parts = body
         else:
             parts.append(_unquoted(inner) if _QUOTED.fullmatch(inner) else _path(inner))
     parts += _literal(text[at:])
@@ -129,15 +109,23 @@ def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text[1:-1])
 
 
-def _path(text: str) -> _Path:
+def _path(text: str) -> Find:
     if not text:
         raise ValueError("braces are empty; write for example {.status.phase}")
     rest = text[1:] if text[0] in "$@" else text
     if rest == ".":
-        return _Path((), text[0] == "$")
-    if rest[:1] not in (".", "[", ""):
+        rest = ""
+    elif rest[:1] not in (".", "[", ""):
         rest = "." + rest  # kubectl takes {items[*].name}, too
-    return _Path(tuple(_steps(rest, text)), text[0] == "$")
+    steps = tuple(_steps(rest, text))
+
+    def find(item: Any, root: Any) -> list[Any]:
+        found = [root if text[0] == "$" else item]
+        for step in steps:
+            found = [value for one in found for value in step(one)]
+        return found
+
+    return find
 
 
 def _steps(rest: str, whole: str) -> Iterator[Step]:
@@ -149,10 +137,10 @@ def _steps(rest: str, whole: str) -> Iterator[Step]:
             yield _in_brackets(found[1].strip(), whole)
             rest = rest[found.end() :]
         elif rest.startswith(".*"):
-            yield _every
+            yield _items
             rest = rest[2:]
         elif rest.startswith(".") and (found := _NAME.match(rest, 1)):
-            yield _member(re.sub(r"\\(.)", r"\1", found[0]))
+            yield partial(_within, names=[re.sub(r"\\(.)", r"\1", found[0])])
             rest = rest[found.end() :]
         else:
             raise _unknown(rest, whole)
@@ -160,7 +148,7 @@ def _steps(rest: str, whole: str) -> Iterator[Step]:
 
 def _in_brackets(inner: str, whole: str) -> Step:
     if inner == "*":
-        return _every
+        return _items
     if inner.startswith("?"):
         return _filter(inner, whole)
     if found := _SLICE.fullmatch(inner):
@@ -169,7 +157,8 @@ def _in_brackets(inner: str, whole: str) -> Step:
             raise ValueError(f"{{{whole}}}: the third number of a slice is at least 1")
         return lambda value: value[begin:end:pace] if isinstance(value, list) else []
     if _QUOTED.fullmatch(inner):
-        return _within([_unquoted(f"'{name}'") for name in _DOT.split(inner[1:-1])])
+        names = [_unquoted(f"'{name}'") for name in _DOT.split(inner[1:-1])]
+        return partial(_within, names=names)
     if not _INDEX.fullmatch(inner):
         raise _unknown(f"[{inner}]", whole)
     index = int(inner)
@@ -182,9 +171,9 @@ def _filter(inner: str, whole: str) -> Step:
         raise ValueError(f'{{{whole}}}: write a filter such as [?(@.status.phase=="running")], without && and ||')
     path, word, right = _path("@" + found[1]), found[2], found[3]
     if word is None:
-        return lambda value: [one for one in _items(value) if path.find(one, one)]
+        return lambda value: [one for one in _items(value) if path(one, one)]
     wanted, compare = _constant(right, whole), _COMPARE[word]
-    return lambda value: [one for one in _items(value) if any(_so(compare, x, wanted) for x in path.find(one, one))]
+    return lambda value: [one for one in _items(value) if any(_so(compare, x, wanted) for x in path(one, one))]
 
 
 def _constant(text: str, whole: str) -> Any:
@@ -212,18 +201,13 @@ def _items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
 
 
-def _every(value: Any) -> list[Any]:
-    return list(_items(value))
-
-
-def _member(name: str) -> Step:
-    return lambda value: [value[name]] if isinstance(value, dict) and name in value else []
-
-
-def _within(names: Sequence[str]) -> Step:
+def _within(value: Any, names: Sequence[str]) -> list[Any]:
     """The value at the end of names."""
-    path = _Path([_member(name) for name in names], from_root=False)
-    return lambda value: path.find(value, value)
+    for name in names:
+        if not isinstance(value, dict) or name not in value:
+            return []
+        value = value[name]
+    return [value]
 
 
 def _deep(value: Any) -> list[Any]:

@@ -15,6 +15,7 @@ _CSV: Final = (
     "wasted_gpu_hours", "unknown_gpu_hours", "freed_gpu_hours", "would_free_gpu_hours", "currency", "claimed_cost",
     "used_cost", "wasted_cost", "unknown_cost", "would_free_cost",
 )  # fmt: skip
+_HOURS: Final = ("claimed", "used", "wasted", "unknown", "freed", "would_free")
 _COSTS: Final = ("claimed", "used", "wasted", "unknown", "would_free")
 
 
@@ -69,13 +70,8 @@ def as_csv(report: IdleReport) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV)
     for item in report.items:
-        figures = [
-            "" if value is None else f"{value:.4f}"
-            for value in (
-                item.gpu_hours.claimed, item.gpu_hours.used, item.gpu_hours.wasted, item.gpu_hours.unknown,
-                item.gpu_hours.freed, item.gpu_hours.would_free,
-            )
-        ]  # fmt: skip
+        hours_of = [getattr(item.gpu_hours, name) for name in _HOURS]
+        figures = ["" if value is None else f"{value:.4f}" for value in hours_of]
         deleted = str(item.deleted).lower()
         amounts = [getattr(item.cost, name) if item.cost else None for name in _COSTS]
         named = [item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization]

@@ -76,15 +76,9 @@ class Server:
         *,
         until: float = float("inf"),
     ) -> Answer:
-        """One request and its answer. Redirects are not followed.
+        """One request for a path, and its answer. Redirects are not followed.
 
-        Args:
-            method: of HTTP.
-            target: a path.
-            query: its parameters.
-            body: JSON, or None.
-            headers: beyond those that each request has.
-            until: `time.monotonic()` at which the answer must have come, if that is before `ANSWER_S`.
+        `until`: `time.monotonic()` at which the answer must have come, if that is before `ANSWER_S`.
 
         Raises:
             NoAnswerError: no answer came.
