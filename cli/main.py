@@ -20,7 +20,7 @@ def main() -> None:
         try:
             _call()
         finally:
-            sys.stdout.flush()  # the interpreter would tell a failure as a traceback
+            sys.stdout.flush()  # the interpreter would print a traceback where it fails
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
 
@@ -31,7 +31,7 @@ def _call() -> None:
         print("\n".join(foreign), file=sys.stderr)
         raise SystemExit(1)
     if "_GPUWARD_COMPLETE" in os.environ:
-        from cli.completion.complete import complete  # noqa: PLC0415 - few calls are asked for it
+        from cli.completion.complete import complete  # noqa: PLC0415 - few calls need it
 
         code = complete(os.environ)
         if code is not None:

@@ -106,7 +106,7 @@ def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, r
 
         refusals = Refusals()
         refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
-        refusals.tell()
+        refusals.report()
 
 
 def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:

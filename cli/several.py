@@ -1,4 +1,4 @@
-"""Several things in one call: each is tried, whatever became of the others, and every refusal is told."""
+"""Several objects in one call: each is tried, whatever became of the others, and each refusal is reported."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ class Refusals:
     """What was refused so far."""
 
     def __init__(self) -> None:
-        self._errors: dict[str, CliError] = {}  # by its message: one that befell all is told once
+        self._errors: dict[str, CliError] = {}  # by its message: an error that all have is reported once
 
     def each(self, things: Iterable[T], do: Callable[[T], None]) -> None:
         """Does it for each thing. Where no controller answers, the rest is left out."""
@@ -26,7 +26,7 @@ class Refusals:
                 if isinstance(error, UnreachableError):
                     return
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Prints all refusals but the last one.
 
         Raises:

@@ -55,7 +55,7 @@ VERBS: Final = (
     Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
     Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
     Verb("report", "cli.verbs.report", "Report how GPUs were used."),
-    Verb("usage", "cli.verbs.usage", "Report requests and tokens by key and model."),
+    Verb("usage", "cli.verbs.report", "Report requests and tokens by key and model."),
     Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
     Verb("events", "cli.verbs.events", "List events, oldest first."),
     Verb("label", "cli.verbs.label", "State what a worker is, whatever its host says."),

@@ -1,4 +1,4 @@
-"""Answers a shell that asks for live names: within a second, and silent whatever goes wrong."""
+"""Answers a shell that requests live names: within a second, and silent whatever fails."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # a shell obeys none of them,
 
 
 def complete(environ: Mapping[str, str]) -> int | None:
-    """Prints what fits; returns the exit code. None: what is asked for is not known here, so typer shall answer."""
+    """Prints what fits; returns the exit code. None: typer shall answer."""
     try:
         asked = typed(environ)
         line = None if asked is None else offered(asked.words, asked.incomplete)

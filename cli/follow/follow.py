@@ -34,7 +34,7 @@ def follow(
     """Follows the objects of a kind until Ctrl-C. `with_notes`: on a terminal, as `ps` has them below its table.
 
     Raises:
-        UsageError: the watch does not tell of this kind, or it has no labels.
+        UsageError: the watch does not report this kind, or it has no labels.
         CliError: see `cli.follow.watch.watch`.
     """
     if kind not in FOLLOWED:
@@ -46,14 +46,14 @@ def follow(
     for_people = isinstance(output, Format) and not output.for_programs
     screen = for_people and fit_for_screens()
     kinds = ",".join(lists_of(kind, selector, notes=with_notes and screen))
-    told = watch(api, kinds=kinds, deployment=deployment)
+    updates = watch(api, kinds=kinds, deployment=deployment)
     if screen:
         from cli.follow.table_view import TableView  # noqa: PLC0415 - only here
 
-        TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(told)
+        TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(updates)
         return
     lines = _Lines(kind, output)
-    for one in told:
+    for one in updates:
         if isinstance(one, Lost):
             print(printable(f"gpuward: {one.why}; trying again"), file=sys.stderr, flush=True)
         else:
@@ -79,8 +79,8 @@ class _Lines:
 
     def _print_for_programs(self, change: Change) -> None:
         if isinstance(self._output, Format):
-            told = {"type": "gone" if change.gone else "changed", "object": change.raw}
-            print_data(told, self._output, in_a_row=True)
+            shown = {"type": "gone" if change.gone else "changed", "object": change.raw}
+            print_data(shown, self._output, in_a_row=True)
         elif isinstance(self._output, Names) and not change.gone:
             self._output.write(self._kind, [change.raw])
         elif isinstance(self._output, Picked) and not change.gone:
@@ -90,7 +90,7 @@ class _Lines:
         now, wide = datetime.now(UTC), self._output is Format.WIDE
 
         def rows(raws: Sequence[object]) -> Sequence[Sequence[str]]:
-            views = [read_view(self._kind.view, raw) for raw in raws]  # type: ignore[arg-type]
+            views = [read_view(self._kind.view, raw) for raw in raws]
             return table_of(self._kind, views, now, wide=wide).rows
 
         titles = table_of(self._kind, [], now, wide=wide).titles

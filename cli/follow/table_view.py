@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cli.follow.board import Board
-from cli.follow.watch import Lost, Told
+from cli.follow.watch import Lost, Update
 from cli.objects.kind import table_of
 from cli.objects.kinds import DEPLOYMENTS
 from cli.objects.views import read_view
@@ -33,15 +33,15 @@ class TableView:
         self._with_notes = with_notes
         self._note = ""
 
-    def follow(self, told: Iterator[Told | Lost]) -> None:
+    def follow(self, updates: Iterator[Update | Lost]) -> None:
         """Draws what the watch reports.
 
         Raises:
             CliError: see `watch`.
         """
-        self._take(next(told))  # a refusal needs no screen
+        self._take(next(updates))  # a refusal needs no screen
         with Screen() as screen:
-            reading = Reading(told)
+            reading = Reading(updates)
             try:
                 while True:
                     screen.draw(self.lines(*screen.size))
@@ -49,7 +49,7 @@ class TableView:
             finally:
                 screen.leave_behind(self.lines(screen.size[0], None))
 
-    def _take_some(self, reading: Reading[Told | Lost]) -> None:
+    def _take_some(self, reading: Reading[Update | Lost]) -> None:
         """Waits for a change, and then for those that come soon after it."""
         one = reading.take(_TICK_S)
         until = time.monotonic() + _CALM_S
@@ -58,8 +58,8 @@ class TableView:
             left = until - time.monotonic()
             one = reading.take(left) if left > 0 else None
 
-    def _take(self, one: Told | Lost) -> None:
-        if isinstance(one, Told):
+    def _take(self, one: Update | Lost) -> None:
+        if isinstance(one, Update):
             self._board.take(one.events)
             self._note = ""
         elif not self._note:

@@ -71,10 +71,10 @@ def restore(
         complain(CliError(str(error)))
     except CliError as error:
         complain(error)
-    _tell(restored, revoke_keys=revoke_keys)
+    _print_restored(restored, revoke_keys=revoke_keys)
 
 
-def _tell(restored: Any, *, revoke_keys: bool) -> None:
+def _print_restored(restored: Any, *, revoke_keys: bool) -> None:
     print(
         f"restored: {restored.deployments} deployments, {restored.instances} instances, {restored.workers} workers\n"
         f"revoked: {restored.revoked_tokens} join tokens; not sent: {restored.dropped_webhooks} webhooks"

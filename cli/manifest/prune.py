@@ -63,7 +63,7 @@ def confirm_prune(found: Sequence[Shown], *, yes: bool) -> None:
 
 
 def prune_each(api: Api, found: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
-    """Deletes these as they were shown: what is gone is left out, and what has changed meanwhile is refused."""
+    """Deletes these as they were shown: without those that are gone; those that have changed since are refused."""
 
     def prune(one: Shown) -> None:
         if delete_shown(api, one, selector):

@@ -240,7 +240,7 @@ CACHED_MODELS: Final = Kind(
 
 
 def _revision(model: "CachedModelView") -> list[str]:
-    """Of a row that shows one revision; the names of all where the agent is too old to tell them apart."""
+    """Of a row that shows one revision; the names of all where the agent is too old to report each."""
     if not model.snapshots:
         return sorted(set(model.revisions) - set(model.revisions.values()))
     return [", ".join(one.names) or one.commit[:12] or "unfinished" for one in model.snapshots]

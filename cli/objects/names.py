@@ -13,7 +13,7 @@ _FEWEST_OF_UUID: Final = 4  # characters; fewer would soon mean another GPU
 
 
 def matching(kind: Kind, text: str, raws: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the objects that the text can mean, by the best way that finds any: whole, printed, beginning."""
+    """The names of the objects that the text can mean, by the best way that finds any: complete, printed, beginning."""
     if not text:
         return []
     objects = list(raws)

@@ -34,7 +34,7 @@ class Shown(NamedTuple):
 
 
 def delete_shown(api: Api, shown: Shown, selector: Selector | None, *, confirm_dead: str | None = None) -> bool:
-    """Deletes it; False: it is gone already, which is told.
+    """Deletes it; False, with a message: it is gone already.
 
     Raises:
         CliError: it has changed since, or lost the labels of the selector; or the API refuses.

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from cli.errors import CliError
-from schemas.version import __version__
+from cli.transport.paths import parse
 
 _FILE: Final = Path(__file__).with_name("view_shapes.json")
 _SCALARS: Final[Mapping[str, Any]] = {
@@ -21,21 +20,9 @@ _SCALARS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def read_view(name: str, raw: Mapping[str, Any]) -> Any:
-    """A JSON object of the API with the fields of the view of this name as attributes, moments as datetimes.
-
-    Unknown keys are ignored, missing ones get their defaults: the server may be newer or older.
-
-    Raises:
-        CliError: the object does not match the view.
-    """
-    try:
-        return msgspec.convert(raw, _struct(name))
-    except msgspec.ValidationError as mismatch:
-        raise CliError(
-            f"cannot read the {name} of the server ({mismatch}); "
-            f"use the gpuward version of the server (this is {__version__})"
-        ) from None
+def read_view(name: str, raw: Any) -> Any:
+    """A JSON object of the API as the view of this name; see `parse`."""
+    return parse(_struct(name), raw)
 
 
 @cache

@@ -93,7 +93,7 @@ class _Stdout(_Stream):
         """Ends the call. If the reader has gone, that is silent.
 
         Raises:
-            SystemExit: unless the call goes on without stdout. No handler of errors stops it.
+            SystemExit: unless the call continues without stdout. No handler of errors stops it.
         """
         if not self.needed:
             return

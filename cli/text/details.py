@@ -82,7 +82,7 @@ def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead])
     )
     yield from _section("Models on the hub", list(_commits(view, heads)))
     spec = view.spec.model_dump(mode="json", exclude_defaults=True)
-    spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # the defaults of these are told as well
+    spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # the defaults of these are shown as well
     yield from _section("Spec (without defaults)", yaml.safe_dump(spec, sort_keys=False).splitlines())
     intents = [
         f"{i.source}: at most {i.max_replicas} replicas, for {age(i.created_at, now)}  {i.message or i.reason}".rstrip()

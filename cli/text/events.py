@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def folded(views: Sequence["EventView"], now: datetime) -> list["EventView"]:
-    """Oldest first, as given. Of equal events in a row the last one, which tells their number and the first's age."""
+    """Oldest first, as given. Of equal events in a row the last, which states their number and the first's age."""
     rows: list[list[EventView]] = []
     for view in views:
         if rows and _same(rows[-1][-1], view):

@@ -40,7 +40,7 @@ def rollout_state(view: DeploymentView, uid: str) -> tuple[WaitState, str]:
 def _of_rolling(status: DeploymentStatus, rollout: RolloutStatus) -> tuple[WaitState, str]:
     if rollout.revision == status.revision and rollout.state == "complete":
         return WaitState.DONE, f"revision {rollout.revision} is rolled out"
-    # The reason of a place that is missing stands with the deployment.
+    # The deployment has the reason of a place that is missing.
     place = status.message if status.reason != rollout.reason else ""
     return WaitState.WAITING, place or rollout.message or rollout.state
 

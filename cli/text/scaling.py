@@ -15,7 +15,7 @@ _SOURCES: Final = {"policy": "its utilization policy", "user": "its user"}
 
 
 def scale_cell(view: "DeploymentView") -> str:
-    """The number that is asked for within its bounds; `-` where the number of replicas is fixed."""
+    """The wanted number within its bounds; `-` where the number of replicas is fixed."""
     low, high = _bounds(view.spec.replicas)
     if low == high:
         return DASH

@@ -24,7 +24,7 @@ def sparkline(values: Values, width: int | None = None) -> str:
 
 
 def chart(values: Values, threshold: float | None, rows: int = _ROWS) -> list[str]:
-    """Several rows, the highest first, with a line at the threshold and its value beside it."""
+    """Several rows, the highest first, with a line at the threshold and its value next to it."""
     line = None if threshold is None else min(rows - 1, int(threshold * rows / _FULL))
     lines = []
     for row in reversed(range(rows)):

@@ -69,7 +69,7 @@ def head_lines(data: Data, columns: int) -> list[str]:
 
 
 def totals(snapshot: Snapshot) -> list[str]:
-    """All workers together. What is unknown is `-`, and how many of them it is known of is said."""
+    """Totals of all workers. An unknown total is `-`; one that is known of some workers states their number."""
     status = [worker.status for worker in snapshot.workers]
     known = [one for one in status if one.gpus_known]
     ready = sum(one.state == "ready" for one in status)

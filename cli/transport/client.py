@@ -80,15 +80,15 @@ class Api:
 
         `silence_s`: the longest time between two chunks. None: any, since a log may be silent for hours.
         """
-        begun = False
+        started = False
         try:
             for part in self.servers.stream(path, _query(query), _content(body), silence_s=silence_s):
                 if isinstance(part, Answer):
                     raise refusal(self.url, part)
-                begun = True
+                started = True
                 yield part
         except NoAnswerError as error:
-            if not begun:
+            if not started:
                 raise unreachable(self.url, error) from error
             silent = isinstance(error.__cause__, TimeoutError)
             why = f"{self.url} is silent for {silence_s:g} s" if silent else f"the connection to {self.url} has ended"

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from cli.errors import CliError, UsageError
 from schemas.version import __version__
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:  # slow to import
 API: Final = "/api/v1"
 
 Json = dict[str, Any]
-V = TypeVar("V", bound="View")
+V = TypeVar("V", bound="View | msgspec.Struct")
 
 
 def checked_name(name: str) -> str:
@@ -35,20 +37,28 @@ def path_of(*parts: str) -> str:
     return API + "".join("/" + quote(checked_name(part), safe="") for part in parts)
 
 
-def parse(model: type[V], raw: Json) -> V:
-    """The typed view of a JSON object of the API.
+def parse(model: type[V], raw: Any) -> V:
+    """The typed view of a JSON object of the API: a struct, or a model of pydantic.
+
+    Unknown keys are ignored, missing ones get their defaults: the server may be newer or older.
 
     Raises:
-        CliError: the object does not match the view, because client and server have different versions.
+        CliError: the object does not match the view.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and the model has it already
+    if issubclass(model, msgspec.Struct):
+        try:
+            return msgspec.convert(raw, model)
+        except msgspec.ValidationError as error:
+            why = str(error)
+    else:
+        from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and the model has it already
 
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CliError(
-            f"cannot read the {model.__name__} of the server ({where}: {first['msg']}); "
-            f"use the gpuward version of the server (this is {__version__})"
-        ) from error
+        try:
+            return model.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    raise CliError(
+        f"cannot read the {model.__name__} of the server ({why}); "
+        f"use the gpuward version of the server (this is {__version__})"
+    )

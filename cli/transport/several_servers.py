@@ -57,18 +57,18 @@ class Servers:
     ) -> Iterator[Answer | bytes]:
         """See `Server.stream`. Once a part has come, the stream ends with its controller."""
         for left in reversed(range(len(self._servers))):
-            begun = False
+            started = False
             try:
                 for part in self._servers[self._at].stream(target, query, body, silence_s=silence_s):
                     if left and body is None and isinstance(part, Answer) and part.status in _AWAY:
                         break
-                    begun = True
+                    started = True
                     yield part
                 else:
                     return
             except NoAnswerError as error:
                 self._move_on()
-                if begun or not left or (error.sent and body is not None):
+                if started or not left or (error.sent and body is not None):
                     raise
             else:
                 self._move_on()

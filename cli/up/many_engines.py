@@ -1,4 +1,4 @@
-"""Warns where more engines than usual would run on this machine, and asks at a terminal before they start.
+"""Warns where more engines than usual would run on this machine, and puts a question at a terminal before they start.
 
 All agents of `up` run here, so each engine is a process of this machine, whatever hosts are simulated.
 """
@@ -15,7 +15,7 @@ from cli.transport.paths import parse, path_of
 from schemas.api.deployments import DeploymentView
 
 MANY: Final = 100
-_LOOK_EVERY_S: Final = 10.0
+_POLL_S: Final = 10.0
 _AT_REST: Final = frozenset({"stopped", "asleep", "succeeded", "failed", "deleting"})
 _YES: Final = frozenset({"y", "yes"})
 
@@ -54,14 +54,14 @@ async def watch(api: Api, warn: Callable[[str], None]) -> None:
     """Warns whenever the number that deployments want rises above `MANY`. Runs until cancelled."""
     many = await _exceeds(api, None)
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_S)
         many = await _exceeds(api, warn if not many else None)
 
 
 async def _exceeds(api: Api, warn: Callable[[str], None] | None) -> bool:
     try:
         wanted = await asyncio.to_thread(count_wanted, api)
-    except CliError:  # the next look will show it
+    except CliError:  # the next poll will show it
         return warn is None
     if wanted > MANY and warn is not None:
         warn(warning(wanted))

@@ -25,7 +25,7 @@ class Progress:
     @contextmanager
     def step(self, doing: str) -> Iterator[None]:
         """Runs a step. If it fails, its line stays the last one."""
-        begun = time.monotonic()
+        started = time.monotonic()
         if not self._console.is_terminal:
             self.print(f"{doing} ...")
             yield
@@ -36,7 +36,7 @@ class Progress:
                     yield
             finally:
                 self._status = None
-        self.print(f"{doing}: done in {time.monotonic() - begun:.1f} s")
+        self.print(f"{doing}: done in {time.monotonic() - started:.1f} s")
 
     def detail(self, line: str) -> None:
         """Shows what happens within the current step."""

@@ -76,7 +76,7 @@ class Daemons:
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
         key: of an administrator, for this process's own requests. It is stored nowhere.
-        resign: ends the controller's leadership, while it goes on to serve; returns once it leads no more.
+        resign: ends the controller's leadership, while it continues to serve; returns once it leads no more.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
@@ -246,7 +246,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
     handlers = {signal.SIGINT: supervisor.request_stop, signal.SIGTERM: supervisor.request_stop}
 
     def hang_up() -> None:
-        """Stops all. It often comes twice, from the kernel and from the shell, which asks for no haste."""
+        """Stops all. It often comes twice, from the kernel and from the shell, and means no haste."""
         if not hung_up.is_set():
             hung_up.set()
             supervisor.request_stop()

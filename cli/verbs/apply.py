@@ -83,7 +83,7 @@ def apply(
 
         if wait:
             refusals.each([targets], until_all_run)
-        refusals.tell()
+        refusals.report()
 
 
 def _apply(api: Api, manifests: list[Manifest]) -> list[Target]:

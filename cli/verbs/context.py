@@ -1,4 +1,4 @@
-"""The verb `context`: addresses and keys of controllers by name, kept by this user. It asks no controller."""
+"""The verb `context`: addresses and keys of controllers by name, kept by this user. It calls no controller."""
 
 import os
 import sys
@@ -139,7 +139,7 @@ def _row(contexts: Contexts, name: str) -> dict[str, Any]:
 
 
 def _key_from_stdin() -> str:
-    """The key, of which no error tells a part.
+    """The key, of which no error shows a part.
 
     Raises:
         UsageError: there is none, or it is not one.

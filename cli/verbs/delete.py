@@ -81,7 +81,7 @@ def delete(
         refusals.each(targets, one)
         if wait:
             _wait_for_all(api, deleted, timeout_s, refusals)
-        refusals.tell()
+        refusals.report()
 
 
 def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:

@@ -119,13 +119,13 @@ def _with_advice(api: Api, raw: Json) -> Json:
     """A pending instance with a fresh explanation. It costs the controller some work, so it is made on demand."""
     try:
         explain = api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
-    except CliError:  # it was placed or removed meanwhile
+    except CliError:  # it was placed or removed since
         return raw
     return {**raw, "status": {**raw["status"], "explain": explain}}
 
 
 def _heads(api: Api, name: str) -> list[ModelHead]:
-    """What the hub has now; nothing where that cannot be told, since all else can."""
+    """What the hub has now; empty where it does not answer, since the rest can be shown."""
     try:
         return parse(ModelHeads, api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
     except CliError:

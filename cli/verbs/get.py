@@ -83,7 +83,7 @@ def _print_named(api: Api, kind: Kind, names: list[str], output: Output) -> None
     refusals.each(names, one)
     if found:
         print_objects(kind, found, output, single=len(names) == 1)
-    refusals.tell()
+    refusals.report()
 
 
 @app.command()

@@ -109,7 +109,7 @@ def _deploy(api: Api, name: str, wanted: Json) -> tuple[Json, bool]:
 
 
 def _delete(api: Api, name: str, uid: str) -> None:
-    """Deletes the deployment that was made here, and no other one that has its name meanwhile."""
+    """Deletes the deployment that was made here, and no other that has its name by now."""
     raw = api.find(path_of("deployments", name))
     if raw is None or raw["uid"] != uid or raw.get("deleted_at") is not None:
         print(f"deployment/{name} was deleted already, not by this call", file=sys.stderr)

@@ -44,7 +44,7 @@ def set_secret(
 ) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
     with client(ctx) as api:
-        # A controller of before `plain` refuses the field, so it is sent only where it is asked for.
+        # A controller of before `plain` refuses the field, so it is sent only where it is given.
         more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
         api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")

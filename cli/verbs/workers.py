@@ -101,7 +101,7 @@ def drain(
         if wait and draining:
             limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
             until_drained(api, draining, limit_s, ProgressLog())
-        refusals.tell()
+        refusals.report()
 
 
 def _print_drain(plan: DrainPlanView) -> None:
