@@ -37,7 +37,7 @@ _CALLS: Final = (
     Call("--help", ["--help"], {}, 0.2),
     Call("completion", [], _COMPLETING, 0.15),
     Call("completion of names", [], {**_COMPLETING, "COMP_WORDS": "gpuward describe", "COMP_CWORD": "2"}, 0.15),
-    Call("ps", ["ps"], {}, 0.2),
+    Call("ps", ["ps"], {}, 0.15),
     Call("get workers", ["get", "workers"], {}, 0.2),
 )
 

@@ -2,7 +2,7 @@
 
 
 class CliError(Exception):
-    """Refused or failed. The message says what is wrong and what to do."""
+    """Refused or failed. The message states what is wrong and what to do."""
 
     exit_code = 1
 

@@ -1,26 +1,24 @@
-"""Runs client verbs: one client, and errors as exit codes. Holds the options that verbs share."""
+"""What verbs share: a client, errors as exit codes, and options."""
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Final, NoReturn
 
 import typer
 
-from cli.api import Json, path_of
-from cli.connection import Connection, find_connection
 from cli.errors import CliError
-from cli.kind import Kind, bare_name
-from cli.output import Format
+from cli.objects.kind import Kind, bare_name
+from cli.printing.output import Format
 from cli.several import Refusals
+from cli.transport.client import Api
+from cli.transport.connection import find_connection
+from cli.transport.paths import Json, path_of
 from schemas.printing import block
 from schemas.units import parse_duration_s
 
-if TYPE_CHECKING:  # slow to import, and `--help` does not need it
-    from cli.client import Api
-
 INTERRUPTED: Final = 130
-Work = Callable[["Api"], Coroutine[Any, Any, None]]
 
 
 def parse_seconds(text: object) -> float:
@@ -51,38 +49,40 @@ def complain(error: CliError) -> NoReturn:
     raise typer.Exit(error.exit_code)
 
 
-def run(ctx: typer.Context, work: Work, *, endless: bool = False, waits: bool = False) -> None:
-    """Runs a verb with a client for the connection of the global flags.
-
-    Args:
-        ctx: of the verb.
-        work: the verb.
-        endless: the verb runs until Ctrl-C, which does not count as a failure then. It may wait, too.
-        waits: the verb awaits more than answers, such as time. It gets an event loop, which takes a while to import.
-    """
-    flags = ctx.find_object(dict) or {}
+@contextmanager
+def complaining() -> Iterator[None]:
+    """Within it a `CliError` ends the program with its message and its code."""
     try:
-        connection = find_connection(
-            flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
-        )
-        if endless or waits:
-            _run_in_loop(connection, work)
-        else:
-            _run_to_end(connection, work)
+        yield
     except CliError as error:
         complain(error)
+
+
+@contextmanager
+def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
+    """A client for the connection of the global flags. Within it errors end the program with their codes.
+
+    `endless`: until Ctrl-C, which does not count as a failure then.
+    """
+    from cli.transport.one_server import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
+
+    flags = ctx.find_object(dict) or {}
+    try:
+        with complaining():
+            found = find_connection(
+                flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
+            )
+            with connected(found) as api:
+                yield api
     except KeyboardInterrupt:
         raise typer.Exit(0 if endless else INTERRUPTED) from None
 
 
 def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | None = None) -> None:
     """Runs a verb that is one POST request, then prints its result."""
-
-    async def work(api: "Api") -> None:
-        await api.post(path_of(*path), body)
+    with client(ctx) as api:
+        api.post(path_of(*path), body)
         print(block(str(result)))
-
-    run(ctx, work)
 
 
 def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, result: str) -> None:
@@ -98,54 +98,19 @@ def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, r
     Raises:
         typer.Exit: with the code of the refusals if they have one, else 1.
     """
+    with client(ctx) as api:
 
-    async def work(api: "Api") -> None:
-        async def one(name: str) -> None:
-            await api.post(path_of(kind.plural, name, verb), None)
+        def one(name: str) -> None:
+            api.post(path_of(kind.plural, name, verb), None)
             print(block(f"{kind.singular}/{name} {result}"))
 
         refusals = Refusals()
-        await refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
-        refusals.tell()
-
-    run(ctx, work)
+        refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
+        refusals.report()
 
 
 def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
     """Runs a verb that is one DELETE request, then prints its result."""
-
-    async def work(api: "Api") -> None:
-        await api.delete(path_of(*path))
+    with client(ctx) as api:
+        api.delete(path_of(*path))
         print(block(str(result)))
-
-    run(ctx, work)
-
-
-def _run_to_end(connection: Connection, work: Work) -> None:
-    from cli.blocking_transport import connected  # noqa: PLC0415 - what waits does not need it
-
-    with connected(connection) as api:
-        running = work(api)
-        try:
-            running.send(None)
-        except StopIteration:
-            return
-        running.close()
-        raise AssertionError("a verb that awaits more than answers says so: run(..., waits=True)")
-
-
-def _run_in_loop(connection: Connection, work: Work) -> None:
-    import asyncio  # noqa: PLC0415 - slow to import
-
-    from cli.loop_transport import connect  # noqa: PLC0415 - slow to import
-
-    async def connected() -> SystemExit | None:
-        try:
-            async with connect(connection) as api:
-                await work(api)
-        except SystemExit as end:  # raised here, asyncio would print it where the loop has ended before this task
-            return end
-        return None
-
-    if end := asyncio.run(connected()):
-        raise end

@@ -1,7 +1,7 @@
-"""Several things in one call: each is tried, whatever became of the others, and every refusal is told."""
+"""Several objects in one call: each is tried, whatever became of the others, and each refusal is reported."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from cli.errors import CliError, UnreachableError
@@ -14,19 +14,19 @@ class Refusals:
     """What was refused so far."""
 
     def __init__(self) -> None:
-        self._errors: dict[str, CliError] = {}  # by its message: one that befell all is told once
+        self._errors: dict[str, CliError] = {}  # by its message: an error that all have is reported once
 
-    async def each(self, things: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+    def each(self, things: Iterable[T], do: Callable[[T], None]) -> None:
         """Does it for each thing. Where no controller answers, the rest is left out."""
         for thing in things:
             try:
-                await do(thing)
+                do(thing)
             except CliError as error:
                 self._errors[str(error)] = error
                 if isinstance(error, UnreachableError):
                     return
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Prints all refusals but the last one.
 
         Raises:

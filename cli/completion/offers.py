@@ -1,4 +1,4 @@
-"""What may stand at a place of a command line: kinds, names of objects, or nothing that is known here. Pure."""
+"""What may come next in a command line: kinds, names of objects, or nothing that is known here. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
         words: fixed ones.
         lists: of which the names are offered.
         worker: of its GPUs alone; empty: of all workers'.
-        before: stands before each name, such as `worker/`.
+        before: precedes each name, such as `worker/`.
     """
 
     words: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ class Typed(NamedTuple):
 
 
 def typed(environ: Mapping[str, str]) -> Typed | None:
-    """What a shell says that was typed; None: it is a shell that is not known here, or another question.
+    """What was typed in a shell; None: the shell is unknown, or requests something else.
 
     Raises:
         KeyError: a variable of the shell's script is missing.

@@ -1,1 +1,1 @@
-"""`-w`: a list that goes on. It reads the API's watch, keeps the objects, and shows or prints what changes."""
+"""`-w`: a list that is followed. It reads the API's watch, keeps the objects, and shows or prints what changes."""

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cli.api import Json
-from cli.kind import Kind
-from cli.kinds import DEPLOYMENTS, INSTANCES, POLICIES, WORKERS
-from cli.selection import labels_of
-from cli.selectors import Selector
+from cli.objects.kind import Kind
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES, POLICIES, WORKERS
+from cli.objects.selection import labels_of
+from cli.objects.selectors import Selector
+from cli.transport.paths import Json
 
 FOLLOWED = (DEPLOYMENTS, INSTANCES, WORKERS, POLICIES)
 _LIST_OF = {"Deployment": DEPLOYMENTS, "Instance": INSTANCES, "Worker": WORKERS, "UtilizationPolicy": POLICIES}
 
 
 class Change(NamedTuple):
-    """An object that has changed or come; or is `gone`, and stands as it was last."""
+    """An object that is new or has changed; or is `gone`, as it was last."""
 
     raw: Json
     before: Json | None
@@ -24,7 +24,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Board:
-    """The objects that a watch tells of, by list and uid.
+    """The objects that a watch reports, by list and uid.
 
     Attributes:
         kind: of those that are shown.
@@ -40,7 +40,7 @@ class Board:
     objects: dict[str, dict[str, Json]] = field(default_factory=dict)
 
     def take(self, events: Iterable[tuple[str, Json]]) -> list[Change]:
-        """Takes what the watch tells; returns what it changes of the objects that are shown, each once."""
+        """Takes events of the watch; returns the changes of the objects that are shown, each once."""
         before = {raw["uid"]: raw for raw in self.shown()}
         for kind, raw in events:
             if kind == "snapshot":
@@ -56,15 +56,15 @@ class Board:
         return gone + [Change(raw, before.get(uid)) for uid, raw in after.items() if before.get(uid) != raw]
 
     def shown(self) -> list[Json]:
-        """The objects that are asked for, by name."""
-        return self._picked(self.kind, self.objects.get(self.kind.plural, {}).values(), self._is_asked_for)
+        """The requested objects, by name."""
+        return self._picked(self.kind, self.objects.get(self.kind.plural, {}).values(), self._is_requested)
 
     def deployments(self) -> list[Json]:
         """The deployments with the labels, by name."""
         held = self.objects.get(DEPLOYMENTS.plural, {}).values()
         return self._picked(DEPLOYMENTS, held, lambda raw: self.deployment in (None, raw["name"]))
 
-    def _is_asked_for(self, raw: Json) -> bool:
+    def _is_requested(self, raw: Json) -> bool:
         if self.names and raw["name"] not in self.names:
             return False
         return self.deployment is None or raw["spec"]["deployment"] == self.deployment

@@ -1,21 +1,21 @@
 """A followed list on a terminal: the table in its place, as `gpuward ps` prints it."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from cli.follow.board import Board
-from cli.follow.watch import Lost, Told
-from cli.formatting import printable
-from cli.kind import table_of
-from cli.kinds import DEPLOYMENTS
-from cli.output import takes_colours
-from cli.scaling_text import notes
-from cli.table import table_lines
+from cli.follow.watch import Lost, Update
+from cli.objects.kind import table_of
+from cli.objects.kinds import DEPLOYMENTS
+from cli.objects.views import read_view
+from cli.printing.output import takes_colours
+from cli.printing.table import table_lines
 from cli.terminal.screen import Screen
-from cli.views import read_view
+from cli.text.formatting import printable
+from cli.text.scaling import notes
+from cli.transport.reading import Reading
 
 _CALM_S: Final = 0.5  # between two pictures
 _TICK_S: Final = 2.0  # ages move though nothing changes
@@ -32,39 +32,34 @@ class TableView:
         self._wide = wide
         self._with_notes = with_notes
         self._note = ""
-        self._changed = asyncio.Event()
 
-    async def follow(self, told: AsyncIterator[Told | Lost]) -> None:
-        """Draws what is told.
+    def follow(self, updates: Iterator[Update | Lost]) -> None:
+        """Draws what the watch reports.
 
         Raises:
             CliError: see `watch`.
         """
-        first = await anext(told)  # a refusal needs no screen
-        self._take(first)
+        self._take(next(updates))  # a refusal needs no screen
         with Screen() as screen:
-            reading = asyncio.create_task(self._read(told), name="watch")
-            reading.add_done_callback(lambda _: self._changed.set())
+            reading = Reading(updates)
             try:
-                while not reading.done():
+                while True:
                     screen.draw(self.lines(*screen.size))
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_TICK_S):
-                            await self._changed.wait()
-                    self._changed.clear()
-                    await asyncio.sleep(_CALM_S)
-                await reading
+                    self._take_some(reading)
             finally:
-                reading.cancel()
                 screen.leave_behind(self.lines(screen.size[0], None))
 
-    async def _read(self, told: AsyncIterator[Told | Lost]) -> None:
-        async for one in told:
+    def _take_some(self, reading: Reading[Update | Lost]) -> None:
+        """Waits for a change, and then for those that come soon after it."""
+        one = reading.take(_TICK_S)
+        until = time.monotonic() + _CALM_S
+        while one is not None:
             self._take(one)
-            self._changed.set()
+            left = until - time.monotonic()
+            one = reading.take(left) if left > 0 else None
 
-    def _take(self, one: Told | Lost) -> None:
-        if isinstance(one, Told):
+    def _take(self, one: Update | Lost) -> None:
+        if isinstance(one, Update):
             self._board.take(one.events)
             self._note = ""
         elif not self._note:

@@ -1,28 +1,26 @@
-"""The API's watch, read over restarts of the controller: after each break it begins anew with a snapshot."""
+"""The API's watch, read over restarts of the controller: after each break it starts again with a snapshot."""
 
-import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from cli.api import Json, path_of
-from cli.errors import CliError, RefusedError, UnreachableError
+import msgspec
 
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+from cli.errors import CliError, RefusedError
+from cli.transport.client import Api
+from cli.transport.paths import Json, path_of
 
 FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0
 SILENCE_S: Final = 30.0  # a stream that lives sends a comment every ten seconds
 _MOST_BYTES: Final = 512 * 1024 * 1024
-_FOR_GOOD: Final = ("unauthenticated", "forbidden", "invalid", "not_found")  # codes that another try does not mend
+_FOR_GOOD: Final = ("unauthenticated", "forbidden", "invalid", "not_found")  # another try has the same answer
 _END: Final = b"\n\n"
 _DATA: Final = b"data: "
 
 
-class Told(NamedTuple):
-    """What the watch tells at once, in its order: pairs of a type (snapshot, changed, gone) and an object."""
+class Update(NamedTuple):
+    """Events that came together, in order: pairs of a type (snapshot, changed, gone) and an object."""
 
     events: Sequence[tuple[str, Json]]
 
@@ -33,47 +31,36 @@ class Lost(NamedTuple):
     why: str
 
 
-async def watch(api: "Api", **query: str | None) -> AsyncIterator[Told | Lost]:
-    """What the watch tells, for ever.
+def watch(api: Api, **query: str | None) -> Iterator[Update | Lost]:
+    """The events of the watch, for ever.
 
     Raises:
         CliError: the first connection fails, or a later one is refused for good.
     """
-    pause_s, begun = FIRST_PAUSE_S, False
+    pause_s, connected = FIRST_PAUSE_S, False
     while True:
         started = time.monotonic()
         why = "the controller has ended the watch"
         try:
-            async for told in _one_watch(api, query):
-                begun = True
-                yield told
+            for update in _one_watch(api, query):
+                connected = True
+                yield update
         except CliError as error:
-            if not begun or (isinstance(error, RefusedError) and error.code in _FOR_GOOD):
+            if not connected or (isinstance(error, RefusedError) and error.code in _FOR_GOOD):
                 raise
             why = str(error).splitlines()[0]
         if time.monotonic() - started > MOST_PAUSE_S:
             pause_s = FIRST_PAUSE_S
         yield Lost(why)
-        await asyncio.sleep(pause_s)
+        time.sleep(pause_s)
         pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
 
-async def _one_watch(api: "Api", query: Mapping[str, str | None]) -> AsyncIterator[Told]:
+def _one_watch(api: Api, query: Mapping[str, str | None]) -> Iterator[Update]:
     reader = EventReader()
-    stream = api.stream(path_of("watch"), **dict[str, Any](query))
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    chunk = await anext(stream, None)
-            except TimeoutError:
-                raise UnreachableError(f"{api.url} is silent for {SILENCE_S:g} s") from None
-            if chunk is None:
-                return
-            if events := reader.feed(chunk):
-                yield Told(events)
-    finally:
-        await stream.aclose()  # type: ignore[attr-defined]
+    for chunk in api.stream(path_of("watch"), silence_s=SILENCE_S, **dict[str, Any](query)):
+        if events := reader.feed(chunk):
+            yield Update(events)
 
 
 class EventReader:
@@ -84,7 +71,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[tuple[str, Json]]:
-        """The events that are whole now.
+        """The events that are complete now.
 
         Raises:
             CliError: what comes cannot be read as a watch.
@@ -105,7 +92,7 @@ def _event(text: bytes) -> tuple[str, Json] | None:
     if not data:
         return None  # a comment
     try:
-        told: Any = json.loads(data)
-        return str(told["type"]), dict(told["object"])
-    except (ValueError, KeyError, TypeError):
+        update: Any = msgspec.json.decode(data)
+        return str(update["type"]), dict(update["object"])
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         raise CliError("the watch of the controller cannot be read; use the gpuward version of the server") from None

@@ -1,1 +1,1 @@
-"""A whole terminal: one picture after another in its place, keys, and how it was before at every end."""
+"""The terminal and the standard streams: pictures in place, keys, questions, signals, closed pipes."""

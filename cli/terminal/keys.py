@@ -1,4 +1,4 @@
-"""Keys from what a terminal sends: a character stands for itself, other keys have names such as `page-up`. Pure."""
+"""Keys from what a terminal sends: a character is its own name, other keys have names such as `page-up`. Pure."""
 
 import codecs
 import re
@@ -30,7 +30,7 @@ class KeyReader:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are whole now."""
+        """The keys that are complete now."""
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
         keys, at = [], 0

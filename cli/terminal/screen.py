@@ -88,7 +88,7 @@ class Screen:
         _write(_END)
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: the shell gets its terminal, and this process goes on from here when it is continued."""
+        """Ctrl-Z: the shell gets its terminal, and this process continues from here later."""
         self._restore()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cli.formatting import DASH, gib, percent, printable, some, span
-from cli.sparkline import Values, sparkline
-from cli.table import Table, cells, table_lines
+from cli.printing.table import Table, cells, table_lines
+from cli.text.formatting import DASH, gib, percent, printable, some, span
+from cli.text.sparkline import Values, sparkline
 from cli.top.model import HELP, State, falls, picked
 from cli.top.rows import COLUMNS, GRAPH, SORTED, Row
 from cli.top.snapshot import Snapshot
@@ -69,7 +69,7 @@ def head_lines(data: Data, columns: int) -> list[str]:
 
 
 def totals(snapshot: Snapshot) -> list[str]:
-    """All workers together. What is unknown is `-`, and how many of them it is known of is said."""
+    """Totals of all workers. An unknown total is `-`; one that is known of some workers states their number."""
     status = [worker.status for worker in snapshot.workers]
     known = [one for one in status if one.gpus_known]
     ready = sum(one.state == "ready" for one in status)

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cli.api import path_of
-from cli.sparkline import Values
+from cli.objects.views import read_view
+from cli.text.sparkline import Values
 from cli.top.snapshot import Snapshot
-from cli.views import read_view
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+from cli.transport.client import Api
+from cli.transport.paths import path_of
 
 MOST_PRINTED: Final = 512  # GPUs
 MOST_LIVE: Final = 16_384  # GPUs
@@ -25,24 +23,24 @@ _PENDING: Final = ("pending", "analyzing")
 class Reader:
     """Reads workers, GPUs and instances, of one worker or of all, and how GPUs were used in the last `window_s`."""
 
-    api: "Api"
+    api: Api
     worker: str | None
     window_s: float
 
-    async def all(self, *, most: int, graphs: bool = False) -> Snapshot:
+    def all(self, *, most: int, graphs: bool = False) -> Snapshot:
         """What is now, with at most so many GPUs. `graphs`: with the series of all of them.
 
         Raises:
-            CliError: see `cli.client.Api`.
+            CliError: see `cli.transport.client.Api`.
         """
         if self.worker is None:
-            raws = await self.api.items(path_of("workers"), limit=_MOST_WORKERS)
+            raws = self.api.items(path_of("workers"), limit=_MOST_WORKERS)
         else:
-            raws = [await self.api.get(path_of("workers", self.worker))]
+            raws = [self.api.get(path_of("workers", self.worker))]
         workers = [read_view("WorkerView", raw) for raw in raws]
-        raws = await self.api.items(path_of("gpus"), limit=most, worker=self.worker)
+        raws = self.api.items(path_of("gpus"), limit=most, worker=self.worker)
         gpus = [read_view("GpuView", raw) for raw in raws]
-        raws = await self.api.items(path_of("instances"), limit=_MOST_INSTANCES, worker=self.worker)
+        raws = self.api.items(path_of("instances"), limit=_MOST_INSTANCES, worker=self.worker)
         instances = {view.name: view for view in (read_view("InstanceView", raw) for raw in raws)}
         pending = sum(view.status.phase in _PENDING for view in instances.values())
         return Snapshot(
@@ -53,20 +51,20 @@ class Reader:
             gpus=gpus,
             gpus_in_all=max(len(gpus), sum(one.status.gpus for one in workers)),
             instances=instances,
-            series=await self.series([gpu.uid for gpu in gpus]) if graphs else {},
+            series=self.series([gpu.uid for gpu in gpus]) if graphs else {},
             pending=pending if self.worker is None else None,  # what is pending has no worker
             scope=self.worker,
         )
 
-    async def series(self, gpus: Sequence[str]) -> dict[str, Values]:
+    def series(self, gpus: Sequence[str]) -> dict[str, Values]:
         """The utilization of these GPUs, by UUID. One without samples may be missing.
 
         Raises:
-            CliError: see `cli.client.Api`.
+            CliError: see `cli.transport.client.Api`.
         """
         found: dict[str, Values] = {}
         for begin in range(0, len(gpus), _MOST_SERIES):
             uuids = ",".join(gpus[begin : begin + _MOST_SERIES])
-            answer = await self.api.get(path_of("utilization"), gpus=uuids, window=f"{self.window_s:.15g}s")
+            answer = self.api.get(path_of("utilization"), gpus=uuids, window=f"{self.window_s:.15g}s")
             found |= {one.gpu: one.values for one in read_view("UtilizationView", answer).series}
         return found

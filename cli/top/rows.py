@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.formatting import DASH, gib, or_dash, percent, printable, short_gpu
+from cli.text.formatting import DASH, gib, or_dash, percent, printable, short_gpu
 from cli.top.snapshot import Held, Snapshot, held_by
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.gpus import GpuClaimView, GpuView
     from schemas.api.workers import WorkerView
 
-GRAPH: Final = "GRAPH"  # stands for the title of the graphs, which names their window
+GRAPH: Final = "GRAPH"  # in place of the title of the graphs, which names their window
 
 
 class Row(NamedTuple):
-    """A row: its cells, what it is sorted by, what a filter looks at, and its GPU; None: it has none."""
+    """A row: its cells, what it is sorted by, what a filter searches, and its GPU; None: it has none."""
 
     cells: Sequence[str]
     orders: Sequence[float | str | None]

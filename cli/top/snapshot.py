@@ -1,12 +1,12 @@
-"""What `top` shows: what was read at one time, and what it says of an instance that holds a GPU. Pure."""
+"""What `top` shows: what was read at one time, and the verdict on an instance that holds a GPU. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.formatting import DASH, age, or_dash
-from cli.sparkline import Values
+from cli.text.formatting import DASH, age, or_dash
+from cli.text.sparkline import Values
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.gpus import GpuView
@@ -54,7 +54,7 @@ class Held(NamedTuple):
 
 
 def held_by(instance: "InstanceView | None", now: datetime) -> Held:
-    """What is said of an instance that holds a GPU; None: it is unknown."""
+    """The verdict on an instance that holds a GPU; None: the instance is unknown."""
     judged = instance.status.utilization if instance is not None else None
     if judged is None:
         return Held()

@@ -1,13 +1,12 @@
 """The example deployment: two instances of a simulated engine."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cli.api import Json, parse, path_of
-from cli.wait import ProgressLog, Target, until_running
+from cli.transport.client import Api
+from cli.transport.paths import Json, parse, path_of
+from cli.waiting.states import Target
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.deployments import DeploymentView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 EXAMPLE_NAME: Final = "hello"
 EXAMPLE_MANIFEST: Final[dict[str, Any]] = {
@@ -20,16 +19,16 @@ EXAMPLE_MANIFEST: Final[dict[str, Any]] = {
 _RUNNING_WITHIN_S: Final = 60.0
 
 
-async def run_example(api: "Api", progress: ProgressLog) -> None:
+def run_example(api: Api, progress: ProgressLog) -> None:
     """Creates the example if it does not exist, and waits until it runs unless the user has stopped it.
 
     Raises:
         CliError: it does not start to run.
     """
     path = path_of("deployments", EXAMPLE_NAME)
-    raw: Json | None = await api.find(path)
+    raw: Json | None = api.find(path)
     if raw is None or raw.get("deleted_at") is not None:
-        raw = await api.put(path, {k: v for k, v in EXAMPLE_MANIFEST.items() if k not in ("kind", "name")})
+        raw = api.put(path, {k: v for k, v in EXAMPLE_MANIFEST.items() if k not in ("kind", "name")})
     view = parse(DeploymentView, raw)
     if not view.status.intents:
-        await until_running(api, [Target(view.name, view.uid, view.generation)], _RUNNING_WITHIN_S, progress)
+        until_running(api, [Target(view.name, view.uid, view.generation)], _RUNNING_WITHIN_S, progress)

@@ -1,16 +1,21 @@
-"""Which workers `up` runs: this host, simulated hosts of a file, or default simulated hosts."""
+"""Which workers `up` runs: this host, simulated hosts of a file, or default simulated hosts.
 
+They are kept in a file of its data folder: `gpuward doctor` examines them from another process.
+"""
+
+import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-from pydantic import ValidationError
-
 from cli.errors import UsageError
-from schemas.simulated import SimulatedHosts
 
+AGENTS: Final = "agents"  # the agents' data folders, in the data folder
+CACHE: Final = "models"
+LOOPBACK: Final = "127.0.0.1"
+_FILE: Final = "agents.json"
 DEFAULT_SIMULATED: Final = 2
 MAX_LOCAL_AGENTS: Final = 256
 _GPUS: Final = [{"model": "NVIDIA H100 80GB HBM3", "memory": "80GiB", "count": 8, "compute_capability": "9.0"}]
@@ -63,6 +68,11 @@ def read_host_names(file: Path) -> list[str]:
     Raises:
         UsageError: the file cannot be read or is not valid. The message names the field.
     """
+    import yaml  # noqa: PLC0415 - slow to import
+    from pydantic import ValidationError  # noqa: PLC0415 - as above
+
+    from schemas.simulated import SimulatedHosts  # noqa: PLC0415 - as above
+
     try:
         return list(SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -79,7 +89,34 @@ def read_host_names(file: Path) -> list[str]:
 
 
 def _default_hosts(count: int) -> str:
+    import yaml  # noqa: PLC0415 - slow to import
+
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     host = {"host_memory": f"{memory_mib}MiB", "cpus": os.cpu_count() or 1, "gpus": _GPUS}
     workers = [{"name": f"gpu-{number}", **host} for number in range(1, count + 1)]
     return yaml.safe_dump({"workers": workers}, sort_keys=False)
+
+
+def write_local_agents(data_dir: Path, hosts: Sequence[LocalHost]) -> None:
+    """Records which workers run here.
+
+    Raises:
+        OSError: the folder is not writable.
+    """
+    files = {host.name: None if host.simulate is None else str(host.simulate) for host in hosts}
+    (data_dir / _FILE).write_text(json.dumps(files), encoding="utf-8")
+
+
+def read_local_agents(data_dir: Path) -> list[LocalHost]:
+    """The workers of the last `up` on this folder; none where there was none, or it is not readable."""
+    try:
+        files = json.loads((data_dir / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(files, Mapping):
+        return []
+    return [
+        LocalHost(name, None if file is None else Path(file))
+        for name, file in files.items()
+        if file is None or isinstance(file, str)
+    ]

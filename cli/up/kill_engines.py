@@ -28,7 +28,7 @@ def _kill_marked(wanted: bytes) -> set[int]:
     killed = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused meanwhile
+            handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused until then
             try:
                 if any(part.startswith(wanted) for part in (entry / "environ").read_bytes().split(b"\0")):
                     _excuse(entry)
@@ -40,7 +40,7 @@ def _kill_marked(wanted: bytes) -> set[int]:
 
 
 def _excuse(engine: Path) -> None:
-    """Has the engine's parent record that the end was asked for, so that it does not count as a crash."""
+    """Has the engine's parent record that the end was requested, so that it does not count as a crash."""
     with contextlib.suppress(OSError, ValueError):
         parent = int((engine / "stat").read_bytes().rpartition(b")")[2].split()[1])
         handle = os.pidfd_open(parent)

@@ -18,7 +18,7 @@ _KEPT: Final = 3
 
 
 class _LogFile(RotatingFileHandler):
-    """Drops lines that a full disk does not take. The next line opens the file again, so it goes on with free space."""
+    """Drops lines that a full disk does not take. The next line opens the file again: there may be space."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of the standard library
         """Shows a line that is at fault; what the disk refuses would only repeat itself on the terminal."""

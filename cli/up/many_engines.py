@@ -1,4 +1,4 @@
-"""Warns where more engines than usual would run on this machine, and asks at a terminal before they start.
+"""Warns where more engines than usual would run on this machine, and puts a question at a terminal before they start.
 
 All agents of `up` run here, so each engine is a process of this machine, whatever hosts are simulated.
 """
@@ -7,30 +7,28 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cli.api import parse, path_of
 from cli.errors import CliError
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
 from schemas.api.deployments import DeploymentView
 
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
-
 MANY: Final = 100
-_LOOK_EVERY_S: Final = 10.0
+_POLL_S: Final = 10.0
 _AT_REST: Final = frozenset({"stopped", "asleep", "succeeded", "failed", "deleting"})
 _YES: Final = frozenset({"y", "yes"})
 
 Ask = Callable[[str], Awaitable[bool]]
 
 
-async def count_wanted(api: "Api") -> int:
+def count_wanted(api: Api) -> int:
     """How many instances the deployments want now."""
-    views = [parse(DeploymentView, raw) for raw in await api.items(path_of("deployments"))]
+    views = [parse(DeploymentView, raw) for raw in api.items(path_of("deployments"))]
     return sum(view.status.wanted for view in views if view.status.phase not in _AT_REST)
 
 
-async def agree_to_start(api: "Api", warn: Callable[[str], None], ask: Ask | None) -> None:
+async def agree_to_start(api: Api, warn: Callable[[str], None], ask: Ask | None) -> None:
     """Returns once that many engines may start.
 
     Args:
@@ -41,7 +39,7 @@ async def agree_to_start(api: "Api", warn: Callable[[str], None], ask: Ask | Non
     Raises:
         CliError: the answer is no.
     """
-    wanted = await count_wanted(api)
+    wanted = await asyncio.to_thread(count_wanted, api)
     if wanted <= MANY:
         return
     warn(warning(wanted))
@@ -52,18 +50,18 @@ async def agree_to_start(api: "Api", warn: Callable[[str], None], ask: Ask | Non
         )
 
 
-async def watch(api: "Api", warn: Callable[[str], None]) -> None:
+async def watch(api: Api, warn: Callable[[str], None]) -> None:
     """Warns whenever the number that deployments want rises above `MANY`. Runs until cancelled."""
     many = await _exceeds(api, None)
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_POLL_S)
         many = await _exceeds(api, warn if not many else None)
 
 
-async def _exceeds(api: "Api", warn: Callable[[str], None] | None) -> bool:
+async def _exceeds(api: Api, warn: Callable[[str], None] | None) -> bool:
     try:
-        wanted = await count_wanted(api)
-    except CliError:  # the next look will show it
+        wanted = await asyncio.to_thread(count_wanted, api)
+    except CliError:  # the next poll will show it
         return warn is None
     if wanted > MANY and warn is not None:
         warn(warning(wanted))

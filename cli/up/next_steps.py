@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.formatting import some
+from cli.text.formatting import some
 from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 

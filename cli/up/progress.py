@@ -1,28 +1,31 @@
 """Shows the progress of a start: a spinner and a line per step on a terminal, else only lines."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Final
 
-from cli.formatting import printable
-from cli.output import console
+from rich.console import Console
+from rich.status import Status
 
-if TYPE_CHECKING:  # slow to import
-    from rich.status import Status
+from cli.text.formatting import printable
+
+_PIPED_WIDTH: Final = 10_000
 
 
 class Progress:
     """Prints the current step, and how long each step took."""
 
     def __init__(self) -> None:
-        self._console = console()
+        width = None if sys.stdout.isatty() else _PIPED_WIDTH  # breaks no line of a file
+        self._console = Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
         self._status: Status | None = None
 
     @contextmanager
     def step(self, doing: str) -> Iterator[None]:
         """Runs a step. If it fails, its line stays the last one."""
-        begun = time.monotonic()
+        started = time.monotonic()
         if not self._console.is_terminal:
             self.print(f"{doing} ...")
             yield
@@ -33,7 +36,7 @@ class Progress:
                     yield
             finally:
                 self._status = None
-        self.print(f"{doing}: done in {time.monotonic() - begun:.1f} s")
+        self.print(f"{doing}: done in {time.monotonic() - started:.1f} s")
 
     def detail(self, line: str) -> None:
         """Shows what happens within the current step."""

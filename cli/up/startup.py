@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cli.api import parse, path_of
-from cli.client import Api
-from cli.connection import CLIENT_ENV, Connection, read_client_env
 from cli.errors import CliError, RefusedError, TimedOutError, UsageError
-from cli.loop_transport import connect
+from cli.transport.client import Api
+from cli.transport.connection import CLIENT_ENV, Connection, read_client_env
+from cli.transport.one_server import connected
+from cli.transport.paths import parse, path_of
 from cli.up.example import run_example
-from cli.up.hosts import HostChoice, LocalHost, simulated_hosts
+from cli.up.hosts import AGENTS, HostChoice, LocalHost, simulated_hosts, write_local_agents
 from cli.up.kill_engines import kill_engines
-from cli.up.local_agents import AGENTS, write_local_agents
 from cli.up.many_engines import Ask, agree_to_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
-from cli.wait import ProgressLog
+from cli.waiting.wait import ProgressLog
 from schemas.api.workers import WorkerView
 
 CONTROLLER_WITHIN_S: Final = 90.0
@@ -77,7 +76,7 @@ class Daemons:
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
         key: of an administrator, for this process's own requests. It is stored nowhere.
-        resign: ends the controller's leadership, while it goes on to serve; returns once it leads no more.
+        resign: ends the controller's leadership, while it continues to serve; returns once it leads no more.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
@@ -118,7 +117,7 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
     with progress.step(f"Database, migrations and controller in {options.data_dir}"):
         url = await _start_controller(daemons, supervisor)
     ca = _authority(options)
-    async with connect(Connection(url, daemons.key, ca)) as api:
+    with connected(Connection(url, daemons.key, ca)) as api:  # its requests wait in threads, which end once it closes
         await agree_to_start(api, progress.print, options.ask)
         hosts = await _choose_hosts(options, daemons, progress)
         write_local_agents(options.data_dir, hosts)
@@ -128,10 +127,12 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
             await _wait_until_ready(api, hosts)
         if options.example:
             with progress.step("Example deployment"):
-                await run_example(api, ProgressLog(progress.detail))
+                await asyncio.to_thread(run_example, api, ProgressLog(progress.detail))
         names = [host.name for host in hosts]
         client_env = options.data_dir / CLIENT_ENV
-        valid = await _is_valid(Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca))
+        valid = await asyncio.to_thread(
+            _is_valid, Connection(url, read_client_env(client_env).get("GPUWARD_API_KEY"), ca)
+        )
         info = UpInfo(url, options.data_dir, options.logs, client_env, names, options.program, key_is_valid=valid)
         progress.print(ready_text(info, example=options.example))
         await watch(api, progress.print)
@@ -143,11 +144,11 @@ def _authority(options: Options) -> Path | None:
     return None if found is None else Path(found)
 
 
-async def _is_valid(connection: Connection) -> bool:
+def _is_valid(connection: Connection) -> bool:
     """Whether the controller accepts the key."""
     try:
-        async with connect(connection) as api:
-            await api.items(path_of("workers"), limit=1)
+        with connected(connection) as api:
+            api.items(path_of("workers"), limit=1)
     except RefusedError as refusal:
         return refusal.code != "unauthenticated"
     return True
@@ -180,12 +181,16 @@ async def _choose_hosts(options: Options, daemons: Daemons, progress: Progress) 
 
 async def _start_agent(api: Api, host: LocalHost, options: Options, daemons: Daemons, supervisor: Supervisor) -> None:
     """Starts an agent, with a join token if the controller does not know its worker."""
-    known = await api.find(path_of("workers", host.name))
-    token: str | None = None
-    if known is None or known.get("deleted_at") is not None:
-        token = (await api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S, "name": host.name}))["token"]
+    token = await asyncio.to_thread(_token_for, api, host)
     start = AgentStart(host, options.data_dir / AGENTS / host.name, api.url, token, _authority(options))
     supervisor.start(f"agent {host.name}", lambda stop: daemons.agent(start, stop))
+
+
+def _token_for(api: Api, host: LocalHost) -> str | None:
+    known = api.find(path_of("workers", host.name))
+    if known is not None and known.get("deleted_at") is None:
+        return None
+    return str(api.post(path_of("tokens"), {"expires_s": _TOKEN_EXPIRES_S, "name": host.name})["token"])
 
 
 async def _wait_until_ready(api: Api, hosts: list[LocalHost]) -> None:
@@ -193,7 +198,7 @@ async def _wait_until_ready(api: Api, hosts: list[LocalHost]) -> None:
     try:
         async with asyncio.timeout(WORKERS_WITHIN_S):
             while waiting:
-                for raw in await api.items(path_of("workers")):
+                for raw in await asyncio.to_thread(api.items, path_of("workers")):
                     worker = parse(WorkerView, raw)
                     if worker.status.phase == "ready" and worker.status.connected:
                         waiting.pop(worker.name, None)
@@ -241,7 +246,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
     handlers = {signal.SIGINT: supervisor.request_stop, signal.SIGTERM: supervisor.request_stop}
 
     def hang_up() -> None:
-        """Stops all. It often comes twice, from the kernel and from the shell, which asks for no haste."""
+        """Stops all. It often comes twice, from the kernel and from the shell, and means no haste."""
         if not hung_up.is_set():
             hung_up.set()
             supervisor.request_stop()

@@ -91,10 +91,10 @@ class Supervisor:
         self._stop_requested.set()
         first, others = self._services[:1], self._services[1:]
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         await self._prepare_stop()
-        late = await self._stop(others, FIRST_STOP_S - (loop.time() - begun))
-        left_s = FIRST_STOP_S - (loop.time() - begun)
+        late = await self._stop(others, FIRST_STOP_S - (loop.time() - started))
+        left_s = FIRST_STOP_S - (loop.time() - started)
         late += await self._stop(first, LAST_STOP_S + max(left_s, 0.0))
         for service in self._services:
             if service.task.done() and not service.task.cancelled() and service.task.exception() is not None:

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.connection import DEFAULT_PORT, current_default_data_dir
-from cli.daemon_options import DataDirOption, GatewayProcessesOption, ProxyOption, SimulateOption, missing_library
-from cli.daemon_settings import validated
-from cli.errors import CliError, UsageError
-from cli.runner import complain
-from cli.streams import go_on_without_stdout
-from cli.up.local_agents import CACHE, LOOPBACK
+from cli.errors import UsageError
+from cli.local.options import DataDirOption, GatewayProcessesOption, ProxyOption, SimulateOption, needs, validated
+from cli.runner import complaining
+from cli.terminal.streams import go_on_without_stdout
+from cli.transport.connection import DEFAULT_PORT, current_default_data_dir
+from cli.up.hosts import CACHE, LOOPBACK
 
 if TYPE_CHECKING:  # slow to import
     from cli.up.startup import AgentStart, Daemons
@@ -42,14 +41,10 @@ def up(
 ) -> None:
     """Run a database, a controller and agents on this host. Ctrl-C stops them and the engines."""
     go_on_without_stdout()  # engines run, and only the end of this process stops them
-    try:
+    with needs("controller,agent"), complaining():
         folder = (data_dir or current_default_data_dir()).expanduser().absolute()
         daemons = _daemons(folder, host, port, trusted_proxy, gateway_processes)
         code = _up(folder, daemons, host=host, port=port, simulate=simulate, agents=agents, example=example)
-    except ImportError as error:
-        complain(missing_library(error, "controller,agent"))
-    except CliError as error:
-        complain(error)
     raise typer.Exit(code)
 
 

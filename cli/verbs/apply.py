@@ -2,26 +2,24 @@
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import UsageError
-from cli.manifests import manifest_as_json, read_manifests
-from cli.policy_stops import confirm_stops
-from cli.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
-from cli.runner import TimeoutOption, WaitOption, run
-from cli.selection import SelectorOption
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.policy_stops import confirm_stops
+from cli.manifest.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
+from cli.objects.selection import SelectorOption
+from cli.runner import TimeoutOption, WaitOption, client
 from cli.several import Refusals
-from cli.wait import ProgressLog, Target, until_running
-from cli.wait_state import Goal
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
+from cli.waiting.states import Goal, Target
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.apply import ApplyView
 from schemas.manifest.parse import Manifest
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 DEFAULT_TIMEOUT_S: Final = 600.0
@@ -68,32 +66,29 @@ def apply(
     With --prune the labels of --selector say which deployments these files own. What would go is shown and asked about
     before anything changes; without a terminal, add --yes. Nothing is deleted where a manifest is refused.
     """
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         check_prune(selector, prune=prune)
         if goal is not WaitGoal.RUNNING and not wait:
             raise UsageError(f"--for {goal.value}: says what to wait for; add --wait")
         manifests = read_manifests(files)
-        pruned = [] if selector is None else await to_prune(api, manifests, selector)
+        pruned = [] if selector is None else to_prune(api, manifests, selector)
         confirm_prune(pruned, yes=yes)
-        await confirm_stops(api, manifests, yes=yes)
-        targets = await _apply(api, manifests)
+        confirm_stops(api, manifests, yes=yes)
+        targets = _apply(api, manifests)
         refusals = Refusals()
-        await prune_each(api, pruned, selector, refusals)
+        prune_each(api, pruned, selector, refusals)
 
-        async def until_all_run(targets: list[Target]) -> None:
-            await until_running(api, targets, timeout_s, ProgressLog(), Goal(goal))
+        def until_all_run(targets: list[Target]) -> None:
+            until_running(api, targets, timeout_s, ProgressLog(), Goal(goal))
 
         if wait:
-            await refusals.each([targets], until_all_run)
-        refusals.tell()
-
-    run(ctx, work, waits=wait)
+            refusals.each([targets], until_all_run)
+        refusals.report()
 
 
-async def _apply(api: "Api", manifests: list[Manifest]) -> list[Target]:
+def _apply(api: Api, manifests: list[Manifest]) -> list[Target]:
     body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
-    view = parse(ApplyView, await api.post(path_of("apply"), body))
+    view = parse(ApplyView, api.post(path_of("apply"), body))
     for one in view.items:
         print(f"{_KINDS[one.kind]}/{one.name} {one.outcome}", flush=True)
     for line in view.warnings:

@@ -1,19 +1,17 @@
 """The verb `audit`."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
+from cli.runner import OutputOption, client
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
 from schemas.api.audit import AuditView, RepairView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 
@@ -36,11 +34,15 @@ def audit(
     """
     if dry_run and not repair:
         raise typer.BadParameter("--dry-run needs --repair")
-    run(ctx, (lambda api: _repair(api, output, dry_run=dry_run)) if repair else (lambda api: _check(api, output)))
+    with client(ctx) as api:
+        if repair:
+            _repair(api, output, dry_run=dry_run)
+        else:
+            _check(api, output)
 
 
-async def _check(api: "Api", output: Format) -> None:
-    raw = await api.get(path_of("audit"))
+def _check(api: Api, output: Format) -> None:
+    raw = api.get(path_of("audit"))
     view = parse(AuditView, raw)
     if output.for_programs:
         print_data(raw, output)
@@ -53,8 +55,8 @@ async def _check(api: "Api", output: Format) -> None:
         raise CliError(f"{len(view.violations)} violations; {len(view.checked)} invariants were checked")
 
 
-async def _repair(api: "Api", output: Format, *, dry_run: bool) -> None:
-    raw = await api.post(path_of("audit", "repair"), dry_run="true" if dry_run else None)
+def _repair(api: Api, output: Format, *, dry_run: bool) -> None:
+    raw = api.post(path_of("audit", "repair"), dry_run="true" if dry_run else None)
     view = parse(RepairView, raw)
     if output.for_programs:
         print_data(raw, output)

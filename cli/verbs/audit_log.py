@@ -2,20 +2,18 @@
 
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.formatting import or_dash, printable
-from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
+from cli.runner import OutputOption, client
+from cli.text.formatting import or_dash, printable
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
 from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _log = typer.Typer(invoke_without_command=True)
@@ -60,10 +58,9 @@ def audit_log(
     """List changes, and reads of secrets and logs: by which key, from where, and with which outcome. Newest first."""
     if ctx.invoked_subcommand is not None:
         return
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}
-        found = await api.items(path_of("audit-log"), limit=limit, **only)
+        found = api.items(path_of("audit-log"), limit=limit, **only)
         if output is LogFormat.JSONL:
             for raw in found:
                 print_data(raw, Format.JSON, in_a_row=True)
@@ -79,8 +76,6 @@ def audit_log(
         titles = ["TIME", "ACTOR", "FROM", "ACTION", "OBJECT", "OUTCOME", "STATUS", "CODE"]
         print_table(Table(titles, rows, []), empty="no entries")
 
-    run(ctx, work)
-
 
 @_log.command()
 def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
@@ -88,9 +83,8 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
     Entries are sealed within minutes under the key that encrypts secrets. Without a key nothing shows.
     """
-
-    async def work(api: "Api") -> None:
-        whole = await _read_all(api)
+    with client(ctx) as api:
+        whole = _read_all(api)
         view = parse(AuditLogVerification, whole)
         if output.for_programs:
             print_data(whole, output)
@@ -99,14 +93,12 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
         if view.findings:
             raise CliError(f"{len(view.findings)} findings: the audit log is not as it was written")
 
-    run(ctx, work)
 
-
-async def _read_all(api: "Api") -> dict[str, Any]:
+def _read_all(api: Api) -> dict[str, Any]:
     """All pages as one: the last, with what all have checked and found."""
     checked, findings, cursor = 0, [], None
     while True:
-        page: dict[str, Any] = await api.get(path_of("audit-log", "verify"), cursor=cursor)
+        page: dict[str, Any] = api.get(path_of("audit-log", "verify"), cursor=cursor)
         checked += page["checked"]
         findings += [one for one in page["findings"] if one not in findings]
         cursor = page["next"]

@@ -1,18 +1,14 @@
 """Verbs about models of the hub that workers have fetched: list, prune."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.api import Json, path_of
-from cli.kinds import CACHED_MODELS
-from cli.list_output import ListOutputOption, Output
-from cli.output import Format
-from cli.runner import parse_seconds, run
+from cli.objects.kinds import CACHED_MODELS
+from cli.printing.output import Format, ListOutputOption, Output
+from cli.runner import client, parse_seconds
+from cli.transport.paths import Json, path_of
 from cli.verbs.get import print_objects
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 cache = typer.Typer(help="Models of the hub that workers have fetched: list, prune.", no_args_is_help=True)
@@ -23,11 +19,8 @@ WorkerArgument = Annotated[str, typer.Argument(metavar="WORKER", help="Name of t
 @cache.command("list")
 def list_models(ctx: typer.Context, worker: WorkerArgument, output: ListOutputOption = Format.TABLE) -> None:
     """List the models in the cache of a worker, with their revisions."""
-
-    async def work(api: "Api") -> None:
-        _print(await api.items(path_of("workers", worker, "cache")), output)
-
-    run(ctx, work)
+    with client(ctx) as api:
+        _print(api.items(path_of("workers", worker, "cache")), output)
 
 
 @cache.command()
@@ -50,13 +43,10 @@ def prune(
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """Remove cached models that no process uses, and list them."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         body = {"models": models or [], "unused_for_s": unused_for or 0.0}
-        removed = await api.post(path_of("workers", worker, "cache", "prune"), body)
+        removed = api.post(path_of("workers", worker, "cache", "prune"), body)
         _print(removed["items"], output)
-
-    run(ctx, work)
 
 
 def _print(models: list[Json], output: Output) -> None:

@@ -1,9 +1,13 @@
 """The verb `completion`. What its scripts ask for is answered by `cli.completion`, and by typer."""
 
+from contextlib import redirect_stdout
 from enum import StrEnum
+from io import StringIO
 from typing import Annotated
 
 import typer
+
+from cli.completion.shells import ASKED
 
 app = typer.Typer()
 
@@ -17,12 +21,14 @@ class Shell(StrEnum):
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+def completion(ctx: typer.Context, shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
     """Print the script with which a shell completes verbs and live names.
 
     For bash put `source <(gpuward completion bash)` into ~/.bashrc; for zsh the same with zsh into ~/.zshrc, below
     compinit; for fish write the script to ~/.config/fish/completions/gpuward.fish.
     """
-    from typer._completion_shared import get_completion_script  # noqa: PLC0415 - slow to import
+    from typer.completion import shell_complete  # noqa: PLC0415 - slow to import
 
-    print(get_completion_script(prog_name="gpuward", complete_var="_GPUWARD_COMPLETE", shell=shell.value))
+    with redirect_stdout(StringIO()) as script:
+        shell_complete(ctx.find_root().command, {}, "gpuward", ASKED, f"source_{shell.value}")
+    print(script.getvalue().strip())  # zsh reads the first line

@@ -1,23 +1,21 @@
-"""The verb `context`: addresses and keys of controllers by name, kept by this user. It asks no controller."""
+"""The verb `context`: addresses and keys of controllers by name, kept by this user. It calls no controller."""
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from cli.client_tls import client_context
-from cli.connection import named_context, valid_url
-from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError, UsageError
-from cli.formatting import printable
-from cli.kind import Column, Kind, table_of
-from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, complain
+from cli.objects.kind import Column, Kind, table_of
+from cli.printing.output import Format, print_data, print_table
+from cli.runner import OutputOption, complaining
+from cli.text.formatting import printable
+from cli.transport.connection import named_context, valid_url
+from cli.transport.contexts import Context, Contexts, changing, contexts_file, read_contexts
+from cli.transport.one_server import client_context
 from schemas.printing import block
 
 app = typer.Typer()
@@ -49,7 +47,7 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace a context of this name.")] = False,
 ) -> None:
     """Add a context. Its key is read from stdin, or asked for, and is never printed."""
-    with _complaining():
+    with complaining():
         address = valid_url(url, "--url")
         authority = None if ca is None else ca.expanduser().absolute()
         if authority is not None:
@@ -70,7 +68,7 @@ def use_context(
     none: Annotated[bool, typer.Option("--none", help="Use none.")] = False,
 ) -> None:
     """Use a context from now on, where flags and environment name no controller."""
-    with _complaining():
+    with complaining():
         if (name is None) != none:
             raise UsageError("write `gpuward context use NAME`, or `gpuward context use --none`")
         with changing(contexts_file(os.environ)) as held:
@@ -81,7 +79,7 @@ def use_context(
 @context.command("list")
 def list_contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List contexts, without their keys."""
-    with _complaining():
+    with complaining():
         found = _contexts()
         rows = [_row(found, name) for name in sorted(found.by_name)]
         if output.for_programs:
@@ -105,7 +103,7 @@ def show(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show a context, without its key."""
-    with _complaining():
+    with complaining():
         found = _contexts()
         flags = ctx.find_object(dict) or {}
         wanted = name or named_context(flags.get("context"), os.environ)
@@ -124,18 +122,10 @@ def show(
 @context.command()
 def delete(name: NameArgument) -> None:
     """Delete a context with its key. The key itself stays valid: see `gpuward key revoke`."""
-    with _complaining():
+    with complaining():
         with changing(contexts_file(os.environ)) as held:
             held[0] = held[0].without(name)
         print(block(f"context/{name} deleted"))
-
-
-@contextmanager
-def _complaining() -> Iterator[None]:
-    try:
-        yield
-    except CliError as error:
-        complain(error)
 
 
 def _contexts() -> Contexts:
@@ -149,7 +139,7 @@ def _row(contexts: Contexts, name: str) -> dict[str, Any]:
 
 
 def _key_from_stdin() -> str:
-    """The key, of which no error tells a part.
+    """The key, of which no error shows a part.
 
     Raises:
         UsageError: there is none, or it is not one.

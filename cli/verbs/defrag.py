@@ -1,22 +1,19 @@
 """The verb `defrag`."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError, UsageError
-from cli.formatting import age, gib, or_dash, short_gpus, some
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
+from cli.runner import OutputOption, client
+from cli.text.formatting import age, gib, or_dash, short_gpus, some
+from cli.transport.paths import parse, path_of
 from schemas.api.defrag import DefragView, RelocationsView
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _NAMED: Final = 8  # instances in one line
@@ -51,16 +48,15 @@ def defrag(
     """
     if plan and apply:
         raise typer.BadParameter("--plan and --apply cannot be used together")
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         if not plan and not apply:
             if files:
                 raise UsageError("--file requires --plan or --apply")
-            _print_relocations(await api.get(path_of("defrag")), output)
+            _print_relocations(api.get(path_of("defrag")), output)
             return
         manifests = [manifest_as_json(one) for one in read_manifests(files or [])]
         asked = {"any_priority": True} if any_priority else {}
-        raw = await api.post(path_of("defrag"), {"apply": apply, "manifests": manifests, **asked})
+        raw = api.post(path_of("defrag"), {"apply": apply, "manifests": manifests, **asked})
         view = parse(DefragView, raw)
         if output.for_programs:
             print_data(raw, output)
@@ -68,8 +64,6 @@ def defrag(
             _print_plan(view)
         if view.left:
             raise CliError(f"no relocations free enough capacity for {some(view.left, _NAMED)}")
-
-    run(ctx, work)
 
 
 def _print_plan(view: DefragView) -> None:

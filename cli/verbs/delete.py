@@ -2,24 +2,22 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from cli.api import path_of
-from cli.confirm import YesOption, confirm_deletion
 from cli.errors import NotFoundError, UsageError
-from cli.kind import Kind, bare_name
-from cli.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
-from cli.runner import TimeoutOption, WaitOption, run
-from cli.selection import SelectorOption, must_have_labels, selected
-from cli.selectors import Selector
+from cli.objects.kind import Kind, bare_name
+from cli.objects.kinds import DEPLOYMENTS, KINDS, POLICIES, WORKERS, kind_named
+from cli.objects.selection import SelectorOption, must_have_labels, selected
+from cli.objects.selectors import Selector
+from cli.objects.shown import Shown, delete_shown
+from cli.runner import TimeoutOption, WaitOption, client
 from cli.several import Refusals
-from cli.shown import Shown, delete_shown
+from cli.terminal.confirm import YesOption, confirm_deletion
+from cli.transport.client import Api
+from cli.transport.paths import path_of
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _DEFAULT_TIMEOUT_S: Final = 600.0
@@ -56,9 +54,8 @@ def delete(
 
     With --selector those with the labels are shown and asked about. Without a terminal, add --yes.
     """
-
-    async def work(api: "Api") -> None:
-        targets = await _targets(api, words or [], selector)
+    with client(ctx) as api:
+        targets = _targets(api, words or [], selector)
         if confirm_dead and any(target.kind is not WORKERS for target in targets):
             raise UsageError("--confirm-dead is only valid for `gpuward delete worker NAME`")
         if selector is not None:
@@ -66,30 +63,28 @@ def delete(
         refusals, deleted = Refusals(), list[tuple[Kind, str, str]]()
         confirmed = "true" if confirm_dead else None
 
-        async def one(target: _Target | Shown) -> None:
+        def one(target: _Target | Shown) -> None:
             kind, name = target.kind, target.name
             if isinstance(target, Shown):
                 uid = target.uid
-                if not await delete_shown(api, target, selector, confirm_dead=confirmed):
+                if not delete_shown(api, target, selector, confirm_dead=confirmed):
                     return
             else:
                 path = path_of(kind.plural, name)
-                uid = (await api.get(path))["uid"] if wait else ""
-                await api.delete(path, confirm_dead=confirmed)
+                uid = api.get(path)["uid"] if wait else ""
+                api.delete(path, confirm_dead=confirmed)
             deleted.append((kind, name, uid))
             if not wait:
                 gone = kind is POLICIES  # a policy has no processes that must end first
                 print(block(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}"), flush=True)
 
-        await refusals.each(targets, one)
+        refusals.each(targets, one)
         if wait:
-            await _wait_for_all(api, deleted, timeout_s, refusals)
-        refusals.tell()
-
-    run(ctx, work, waits=wait)
+            _wait_for_all(api, deleted, timeout_s, refusals)
+        refusals.report()
 
 
-async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
+def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
     """The objects to delete.
 
     Raises:
@@ -100,14 +95,14 @@ async def _targets(api: "Api", words: Sequence[str], selector: Selector | None) 
         if not words:
             raise UsageError("write the names of what to delete, or its labels: -l app=x")
         targets = targets_of(words)
-        await _check_for_a_misspelt_kind(api, words)
+        _check_for_a_misspelt_kind(api, words)
         return targets
     if len(words) > 1 or (words and not any(words[0].lower() in kind.words for kind in KINDS)):
         raise UsageError("names and --selector exclude each other; write `gpuward delete [KIND] -l LABELS`")
     kind = kind_named(words[0], _DELETABLE) if words else DEPLOYMENTS
     must_have_labels(kind)
-    raws = [raw for raw in await api.items(path_of(kind.plural)) if raw.get("deleted_at") is None]
-    found = [Shown.of(kind, raw) for raw in await selected(api, kind, raws, selector)]
+    raws = [raw for raw in api.items(path_of(kind.plural)) if raw.get("deleted_at") is None]
+    found = [Shown.of(kind, raw) for raw in selected(api, kind, raws, selector)]
     if not found:
         raise NotFoundError(f"no {kind.singular} has the labels {selector.text}; list them: gpuward get {kind.plural}")
     return found
@@ -131,7 +126,7 @@ def targets_of(words: Sequence[str]) -> list[_Target]:
     return list(dict.fromkeys(targets))
 
 
-async def _check_for_a_misspelt_kind(api: "Api", words: Sequence[str]) -> None:
+def _check_for_a_misspelt_kind(api: Api, words: Sequence[str]) -> None:
     """Guards `delete polcy chat`, which would delete the deployment `chat`.
 
     Raises:
@@ -143,21 +138,19 @@ async def _check_for_a_misspelt_kind(api: "Api", words: Sequence[str]) -> None:
     from difflib import get_close_matches  # noqa: PLC0415 - few calls need it
 
     nearly = get_close_matches(first, [word for kind in _DELETABLE for word in kind.words], 1, 0.75)
-    if nearly and await api.find(path_of(DEPLOYMENTS.plural, words[0])) is None:
+    if nearly and api.find(path_of(DEPLOYMENTS.plural, words[0])) is None:
         raise UsageError(f"unknown kind {words[0]!r}, and no deployment has that name; did you mean {nearly[0]}?")
 
 
-async def _wait_for_all(
-    api: "Api", deleted: Sequence[tuple[Kind, str, str]], timeout_s: float, refusals: Refusals
-) -> None:
-    from cli.wait import ProgressLog, until_gone  # noqa: PLC0415 - slow to import, and most calls do not wait
+def _wait_for_all(api: Api, deleted: Sequence[tuple[Kind, str, str]], timeout_s: float, refusals: Refusals) -> None:
+    from cli.waiting.wait import ProgressLog, until_gone  # noqa: PLC0415 - slow to import, and most calls do not wait
 
     progress, until = ProgressLog(), time.monotonic() + timeout_s
 
-    async def one(target: tuple[Kind, str, str]) -> None:
+    def one(target: tuple[Kind, str, str]) -> None:
         kind, name, uid = target
         left = max(until - time.monotonic(), min(timeout_s, _LEAST_WAIT_S))
-        await until_gone(api, path_of(kind.plural, name), name, uid, left, progress)
+        until_gone(api, {name: uid}, left, progress, kind.plural)
         print(block(f"{kind.singular}/{name} deleted"), flush=True)
 
-    await refusals.each(deleted, one)
+    refusals.each(deleted, one)

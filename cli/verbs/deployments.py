@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.kinds import DEPLOYMENTS
+from cli.objects.kinds import DEPLOYMENTS
 from cli.runner import post, post_each
 from schemas.units import parse_duration_s
 

@@ -1,19 +1,20 @@
 """The verb `describe`."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import Json, parse, path_of
-from cli.describe_object import describe as describe_view
-from cli.describe_utilization import draw_utilization
 from cli.errors import CliError, NotFoundError, UsageError
-from cli.kind import Kind, object_key
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
-from cli.names import matching
-from cli.output import Format, print_data
-from cli.runner import OutputOption, run
+from cli.objects.kind import Kind, object_key
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
+from cli.objects.names import matching
+from cli.printing.output import Format, print_data
+from cli.runner import OutputOption, client
+from cli.text.details import describe as describe_view
+from cli.text.utilization import draw_utilization
+from cli.transport.client import Api
+from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import read_object
 from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
 from schemas.api.events import EventView
@@ -23,9 +24,6 @@ from schemas.api.policies import PolicyView
 from schemas.api.workers import WorkerView
 from schemas.base import View
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _EVENTS: Final = 15
@@ -57,22 +55,19 @@ def describe(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show an object in detail, with its latest events."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         if name is None:
-            wanted, raw = await _named(api, kind_or_name)
+            wanted, raw = _named(api, kind_or_name)
         else:
             wanted = kind_named(kind_or_name, _KINDS)
-            raw = await read_object(api, wanted, name)
+            raw = read_object(api, wanted, name)
         if output.for_programs:
             print_data(raw, output)
         else:
-            print(block(await _description(api, wanted, raw)))
-
-    run(ctx, work)
+            print(block(_description(api, wanted, raw)))
 
 
-async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
+def _named(api: Api, name: str) -> tuple[Kind, Json]:
     """The only object with this name, of whatever kind; else the only one whose name begins so.
 
     Raises:
@@ -80,11 +75,11 @@ async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
         NotFoundError: there is none.
         CliError: there are several.
     """
-    exact = [(kind, raw) for kind in _KINDS if (raw := await api.find(path_of(kind.plural, name))) is not None]
+    exact = [(kind, raw) for kind in _KINDS if (raw := api.find(path_of(kind.plural, name))) is not None]
     found = exact or [
         (kind, raw)
         for kind in _KINDS
-        for raws in [await api.items(path_of(kind.plural))]
+        for raws in [api.items(path_of(kind.plural))]
         for match in matching(kind, name, raws)
         for raw in raws
         if raw["name"] == match
@@ -100,15 +95,15 @@ async def _named(api: "Api", name: str) -> tuple[Kind, Json]:
     raise CliError(f"{name!r} is not unique: {fits}{more}; write gpuward describe KIND NAME")
 
 
-async def _description(api: "Api", kind: Kind, raw: Json) -> str:
+def _description(api: Api, kind: Kind, raw: Json) -> str:
     name = raw["name"]
     if kind is INSTANCES and raw["status"]["phase"] == "pending":
-        raw = await _with_advice(api, raw)
-    instances = await api.items(path_of(INSTANCES.plural), deployment=name) if kind is DEPLOYMENTS else []
-    gpus = await api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
-    events = await api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
+        raw = _with_advice(api, raw)
+    instances = api.items(path_of(INSTANCES.plural), deployment=name) if kind is DEPLOYMENTS else []
+    gpus = api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
+    events = api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
     now = datetime.now(UTC)
-    graphs = await draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
+    graphs = draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
     return describe_view(
         parse(_VIEWS[kind.singular], raw),
         instances=[parse(InstanceView, item) for item in instances],
@@ -116,22 +111,22 @@ async def _description(api: "Api", kind: Kind, raw: Json) -> str:
         events=[parse(EventView, item) for item in reversed(events)],
         graphs=graphs,
         now=now,
-        heads=await _heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
+        heads=_heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
     )
 
 
-async def _with_advice(api: "Api", raw: Json) -> Json:
+def _with_advice(api: Api, raw: Json) -> Json:
     """A pending instance with a fresh explanation. It costs the controller some work, so it is made on demand."""
     try:
-        explain = await api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
-    except CliError:  # it was placed or removed meanwhile
+        explain = api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
+    except CliError:  # it was placed or removed since
         return raw
     return {**raw, "status": {**raw["status"], "explain": explain}}
 
 
-async def _heads(api: "Api", name: str) -> list[ModelHead]:
-    """What the hub has now; nothing where that cannot be told, since all else can."""
+def _heads(api: Api, name: str) -> list[ModelHead]:
+    """What the hub has now; empty where it does not answer, since the rest can be shown."""
     try:
-        return parse(ModelHeads, await api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
+        return parse(ModelHeads, api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
     except CliError:
         return []

@@ -1,23 +1,18 @@
 """The verb `diff`."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.field_changes import change_lines
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data
-from cli.prune import PruneOption, check_prune, to_prune
-from cli.runner import OutputOption, run
-from cli.selection import SelectorOption
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.prune import PruneOption, check_prune, to_prune
+from cli.objects.selection import SelectorOption
+from cli.printing.output import Format, print_data
+from cli.runner import OutputOption, client
+from cli.text.field_changes import change_lines
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanView
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _DIFFERENT = 1
@@ -32,15 +27,12 @@ def diff(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show field by field what `apply` would change. Exit with 1 if anything differs, with 2 or more on errors."""
-    different = False
-
-    async def work(api: "Api") -> None:
-        nonlocal different
+    with client(ctx) as api:
         try:
             check_prune(selector, prune=prune)
             read = read_manifests(files)
-            pruned = [] if selector is None else [one.name for one in await to_prune(api, read, selector)]
-            raw = await api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
+            pruned = [] if selector is None else [one.name for one in to_prune(api, read, selector)]
+            raw = api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)
             raise
@@ -55,8 +47,6 @@ def diff(
             _print(view)
             for name in pruned:
                 print(block(f"deployment/{name}: pruned"))
-
-    run(ctx, work)
     if different:
         raise typer.Exit(_DIFFERENT)
 

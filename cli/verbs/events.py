@@ -1,23 +1,20 @@
 """The verb `events`."""
 
-import asyncio
 import sys
+import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import Json, parse, path_of
 from cli.errors import UnreachableError, UsageError
-from cli.formatting import or_dash, printable
-from cli.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
-from cli.output import Format, print_data
-from cli.runner import OutputOption, run
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
+from cli.printing.output import Format, print_data
+from cli.runner import OutputOption, client
+from cli.text.formatting import or_dash, printable
+from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import print_objects
 from schemas.api.events import EventView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _EVENTS_PERIOD_S: Final = 1.0
@@ -48,29 +45,26 @@ def events(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List events, oldest first."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx, endless=watch) as api:
         key = _object_named(about) if about is not None else None
         path = path_of(EVENTS.plural)
         only = {"object": key, "reason": ",".join(reason or ()) or None}
         most = limit or (_EVENTS if since is None else _MAX_EVENTS)
-        found = (await api.items(path, limit=most, after=since, **only))[::-1]
+        found = api.items(path, limit=most, after=since, **only)[::-1]
         if not watch:
             print_objects(EVENTS, found, output)
             return
         seen = max((int(raw["id"]) for raw in found), default=0)
         _print_events(found, output)
         while True:
-            await asyncio.sleep(_EVENTS_PERIOD_S)
+            time.sleep(_EVENTS_PERIOD_S)
             try:
-                found = (await api.items(path, limit=_MAX_EVENTS, since=seen, **only))[::-1]
+                found = api.items(path, limit=_MAX_EVENTS, since=seen, **only)[::-1]
             except UnreachableError as error:
                 print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
             seen = max((int(raw["id"]) for raw in found), default=seen)
             _print_events(found, output)
-
-    run(ctx, work, endless=watch)
 
 
 def _object_named(about: str) -> str:

@@ -1,18 +1,14 @@
-"""Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/daemons.py`."""
+"""Verbs about gateways: list, forget. The same name without a verb runs one: see `cli/local/daemons.py`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.access_kinds import GATEWAYS
-from cli.api import path_of
-from cli.list_output import ListOutputOption
-from cli.output import Format
-from cli.runner import delete, run
+from cli.objects.kinds import GATEWAYS
+from cli.printing.output import Format, ListOutputOption
+from cli.runner import client, delete
+from cli.transport.paths import path_of
 from cli.verbs.get import print_objects
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 gateway = typer.Typer(invoke_without_command=True)
 NameArgument = Annotated[
@@ -23,11 +19,8 @@ NameArgument = Annotated[
 @gateway.command("list")
 def list_gateways(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List gateways, each process by itself, and whether they report."""
-
-    async def work(api: "Api") -> None:
-        print_objects(GATEWAYS, await api.items(path_of(GATEWAYS.plural)), output)
-
-    run(ctx, work)
+    with client(ctx) as api:
+        print_objects(GATEWAYS, api.items(path_of(GATEWAYS.plural)), output)
 
 
 @gateway.command()

@@ -1,27 +1,24 @@
 """Verbs that list objects: get, ps."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import Json, checked_name, path_of
 from cli.errors import NotFoundError, UsageError
-from cli.event_rows import folded
-from cli.kind import Kind, bare_name, table_of
-from cli.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
-from cli.list_output import ListOutputOption, Names, Output, Picked
-from cli.names import matching, only_one
-from cli.output import Format, print_data, print_table
-from cli.runner import run
-from cli.scaling_text import notes
-from cli.selection import SelectorOption, selected
+from cli.objects.kind import Kind, bare_name, table_of
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
+from cli.objects.names import matching, only_one
+from cli.objects.selection import SelectorOption, selected
+from cli.objects.views import read_view
+from cli.printing.output import Format, ListOutputOption, Names, Output, Picked, print_data, print_table
+from cli.runner import client
 from cli.several import Refusals
-from cli.views import read_view
+from cli.text.events import folded
+from cli.text.scaling import notes
+from cli.transport.client import Api
+from cli.transport.paths import Json, checked_name, path_of
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _LATEST_EVENTS: Final = 100
@@ -49,25 +46,22 @@ def get(
     output: ListOutputOption = Format.TABLE,
 ) -> None:
     """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx, endless=watch) as api:
         wanted, asked = _asked(kind, names or [])
         if asked and selector is not None:
             raise UsageError("names and --selector exclude each other; write the names, or the labels")
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            found = frozenset([str((await read_object(api, wanted, name))["name"]) for name in asked])
-            await follow(api, wanted, output, names=found, selector=selector)
+            found = frozenset([str(read_object(api, wanted, name)["name"]) for name in asked])
+            follow(api, wanted, output, names=found, selector=selector)
             return
         if asked:
-            await _print_named(api, wanted, asked, output)
+            _print_named(api, wanted, asked, output)
             return
-        raws = await api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
-        raws = await selected(api, wanted, raws, selector)
+        raws = api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
+        raws = selected(api, wanted, raws, selector)
         print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
-
-    run(ctx, work, endless=watch)
 
 
 def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
@@ -78,18 +72,18 @@ def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
     return kind, list(dict.fromkeys(bare_name(kind, one) for one in words))
 
 
-async def _print_named(api: "Api", kind: Kind, names: list[str], output: Output) -> None:
+def _print_named(api: Api, kind: Kind, names: list[str], output: Output) -> None:
     refusals, found = Refusals(), list[Json]()
 
-    async def one(name: str) -> None:
-        raw = await read_object(api, kind, name)
+    def one(name: str) -> None:
+        raw = read_object(api, kind, name)
         if raw not in found:  # a name and its beginning are one object
             found.append(raw)
 
-    await refusals.each(names, one)
+    refusals.each(names, one)
     if found:
         print_objects(kind, found, output, single=len(names) == 1)
-    refusals.tell()
+    refusals.report()
 
 
 @app.command()
@@ -104,26 +98,23 @@ def ps(
 
     Below them: the deployments that sleep or are stopped, and those of which a limit keeps replicas away.
     """
-
-    async def work(api: "Api") -> None:
+    with client(ctx, endless=watch) as api:
         of = deployment if deployment is None else checked_name(deployment)
-        found = [] if watch else await api.items(path_of(INSTANCES.plural), deployment=of)
+        found = [] if watch else api.items(path_of(INSTANCES.plural), deployment=of)
         if of is not None and not found:
-            of = str((await read_object(api, DEPLOYMENTS, of))["name"])  # raises if the deployment does not exist
-            found = [] if watch or of == deployment else await api.items(path_of(INSTANCES.plural), deployment=of)
+            of = str(read_object(api, DEPLOYMENTS, of)["name"])  # raises if the deployment does not exist
+            found = [] if watch or of == deployment else api.items(path_of(INSTANCES.plural), deployment=of)
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            await follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
+            follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
-        print_objects(INSTANCES, await selected(api, INSTANCES, found, selector), output)
+        print_objects(INSTANCES, selected(api, INSTANCES, found, selector), output)
         if not output.for_programs:
-            raws = await selected(api, DEPLOYMENTS, await api.items(path_of(DEPLOYMENTS.plural)), selector)
+            raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
                 print(block(line))
-
-    run(ctx, work, endless=watch)
 
 
 def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:
@@ -146,7 +137,13 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
     print_table(table, empty=f"no {kind.plural} found")
 
 
-async def read_object(api: "Api", kind: Kind, name: str) -> Json:
+def list_all(ctx: typer.Context, kind: Kind, output: Output) -> None:
+    """Runs a verb that lists all objects of a kind."""
+    with client(ctx) as api:
+        print_objects(kind, api.items(path_of(kind.plural)), output)
+
+
+def read_object(api: Api, kind: Kind, name: str) -> Json:
     """The object of this kind and name. The name may be shortened, or a GPU's as tables print it.
 
     Raises:
@@ -154,13 +151,13 @@ async def read_object(api: "Api", kind: Kind, name: str) -> Json:
         CliError: the beginning of a name fits several.
     """
     if kind.by_name:
-        raw = await api.find(path_of(kind.plural, name))
+        raw = api.find(path_of(kind.plural, name))
         if raw is not None:
             return raw
-        raws = await api.items(path_of(kind.plural))
+        raws = api.items(path_of(kind.plural))
         found = only_one(kind, name, matching(kind, name, raws))
         return next(raw for raw in raws if raw["name"] == found)
-    for raw in await api.items(path_of(kind.plural)):
+    for raw in api.items(path_of(kind.plural)):
         if name in (str(raw.get("id")), raw.get("name")):
             return raw
     raise NotFoundError(f"{kind.singular} {name!r} does not exist")

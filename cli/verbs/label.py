@@ -1,16 +1,13 @@
 """The verb `label`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.api import path_of
 from cli.errors import UsageError
-from cli.runner import run
-from cli.verbs.access import NetworksOption, stated_labels
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+from cli.runner import client
+from cli.transport.paths import path_of
+from cli.verbs.join_token import NetworksOption, stated_labels
 
 app = typer.Typer()
 label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
@@ -31,8 +28,7 @@ def label_worker(
     Keys must match GPUWARD_TRUSTED_LABELS of the controller; all other labels are the agent's (--label). With
     --advertise-network these networks take the place of those that its join token named.
     """
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         words = labels or []
         removed = [word.removesuffix("-") for word in words if word.endswith("-") and "=" not in word]
         new = stated_labels(word for word in words if not (word.endswith("-") and "=" not in word))
@@ -41,7 +37,5 @@ def label_worker(
         body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}
         if networks:
             body["advertise_networks"] = networks
-        await api.patch(path_of("workers", name.removeprefix("worker/")), body)
+        api.patch(path_of("workers", name.removeprefix("worker/")), body)
         print(f"worker/{name.removeprefix('worker/')} changed")
-
-    run(ctx, work)

@@ -1,20 +1,19 @@
 """The verb `logs`."""
 
-import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
 import typer
 
-from cli.api import path_of
 from cli.errors import CliError, NotFoundError
-from cli.kinds import DEPLOYMENTS, INSTANCES
-from cli.log_text import LogText
-from cli.names import matching, only_one
-from cli.runner import run
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES
+from cli.objects.names import matching, only_one
+from cli.runner import client
+from cli.text.logs import LogText
+from cli.transport.client import Api
+from cli.transport.paths import path_of
+from cli.transport.reading import Reading
 
 app = typer.Typer()
 _MAX_LOGS_AT_ONCE: Final = 64
@@ -42,34 +41,29 @@ def logs(
     ] = False,
 ) -> None:
     """Print the logs of engines."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx, endless=follow) as api:
         query: dict[str, Any] = {"tail": tail, "follow": 1 if follow else None, "previous": 1 if previous else None}
         query |= {"since": since, "timestamps": "true" if timestamps else None}
         if all_:
-            deployment, instance = await _deployment_of(api, name)
-            await _copy(
-                api, path_of(DEPLOYMENTS.plural, deployment, "logs"), {**query, "instance": instance}, prefix=""
-            )
+            deployment, instance = _deployment_of(api, name)
+            _copy(api, path_of(DEPLOYMENTS.plural, deployment, "logs"), {**query, "instance": instance}, prefix="")
             return
-        ids = [path_of(INSTANCES.plural, one, "logs") for one in await _instances_named(api, name)]
+        ids = [path_of(INSTANCES.plural, one, "logs") for one in _instances_named(api, name)]
         if len(ids) == 1:
-            await _copy(api, ids[0], query, prefix="")
+            _copy(api, ids[0], query, prefix="")
         elif follow:
-            await _copy_together(api, ids, query)
+            _copy_together(api, ids, query)
         else:
             for path in ids:
-                await _copy(api, path, query, prefix=_prefix(path))
-
-    run(ctx, work, endless=follow)
+                _copy(api, path, query, prefix=_prefix(path))
 
 
-async def _deployment_of(api: "Api", name: str) -> tuple[str, str | None]:
+def _deployment_of(api: Api, name: str) -> tuple[str, str | None]:
     """The deployment with this name, or that of the instance with this name, and the instance."""
-    if await api.find(path_of(DEPLOYMENTS.plural, name)) is not None:
+    if api.find(path_of(DEPLOYMENTS.plural, name)) is not None:
         return name, None
-    (instance,) = await _instances_named(api, name)
-    found = await api.get(path_of(INSTANCES.plural, instance))
+    (instance,) = _instances_named(api, name)
+    found = api.get(path_of(INSTANCES.plural, instance))
     return str(found["spec"]["deployment"]), instance
 
 
@@ -77,16 +71,16 @@ def _prefix(path: str) -> str:
     return f"[{path.split('/')[-2]}] "
 
 
-async def _instances_named(api: "Api", name: str) -> list[str]:
+def _instances_named(api: Api, name: str) -> list[str]:
     """The instance with this id or the only one that begins so, or the instances of the deployment with this name."""
-    if await api.find(path_of(INSTANCES.plural, name)) is not None:
+    if api.find(path_of(INSTANCES.plural, name)) is not None:
         return [name]
-    if await api.find(path_of(DEPLOYMENTS.plural, name)) is None:
-        begins = matching(INSTANCES, name, await api.items(path_of(INSTANCES.plural)))
+    if api.find(path_of(DEPLOYMENTS.plural, name)) is None:
+        begins = matching(INSTANCES, name, api.items(path_of(INSTANCES.plural)))
         if not begins:
             raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
         return [only_one(INSTANCES, name, begins)]
-    found = [str(raw["name"]) for raw in await api.items(path_of(INSTANCES.plural), deployment=name)]
+    found = [str(raw["name"]) for raw in api.items(path_of(INSTANCES.plural), deployment=name)]
     if not found:
         raise CliError(f"deployment {name!r} has no instances; see why: gpuward describe deployment {name}")
     if len(found) > _MAX_LOGS_AT_ONCE:
@@ -94,31 +88,38 @@ async def _instances_named(api: "Api", name: str) -> list[str]:
     return found
 
 
-async def _copy(api: "Api", path: str, query: dict[str, Any], *, prefix: str) -> None:
+class _Copy:
     """Copies a log to stdout, with a prefix before each line; control characters but colours are shown escaped."""
-    out = sys.stdout.buffer
-    text = LogText(colours=sys.stdout.isatty())
-    rest = ""
 
-    def write(part: str, *, last: bool = False) -> None:
-        nonlocal rest
-        shown = part
-        if prefix:
-            *lines, rest = (rest + part).split("\n")
-            shown = "".join(f"{prefix}{line}\n" for line in lines)
-            shown += f"{prefix}{rest}\n" if last and rest else ""
-        out.write(shown.encode("utf-8", "replace"))
-        out.flush()
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._text = LogText(colours=sys.stdout.isatty())
+        self._rest = ""  # of a line that has not ended
 
-    async for chunk in api.stream(path, **query):
-        write(text.feed(chunk))
-    write(text.feed(b"", last=True), last=True)
+    def write(self, chunk: bytes, *, last: bool = False) -> None:
+        """Copies a chunk. `last`: nothing follows."""
+        shown = self._text.feed(chunk, last=last)
+        if self._prefix:
+            *lines, self._rest = (self._rest + shown).split("\n")
+            shown = "".join(f"{self._prefix}{line}\n" for line in lines)
+            shown += f"{self._prefix}{self._rest}\n" if last and self._rest else ""
+        sys.stdout.buffer.write(shown.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
 
 
-async def _copy_together(api: "Api", paths: list[str], query: dict[str, Any]) -> None:
-    try:
-        async with asyncio.TaskGroup() as group:
-            for path in paths:
-                group.create_task(_copy(api, path, query, prefix=_prefix(path)), name=path)
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
+def _copy(api: Api, path: str, query: dict[str, Any], *, prefix: str) -> None:
+    copy = _Copy(prefix)
+    for chunk in api.stream(path, **query):
+        copy.write(chunk)
+    copy.write(b"", last=True)
+
+
+def _copy_together(api: Api, paths: list[str], query: dict[str, Any]) -> None:
+    def chunks(path: str) -> Iterator[tuple[_Copy, bytes, bool]]:
+        copy = _Copy(_prefix(path))
+        for chunk in api.stream(path, **query):
+            yield copy, chunk, False
+        yield copy, b"", True
+
+    for copy, chunk, last in Reading(*map(chunks, paths)):
+        copy.write(chunk, last=last)

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from cli.api import path_of
-from cli.formatting import age, or_dash
-from cli.kind import Column, Kind, table_of
-from cli.output import Format, print_data, print_table
-from cli.runner import OutputOption, run
-from cli.views import read_view
+from cli.objects.kind import Column, Kind, table_of
+from cli.objects.views import read_view
+from cli.printing.output import Format, print_data, print_table
+from cli.runner import OutputOption, client
+from cli.text.formatting import age, or_dash
+from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
     from schemas.api.pending import PendingView
 
 app = typer.Typer()
@@ -49,14 +48,11 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     Each line shows for which of them capacity is reserved, and why it does not fit. `gpuward describe instance NAME`
     adds what would make it fit.
     """
-
-    async def work(api: "Api") -> None:
-        found = await api.get(path_of(PENDING.plural))
+    with client(ctx) as api:
+        found = api.get(path_of(PENDING.plural))
         if output.for_programs:
             print_data(found, output)
             return
         views = [read_view(PENDING.view, raw) for raw in found["items"]]
         table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE)
         print_table(table, empty="Nothing is pending.")
-
-    run(ctx, work)

@@ -1,28 +1,24 @@
 """The verb `plan`."""
 
 import sys
-from typing import TYPE_CHECKING
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.explanations import layout_line
-from cli.field_changes import change_lines
-from cli.formatting import gib, or_dash, short_gpus
-from cli.manifests import manifest_as_json, read_manifests
-from cli.output import Format, print_data, print_table
-from cli.policy_stops import stop_lines
-from cli.policy_text import rule_of
-from cli.runner import OutputOption, run
-from cli.table import Table
+from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.policy_stops import stop_lines
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
+from cli.runner import OutputOption, client
+from cli.text.explanations import layout_line
+from cli.text.field_changes import change_lines
+from cli.text.formatting import gib, or_dash, short_gpus
+from cli.text.policies import rule_of
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import FilesOption
 from schemas.api.plan import PlanItem, PlanView
 from schemas.api.policies import PlannedPolicy
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 
@@ -30,10 +26,9 @@ app = typer.Typer()
 @app.command()
 def plan(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.TABLE) -> None:
     """Show what `apply` would do: changes, placements and policies. Exit with 1 if an instance does not fit."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         manifests = [manifest_as_json(manifest) for manifest in read_manifests(files)]
-        raw = await api.post(path_of("plan"), {"manifests": manifests})
+        raw = api.post(path_of("plan"), {"manifests": manifests})
         view = parse(PlanView, raw)
         if output.for_programs:
             print_data(raw, output)
@@ -44,8 +39,6 @@ def plan(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.T
         )  # older controllers: preempting does not fit
         if pending:
             raise CliError(f"{pending} of {len(view.items)} instances would stay pending")
-
-    run(ctx, work)
 
 
 def _print_plan(view: PlanView) -> None:

@@ -1,26 +1,24 @@
 """The verbs of rollouts: status, pause, resume, undo, history."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError
-from cli.field_changes import change_line
-from cli.output import Format, print_data, print_table
-from cli.rollout_text import HISTORY_TITLES, history_rows, rollout_state
-from cli.runner import OutputOption, TimeoutOption, post, run
-from cli.table import Table
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import Table
+from cli.runner import OutputOption, TimeoutOption, client, post
+from cli.text.field_changes import change_line
+from cli.text.rollouts import HISTORY_TITLES, history_rows, rollout_state
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
-from cli.wait import ProgressLog, until_rolled_out
-from cli.wait_state import WaitState
+from cli.waiting.states import WaitState
+from cli.waiting.wait import ProgressLog, until_rolled_out
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionDiff, RevisionList
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 rollout = typer.Typer(no_args_is_help=True, help="Manage the rollout of a deployment's newest revision.")
@@ -36,17 +34,14 @@ def status(
     timeout_s: TimeoutOption = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Wait until the newest revision is rolled out. Exits with 1 where it fails, with 4 after the timeout."""
-
-    async def work(api: "Api") -> None:
-        view = parse(DeploymentView, await api.get(path_of("deployments", name)))
+    with client(ctx) as api:
+        view = parse(DeploymentView, api.get(path_of("deployments", name)))
         state, line = rollout_state(view, view.uid)
         if state is WaitState.WAITING and watch:
-            line = await until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
+            line = until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
         elif state is WaitState.FAILED:
             raise CliError(line)
         print(block(line))
-
-    run(ctx, work, waits=watch)
 
 
 @rollout.command()
@@ -68,13 +63,10 @@ def undo(
     to: Annotated[int | None, typer.Option("--to", min=1, metavar="REVISION", help="Revision to go back to.")] = None,
 ) -> None:
     """Go back to the revision before, or to another one. Replicas and other settings in place stay as they are."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         body = {} if to is None else {"revision": to}
-        raw = await api.post(path_of("deployments", name, "rollout", "undo"), body)
+        raw = api.post(path_of("deployments", name, "rollout", "undo"), body)
         print(block(f"deployment/{name} goes back to revision {parse(DeploymentView, raw).status.revision}"))
-
-    run(ctx, work)
 
 
 @rollout.command()
@@ -88,24 +80,21 @@ def history(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """List the revisions of a deployment, the one that was applied last first."""
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         if diff is not None:
-            await _compare(api, name, diff, output)
+            _compare(api, name, diff, output)
             return
-        raw = await api.get(path_of("deployments", name, "revisions"))
+        raw = api.get(path_of("deployments", name, "revisions"))
         if output.for_programs:
             print_data(raw, output)
             return
         rows = history_rows(parse(RevisionList, raw).items, datetime.now(UTC))
         print_table(Table(HISTORY_TITLES, rows), empty="no revisions")
 
-    run(ctx, work)
 
-
-async def _compare(api: "Api", name: str, revisions: tuple[int, int], output: Format) -> None:
+def _compare(api: Api, name: str, revisions: tuple[int, int], output: Format) -> None:
     old, new = revisions
-    raw = await api.get(path_of("deployments", name, "revisions", "diff"), **{"from": old, "to": new})
+    raw = api.get(path_of("deployments", name, "revisions", "diff"), **{"from": old, "to": new})
     if output.for_programs:
         print_data(raw, output)
         return

@@ -2,22 +2,20 @@
 
 import re
 import sys
-from contextlib import aclosing
+from contextlib import closing
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import Json, path_of
-from cli.chat import Chat
 from cli.errors import CliError, UsageError
-from cli.runner import TimeoutOption, run
+from cli.runner import TimeoutOption, client
 from cli.terminal.signals import ended_by_signals
+from cli.transport.chat import Chat
+from cli.transport.client import Api
+from cli.transport.paths import Json, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _PROMPT: Final = ">>> "
@@ -45,26 +43,17 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     called = name or name_of(model)
     wanted = _manifest(called, model, engine, gpus, gpu_memory, args or [])
     made_uid = ""
-
-    async def start(api: "Api") -> None:
-        nonlocal made_uid
-        raw, made = await _deploy(api, called, wanted)
-        made_uid = raw["uid"] if made else ""
-        await _until_running(api, raw, timeout_s)
-
-    async def talk(api: "Api") -> None:
-        await _talk(Chat(api, called), prompt)
-
-    async def delete(api: "Api") -> None:
-        await _delete(api, called, made_uid)
-
     with ended_by_signals():  # which leaves the terminal as it was, too
         try:
-            run(ctx, start, waits=True)
-            run(ctx, talk)
+            with client(ctx) as api:
+                raw, made = _deploy(api, called, wanted)
+                made_uid = raw["uid"] if made else ""
+                _until_running(api, raw, timeout_s)
+                _talk(Chat(api, called), prompt)
         finally:
             if remove and made_uid:
-                run(ctx, delete)
+                with client(ctx) as api:
+                    _delete(api, called, made_uid)
 
 
 def name_of(model: str) -> str:
@@ -94,23 +83,23 @@ def _manifest(name: str, model: str, engine: str, gpus: int | None, gpu_memory: 
     }
 
 
-async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
+def _deploy(api: Api, name: str, wanted: Json) -> tuple[Json, bool]:
     """Makes the deployment, or takes the one of this name and model as it is; returns it, and whether it was made.
 
     Raises:
         CliError: the name belongs to another model.
         UsageError: the manifest is refused.
     """
-    from cli.manifests import spec_as_json  # noqa: PLC0415 - slow to import
+    from cli.manifest.files import spec_as_json  # noqa: PLC0415 - slow to import
     from schemas.manifest.parse import ManifestError, parse_manifest_objects  # noqa: PLC0415 - as above
 
     try:
         (manifest,) = parse_manifest_objects([wanted])
     except ManifestError as error:
         raise UsageError("\n".join(["this cannot be deployed:", *(f"  {one}" for one in error.problems)])) from None
-    raw = await api.find(path_of("deployments", name))
+    raw = api.find(path_of("deployments", name))
     if raw is None or raw.get("deleted_at") is not None:  # what is deleted leaves its name free at once
-        raw, outcome = await api.apply(path_of("deployments", name), spec_as_json(manifest))
+        raw, outcome = api.apply(path_of("deployments", name), spec_as_json(manifest))
         print(block(f"deployment/{name} {outcome}"), file=sys.stderr)
         return raw, outcome == "created"  # else another call made it since
     if raw["spec"].get("model") != wanted["model"]:
@@ -119,42 +108,43 @@ async def _deploy(api: "Api", name: str, wanted: Json) -> tuple[Json, bool]:
     return raw, False
 
 
-async def _delete(api: "Api", name: str, uid: str) -> None:
-    """Deletes the deployment that was made here, and no other one that has its name meanwhile."""
-    raw = await api.find(path_of("deployments", name))
+def _delete(api: Api, name: str, uid: str) -> None:
+    """Deletes the deployment that was made here, and no other that has its name by now."""
+    raw = api.find(path_of("deployments", name))
     if raw is None or raw["uid"] != uid or raw.get("deleted_at") is not None:
         print(f"deployment/{name} was deleted already, not by this call", file=sys.stderr)
         return
-    await api.delete(path_of("deployments", name))
+    api.delete(path_of("deployments", name))
     print(f"deployment/{name} deleted", file=sys.stderr)
 
 
-async def _until_running(api: "Api", raw: Json, timeout_s: float) -> None:
-    from cli.wait import ProgressLog, Target, until_running  # noqa: PLC0415 - slow to import
+def _until_running(api: Api, raw: Json, timeout_s: float) -> None:
+    from cli.waiting.states import Target  # noqa: PLC0415 - as below
+    from cli.waiting.wait import ProgressLog, until_running  # noqa: PLC0415 - slow to import
 
-    await until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
+    until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
 
 
-async def _talk(chat: Chat, prompt: str | None) -> None:
+def _talk(chat: Chat, prompt: str | None) -> None:
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are not text, which a request cannot hold
     if prompt is not None:
-        await _answer(chat, prompt)
+        _answer(chat, prompt)
     elif not sys.stdin.isatty():
         if text := sys.stdin.read().strip():
-            await _answer(chat, text)
+            _answer(chat, text)
     else:
-        await _converse(chat)
+        _converse(chat)
 
 
-async def _converse(chat: Chat) -> None:
+def _converse(chat: Chat) -> None:
     """Reads and answers until Ctrl-D. A refused request ends nothing; Ctrl-C stops an answer or empties the line."""
     import readline  # noqa: PLC0415 - lines can be edited and recalled
 
     readline.parse_and_bind("set disable-completion on")  # it would offer the names of files
     while True:
         try:
-            text = input(_PROMPT).strip()  # noqa: ASYNC250 - nothing else runs: see `cli.runner`
+            text = input(_PROMPT).strip()
         except EOFError:
             print()
             return
@@ -164,15 +154,15 @@ async def _converse(chat: Chat) -> None:
         if not text:
             continue
         try:
-            await _answer(chat, text)
+            _answer(chat, text)
         except KeyboardInterrupt:
             print()
         except CliError as error:
             print(block(f"gpuward: {error}"), file=sys.stderr)
 
 
-async def _answer(chat: Chat, text: str) -> None:
-    async with aclosing(chat.ask(text)) as parts:
-        async for part in parts:
+def _answer(chat: Chat, text: str) -> None:
+    with closing(chat.ask(text)) as parts:
+        for part in parts:
             print(block(part), end="", flush=True)
     print()

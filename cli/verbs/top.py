@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import console
-from cli.runner import parse_seconds, run
+from cli.printing.output import print_table
+from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
+from cli.text.formatting import printable
 
 if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
+    from cli.top.snapshot import Snapshot
 
 app = typer.Typer()
 
@@ -36,21 +37,26 @@ def top(
     arrows, PgUp, PgDn, Home and End scroll, `?` lists the keys. A pipe gets what `--once` prints.
     """
     live = not once and fit_for_screens()
-
-    async def work(api: "Api") -> None:
+    with client(ctx, endless=live) as api:
         from cli.top.read import MOST_PRINTED, Reader  # noqa: PLC0415 - slow to import
 
         reader = Reader(api, worker, window)
         if live:
             from cli.top.live import Live  # noqa: PLC0415 - slow to import
 
-            await Live(reader).run()
+            Live(reader).run()
             return
-        from cli.top.printed import view_of  # noqa: PLC0415 - slow to import
+        _print(reader.all(most=MOST_PRINTED, graphs=True))
 
-        out = console()
-        with out.capture() as captured:
-            out.print(view_of(await reader.all(most=MOST_PRINTED, graphs=True)))
-        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
-    run(ctx, work, endless=live)
+def _print(snapshot: "Snapshot") -> None:
+    from cli.top.picture import totals  # noqa: PLC0415 - slow to import
+    from cli.top.printed import gpu_table, worker_table  # noqa: PLC0415 - as above
+
+    print(printable(f"{snapshot.url}  {snapshot.now.astimezone():%H:%M:%S}"))
+    print(printable(", ".join(totals(snapshot))))
+    print_table(worker_table(snapshot), empty=None)
+    print()
+    print_table(gpu_table(snapshot), empty=None)
+    if (left_out := snapshot.gpus_in_all - len(snapshot.gpus)) > 0:
+        print(f"{left_out} more GPUs; use --worker NAME to see those of one worker")

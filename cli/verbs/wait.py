@@ -1,20 +1,17 @@
 """The verb `wait`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.api import parse, path_of
-from cli.kind import bare_name
-from cli.kinds import DEPLOYMENTS
-from cli.runner import TimeoutOption, run
+from cli.objects.kind import bare_name
+from cli.objects.kinds import DEPLOYMENTS
+from cli.runner import TimeoutOption, client
+from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
-from cli.wait import ProgressLog, Target, until_all_gone, until_running, until_stopped
-from cli.wait_state import Goal
+from cli.waiting.states import Goal, Target
+from cli.waiting.wait import ProgressLog, until_gone, until_running, until_stopped
 from schemas.api.deployments import DeploymentView
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 
@@ -38,19 +35,16 @@ def wait(
     It exits with 1 where that can no longer come: a deployment failed, is stopped until it is started, or was deleted.
     It exits with 4 where the time is over.
     """
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
         if goal is Goal.GONE:
-            found = [(name, await api.find(path_of("deployments", name))) for name in wanted]
+            found = [(name, api.find(path_of("deployments", name))) for name in wanted]
             uids = {name: raw["uid"] for name, raw in found if raw is not None}
-            await until_all_gone(api, uids, timeout_s, progress)
+            until_gone(api, uids, timeout_s, progress, "deployments")
             return
-        views = [parse(DeploymentView, await api.get(path_of("deployments", name))) for name in wanted]
+        views = [parse(DeploymentView, api.get(path_of("deployments", name))) for name in wanted]
         if goal is Goal.STOPPED:
-            await until_stopped(api, {view.name: view.uid for view in views}, timeout_s, progress)
+            until_stopped(api, {view.name: view.uid for view in views}, timeout_s, progress)
         else:
             targets = [Target(view.name, view.uid, view.generation) for view in views]
-            await until_running(api, targets, timeout_s, progress, goal)
-
-    run(ctx, work, waits=True)
+            until_running(api, targets, timeout_s, progress, goal)

@@ -1,26 +1,24 @@
 """Verbs of operators about workers and GPUs: cordon, uncordon, drain."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from cli.api import parse, path_of
 from cli.errors import CliError, NotFoundError
-from cli.formatting import DASH
-from cli.kind import bare_name
-from cli.kinds import WORKERS
-from cli.names import printed_gpus
-from cli.output import print_table
-from cli.runner import parse_seconds, post_each, run
+from cli.objects.kind import bare_name
+from cli.objects.kinds import WORKERS
+from cli.objects.names import printed_gpus
+from cli.printing.output import print_table
+from cli.printing.table import Table
+from cli.runner import client, parse_seconds, post_each
 from cli.several import Refusals
-from cli.table import Table
-from cli.wait import ProgressLog, until_drained
+from cli.text.formatting import DASH
+from cli.transport.client import Api
+from cli.transport.paths import parse, path_of
+from cli.waiting.wait import ProgressLog, until_drained
 from schemas.api.requests import DEFAULT_DRAIN_S
 from schemas.api.workers import DrainPlanView
 from schemas.printing import block
-
-if TYPE_CHECKING:  # slow to import
-    from cli.client import Api
 
 app = typer.Typer()
 _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests
@@ -87,26 +85,23 @@ def drain(
         raise typer.BadParameter("--now waits for nothing; leave --timeout out", param_hint="--timeout")
     given = {"now": now or None, "timeout": timeout_s, "restart_tasks": restart_tasks}
     body = {field: value for field, value in given.items() if value is not None}
-
-    async def work(api: "Api") -> None:
+    with client(ctx) as api:
         names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
-        known = [name for name in names if await api.find(path_of("workers", name)) is not None]
+        known = [name for name in names if api.find(path_of("workers", name)) is not None]
         if known:
-            _print_drain(parse(DrainPlanView, await api.post(path_of("plan", "drain"), {"workers": known, **body})))
+            _print_drain(parse(DrainPlanView, api.post(path_of("plan", "drain"), {"workers": known, **body})))
         draining: dict[str, str] = {}
 
-        async def one(name: str) -> None:
-            draining[name] = (await api.post(path_of("workers", name, "drain"), body or None))["uid"]
+        def one(name: str) -> None:
+            draining[name] = api.post(path_of("workers", name, "drain"), body or None)["uid"]
             print(block(f"worker/{name} is draining"))
 
         refusals = Refusals()
-        await refusals.each(names, one)
+        refusals.each(names, one)
         if wait and draining:
             limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
-            await until_drained(api, draining, limit_s, ProgressLog())
-        refusals.tell()
-
-    run(ctx, work, waits=wait)
+            until_drained(api, draining, limit_s, ProgressLog())
+        refusals.report()
 
 
 def _print_drain(plan: DrainPlanView) -> None:
@@ -124,25 +119,22 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
     if len(workers) > 1:
         raise typer.BadParameter("is of one worker; name that one alone", param_hint="--gpu")
     (worker,) = workers
-
-    async def work(api: "Api") -> None:
-        uuid = await _uuid_of(api, worker, gpu)
-        await api.post(path_of("gpus", uuid, verb))
+    with client(ctx) as api:
+        uuid = _uuid_of(api, worker, gpu)
+        api.post(path_of("gpus", uuid, verb))
         print(block(f"gpu/{uuid} {verb}ed"))
 
-    run(ctx, work)
 
-
-async def _uuid_of(api: "Api", worker: str, gpu: str) -> str:
+def _uuid_of(api: Api, worker: str, gpu: str) -> str:
     """The UUID of a worker's GPU, given that, its first block, its index or WORKER:INDEX. A slice has no index.
 
     Raises:
         NotFoundError: the worker has no such GPU.
         CliError: it has several.
     """
-    found = await api.items(path_of("gpus"), worker=worker)
+    found = api.items(path_of("gpus"), worker=worker)
     if not found:
-        await api.get(path_of("workers", worker))  # raises where there is none
+        api.get(path_of("workers", worker))  # raises where there is none
         raise NotFoundError(f"worker {worker!r} has no GPUs")
     uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, found) or printed_gpus(gpu, found)
     if len(uuids) == 1:

@@ -22,7 +22,7 @@ import view_shapes
 
 DOCS: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "../cli/view_shapes.json": view_shapes.page,
+    "../cli/objects/view_shapes.json": view_shapes.page,
     "../schemas/variable_names.py": variable_names.page,
     "cli.md": cli_page.page,
     "manifest.md": manifest_page.page,

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import typer
 
-from cli.app import app
+from cli.app import app, imported
 from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
 from cli.runner import INTERRUPTED
+from cli.verb_table import VERBS
 from tables import code, duration, sentence, table, words
 
 HEAD: Final = """\
@@ -84,7 +85,8 @@ _EXIT_CODES: Final[Sequence[tuple[int, str]]] = (
 
 def verbs() -> Iterator[tuple[str, Any]]:
     """Every verb as it is written after `gpuward`, with its command; a group's verbs stand for the group."""
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name in (verb.name for verb in VERBS):
+        command = imported(name)
         if hasattr(command, "commands"):
             if command.invoke_without_command:
                 yield name, command

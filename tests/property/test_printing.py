@@ -11,13 +11,13 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.describe_object import describe
-from cli.formatting import printable
-from cli.kind import table_of
-from cli.kinds import EVENTS, WORKERS
-from cli.log_text import LogText
-from cli.output import Format, print_data, print_table
-from cli.table import table_lines
+from cli.objects.kind import table_of
+from cli.objects.kinds import EVENTS, WORKERS
+from cli.printing.output import Format, print_data, print_table
+from cli.printing.table import table_lines
+from cli.text.details import describe
+from cli.text.formatting import printable
+from cli.text.logs import LogText
 from schemas.api.events import EventView
 from schemas.api.workers import WorkerView
 from schemas.printing import block, escape_log_event, one_line

@@ -5,15 +5,15 @@ import shlex
 from functools import cache
 from typing import Any
 
-import typer
-
-from cli.app import app
+from cli.app import imported
+from cli.verb_table import VERBS
 
 
 @cache
 def verbs() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name in (verb.name for verb in VERBS):
+        command = imported(name)
         inner = getattr(command, "commands", {})
         found |= {f"{name} {verb}": one for verb, one in inner.items()}
         if not inner or command.invoke_without_command:

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
-from cli.formatting import gib
+from cli.text.formatting import gib
 from support.browser.dashboard import Seat, key_of, seat
 from support.processes.cluster import Cluster
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from cli.idle_report import as_csv
+from cli.text.idle_report import as_csv
 from schemas.api.history import IdleReport
 from support.browser.dashboard import Seat, key_of, seat
 from support.processes.cluster import Cluster

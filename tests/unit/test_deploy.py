@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.settings import AgentSettings
-from cli.connection import read_client_env
+from cli.transport.connection import read_client_env
 from http1.files import LOW_LIMIT
 
 ROOT = Path(__file__).parents[2]

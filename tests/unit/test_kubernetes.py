@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import kubernetes_validate
 import pytest
-import typer.main
 import yaml
 
 from agent.settings import AgentSettings
-from cli.app import app
+from cli.app import imported
 from controller.settings import ControllerSettings
 from gateway.settings import GatewaySettings
 
@@ -63,7 +62,7 @@ def test_an_invalid_object_is_found() -> None:
 def test_each_daemon_knows_its_arguments_and_variables(daemon: str) -> None:
     arguments = container(daemon)["args"]
     assert arguments[0] == daemon
-    command = typer.main.get_command(app).commands[daemon]  # type: ignore[attr-defined]
+    command = imported(daemon)
     known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
     assert {one for one in arguments if one.startswith("--")} <= known
     settings = SETTINGS[daemon]

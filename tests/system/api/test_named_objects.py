@@ -7,8 +7,9 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner
 
-from cli import connection, wait
 from cli.app import app
+from cli.transport import connection
+from cli.waiting import wait
 from support.command_texts import verbs
 from support.leading.served_api import ServedApi
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import Result
-from typer.main import get_command
 from typer.testing import CliRunner
 
-from cli.app import app
-from cli.kinds import KINDS
+from cli.app import app, imported
+from cli.objects.kinds import KINDS
+from cli.verb_table import VERBS
 from schemas.api.usage import UsageReport
 from support.processes.cluster import Cluster
 from support.processes.served_models import CHAT, USER, bearer, listed, make_key, serve
@@ -62,7 +62,8 @@ def printing_verbs() -> Iterator[tuple[str, Any]]:
             if "--output" in option.opts:
                 yield " ".join(words), option
 
-    return walk(get_command(app), ())
+    for verb in VERBS:
+        yield from walk(imported(verb.name), (verb.name,))
 
 
 def formats_of(option: Any) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli import connection, wait
 from cli.app import app
+from cli.transport import connection
+from cli.waiting import wait
 from support.standins.api import KEY, ApiDouble, serving
 
 Gpuward = Callable[..., Result]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import commands_of
 from cli.completion.offers import GLOBAL, PLURALS, VERBS, offered
 from cli.completion.shells import Typed, answer, typed
-from cli.kinds import KINDS
-from cli.lazy_group import commands_of
+from cli.objects.kinds import KINDS
 from cli.verb_table import VERBS as TABLE
 from support.builders.api_objects import deployment, gpu, instance, policy, worker
 from support.standins.api import KEY, ApiDouble, serving
@@ -179,7 +179,7 @@ def test_completion_of_names_imports_little():
     env = {"_GPUWARD_COMPLETE": "complete_bash", "COMP_WORDS": "gpuward stop ", "COMP_CWORD": "2", "HOME": "/nowhere"}
     env |= {"GPUWARD_URL": "http://127.0.0.1:1", "GPUWARD_API_KEY": "x"}
     called = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    slow = {"typer", "click", "asyncio", "pydantic", "rich", "yaml", "aiohttp", "cli.kinds"}
+    slow = {"typer", "click", "asyncio", "pydantic", "rich", "yaml", "aiohttp", "cli.objects.kinds"}
     assert slow.isdisjoint(called.stderr.split())
 
 

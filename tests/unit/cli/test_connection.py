@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from cli.connection import default_data_dir, find_connection
 from cli.errors import UsageError
+from cli.transport.connection import default_data_dir, find_connection
 from support.builders.api_objects import deployment
 from support.standins.api import KEY, ApiDouble, refusal
 
@@ -94,7 +94,7 @@ def answers(api: ApiDouble):
         (lambda: web.HTTPBadGateway(text="<html>bad gateway"), "answers 502, but it is not a Gpuward controller"),
         (lambda: web.HTTPFound("http://other:1/"), "redirects to http://other:1/"),
         (lambda: web.HTTPOk(text="<html>hello"), "not a Gpuward controller"),
-        (lambda: web.HTTPOk(text='{"kind": "Worker"}'), "cannot read the WorkerView of the server (name:"),
+        (lambda: web.HTTPOk(text='{"kind": "Worker"}'), "cannot read the WorkerView of the server ("),
     ],
 )
 def test_other_servers_are_recognized(gpuward, answers, make, part):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import contexts as module
-from cli.connection import Connection, find_connection
-from cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from cli.errors import CliError, NotFoundError
+from cli.transport import contexts as module
+from cli.transport.connection import Connection, find_connection
+from cli.transport.contexts import Context, Contexts, changing, contexts_file, read_contexts
 from support.builders.api_objects import deployment
 from support.standins.api import KEY
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli import confirm
+from cli.terminal import confirm
 from support.builders.api_objects import deployment, gpu, now_text, worker
 
 A, B, SLICE = (f"GPU-{one}-0000-0000-0000-000000000000" for one in ("bd020789", "bd02ffff", "cafecafe"))

@@ -1,6 +1,6 @@
 """Why an instance is pending, its need and its layout, as text."""
 
-from cli.explanations import explain_lines, layout_line, need_lines
+from cli.text.explanations import explain_lines, layout_line, need_lines
 from schemas.api.explain import Explain, NearestMiss, TriedLayout
 from schemas.api.needs import LayoutView, NeedView
 

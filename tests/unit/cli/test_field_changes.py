@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.field_changes import change_line, change_lines
+from cli.text.field_changes import change_line, change_lines
 from schemas.api.plan import FieldChange, PlanView
 
 

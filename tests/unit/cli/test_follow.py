@@ -13,8 +13,8 @@ import pytest
 from cli.errors import CliError
 from cli.follow.board import Board
 from cli.follow.watch import EventReader
-from cli.kinds import DEPLOYMENTS, INSTANCES
-from cli.selectors import parse_selector
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES
+from cli.objects.selectors import parse_selector
 from support.builders.api_objects import deployment, instance, worker
 from support.standins.api import KEY, ApiDouble, refusal
 from support.standins.terminal import Terminal, until

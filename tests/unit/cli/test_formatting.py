@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.formatting import age, duration, gib, hours, percent, printable, short_gpus, when
+from cli.text.formatting import age, duration, gib, hours, percent, printable, short_gpus, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 

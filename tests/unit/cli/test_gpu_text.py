@@ -1,6 +1,6 @@
 """Readings of a GPU in words: a value, unsupported, an error and unknown differ."""
 
-from cli.gpu_text import detail_lines, foreign, measure, throttle
+from cli.text.gpus import detail_lines, foreign, measure, throttle
 from schemas.wire import ForeignProcess, GpuDetails
 
 READ = GpuDetails(

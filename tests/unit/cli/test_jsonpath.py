@@ -2,7 +2,7 @@ r"""Templates of `-o jsonpath=`. The object and its texts are those with which k
 
 import pytest
 
-from cli.jsonpath import Template
+from cli.printing.jsonpath import Template
 
 NODES = {
     "kind": "List",

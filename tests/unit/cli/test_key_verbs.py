@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from cli.usage_report import usage_csv, usage_table
+from cli.text.usage_report import usage_csv, usage_table
 from schemas.api.usage import UsageReport
 
 ALL = [

@@ -3,7 +3,7 @@
 import pytest
 
 from cli.errors import CliError, UsageError
-from cli.manifests import read_manifests
+from cli.manifest.files import read_manifests
 from schemas.manifest.strict_yaml import MAX_TEXT_BYTES
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cli.errors import CliError, NotFoundError
-from cli.kinds import GPUS, INSTANCES
-from cli.names import matching, only_one
+from cli.objects.kinds import GPUS, INSTANCES
+from cli.objects.names import matching, only_one
 from support.builders.api_objects import deployment, gpu, instance, policy, worker
 
 A, B, SLICE = (f"GPU-{one}-0000-0000-0000-000000000000" for one in ("bd020789", "bd02ffff", "cafecafe"))

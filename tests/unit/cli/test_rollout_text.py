@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from cli.rollout_text import history_rows, rollout_fields, rollout_state
-from cli.wait import Target, wait_state
-from cli.wait_state import WaitState
+from cli.text.rollouts import history_rows, rollout_fields, rollout_state
+from cli.waiting.states import Target, WaitState, wait_state
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionView
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from cli.chat import part_of
 from cli.errors import CliError
+from cli.transport.chat import part_of
 from cli.verbs.run import name_of
 from support.builders.api_objects import deployment, now_text
 from support.standins.api import KEY, ApiDouble

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from cli.describe_object import describe
-from cli.kind import table_of
-from cli.kinds import WORKERS
-from cli.runtime_text import runtime_line, runtimes
+from cli.objects.kind import table_of
+from cli.objects.kinds import WORKERS
+from cli.text.details import describe
+from cli.text.runtimes import runtime_line, runtimes
 from schemas.api.envelopes import Condition
 from schemas.api.instances import InstanceSpecView, InstanceStatus, InstanceView
 from schemas.api.workers import RuntimeView, WorkerSpecView, WorkerStatus, WorkerView

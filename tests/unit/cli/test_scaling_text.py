@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.api import parse
-from cli.describe_object import describe
-from cli.scaling_text import notes, scale_cell
+from cli.text.details import describe
+from cli.text.scaling import notes, scale_cell
+from cli.transport.paths import parse
 from schemas.api.deployments import DeploymentView
 from support.builders.api_objects import deployment
 

@@ -1,6 +1,6 @@
 import pytest
 
-from cli.selectors import parse_selector
+from cli.objects.selectors import parse_selector
 
 LABELS = {"app": "chat", "tier": "gold", "empty": "", "example.com/zone": "a"}
 

@@ -179,8 +179,8 @@ def test_delete_waits_for_all_that_were_deleted(gpuward, api):
 def test_a_wait_that_times_out_tells_each_and_exits_with_4(gpuward, api):
     done = gpuward("delete", "chat", "code", "--wait", "--timeout", "100ms")
     assert (done.exit_code, done.stdout) == (4, "")
-    assert "chat still exists" in done.stderr
-    assert "code still exists" in done.stderr
+    assert "still there: chat" in done.stderr
+    assert "still there: code" in done.stderr
     assert all(api.objects["deployments"][name]["deleted_at"] for name in ("chat", "code"))
 
 

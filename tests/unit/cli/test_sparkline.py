@@ -1,6 +1,6 @@
 import pytest
 
-from cli.sparkline import chart, sparkline
+from cli.text.sparkline import chart, sparkline
 
 
 def test_each_value_is_a_block_and_unknown_is_a_gap():

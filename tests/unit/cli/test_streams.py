@@ -98,7 +98,7 @@ def test_both_streams_in_one_file_are_in_order(full):
 
 
 def test_an_interrupt_at_once_ends_the_call_in_silence():
-    code = "import cli.streams as s\ndef end(): raise KeyboardInterrupt\ns.open_streams = end\n"
+    code = "import cli.terminal.streams as s\ndef end(): raise KeyboardInterrupt\ns.open_streams = end\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}from cli.main import main; main()"],
         capture_output=True, text=True, check=False, timeout=60,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.table import TEXTS, Table, cells, table_lines
+from cli.printing.table import TEXTS, Table, cells, table_lines
 from support.builders.api_objects import deployment, instance
 from support.standins.api import KEY
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.access_kinds import TOKENS
+from cli.objects.kinds import TOKENS
 from schemas.api.access import TokenView
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)

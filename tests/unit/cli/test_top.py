@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.table import cells
+from cli.objects.views import read_view
+from cli.printing.table import cells
 from cli.terminal.keys import KeyReader
 from cli.top.model import State, picked, press
 from cli.top.picture import Data, cut, dry_run, picture_of, totals
 from cli.top.rows import SORTED, rows_of
 from cli.top.snapshot import Snapshot
-from cli.views import read_view
 from support.builders.api_objects import gpu, worker
 from support.builders.shown_cluster import objects, uuid
 

@@ -91,7 +91,7 @@ async def test_at_a_terminal_more_start_only_if_that_is_agreed_to(fakes, capsys,
 
 
 async def test_more_that_are_applied_later_are_warned_of_once(fakes, capsys, monkeypatch):
-    monkeypatch.setattr(many_engines, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(many_engines, "_POLL_S", 0.01)
 
     def looks() -> int:
         return [path.endswith("/deployments") for _, path, *_ in fakes.double.asked].count(True)

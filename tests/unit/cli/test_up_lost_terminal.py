@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.streams import go_on_without_stdout, open_streams
+from cli.terminal.streams import go_on_without_stdout, open_streams
 from cli.up import startup
 from cli.up.progress import Progress
 from cli.up.startup import up

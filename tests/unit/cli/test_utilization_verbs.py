@@ -7,8 +7,8 @@ import json
 import pytest
 import yaml
 
-from cli.idle_report import LEAVING, cost_table
-from cli.table import Table, table_lines
+from cli.printing.table import Table, table_lines
+from cli.text.idle_report import LEAVING, cost_table
 from schemas.api.history import IdleReport
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
 
@@ -41,8 +41,8 @@ def line_of(text: str, part: str) -> str:
 def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
     text = gpuward("top", "--once").stdout
     assert line_of(text, "STATE").split() == ["WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN"]
-    assert "1 of 1 workers ready, 2 GPUs, " in text.splitlines()[1]
-    assert text.splitlines()[1].endswith("mean utilization 3% (1 of 2 GPUs tell)")
+    assert "1 of 1 workers ready, 1 of 2 GPUs held, " in text.splitlines()[1]
+    assert "mean utilization 3% (1 of 2 GPUs)" in text.splitlines()[1]
     row = line_of(text, "hello-1")
     assert row.split()[:4] == ["gpu-1", "0", "10GiB/20GiB/80GiB", "3%"]
     assert "█" * 15 + "▁" * 10 in row

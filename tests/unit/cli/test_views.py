@@ -4,19 +4,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import NoneType, SimpleNamespace, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from cli.access_kinds import GATEWAYS
 from cli.errors import CliError
-from cli.kind import Kind, table_of
-from cli.kinds import CACHED_MODELS, KINDS
-from cli.views import read_view
+from cli.objects.kind import Kind, table_of
+from cli.objects.kinds import CACHED_MODELS, GATEWAYS, KINDS
+from cli.objects.views import read_view
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
@@ -99,8 +99,8 @@ def test_a_table_is_the_same_by_either_reading(kind: Kind, data: st.DataObject) 
 
 
 def same(read: Any, typed: Any) -> bool:
-    if isinstance(read, SimpleNamespace):
-        return all(same(value, getattr(typed, name)) for name, value in vars(read).items())
+    if isinstance(read, msgspec.Struct):
+        return all(same(getattr(read, name), getattr(typed, name)) for name in read.__struct_fields__)
     if isinstance(read, list | tuple):
         return len(read) == len(typed) and all(map(same, read, typed))
     if isinstance(read, dict) and isinstance(typed, dict):
@@ -113,32 +113,29 @@ def same(read: Any, typed: Any) -> bool:
 def test_every_field_is_the_same_by_either_reading(name: str, data: st.DataObject) -> None:
     raw = data.draw(objects(VIEWS[name]))
     read = read_view(name, raw)
-    assert set(vars(read)) == set(VIEWS[name].model_fields)
+    assert set(read.__struct_fields__) == set(VIEWS[name].model_fields)
     assert same(read, VIEWS[name].model_validate(raw))
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "field"),
     [
-        ({"status": None}, "status: must be an object"),
-        ({"created_at": "yesterday"}, "created_at: must be a moment with its time zone"),
-        ({"created_at": "2026-01-01T00:00:00"}, "created_at: must be a moment with its time zone"),
-        ({"created_at": 5}, "created_at: must be a moment with its time zone"),
-        ({"name": 5}, "name: must be text"),
-        ({"status": {"phase": "ready", "state": "ready", "gpus": True}}, "status.gpus: must be a whole number"),
-        ({"status": {"phase": "ready", "state": "ready", "labels": []}}, "status.labels: must be an object"),
-        ({"status": {"phase": "ready", "state": "ready", "labels": {"zone": 1}}}, "status.labels.zone: must be text"),
-        ({"status": {"phase": "ready", "state": "ready", "conditions": {}}}, "status.conditions: must be a list"),
-        (
-            {"status": {"phase": "ready", "state": "ready", "runtimes": [{}]}},
-            "status.runtimes.0.name: is missing",
-        ),
+        ({"status": None}, "status"),
+        ({"created_at": "yesterday"}, "created_at"),
+        ({"created_at": "2026-01-01T00:00:00"}, "created_at"),
+        ({"created_at": 5}, "created_at"),
+        ({"name": 5}, "name"),
+        ({"status": {"phase": "ready", "state": "ready", "gpus": True}}, "status.gpus"),
+        ({"status": {"phase": "ready", "state": "ready", "labels": []}}, "status.labels"),
+        ({"status": {"phase": "ready", "state": "ready", "labels": {"zone": 1}}}, "status.labels[...]"),
+        ({"status": {"phase": "ready", "state": "ready", "conditions": {}}}, "status.conditions"),
+        ({"status": {"phase": "ready", "state": "ready", "runtimes": [{}]}}, "status.runtimes[0]"),
     ],
 )
-def test_another_versions_object_is_told_by_its_field(changes: dict[str, Any], message: str) -> None:
+def test_another_versions_object_is_told_by_its_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(CliError, match="cannot read the WorkerView of the server") as refused:
         read_view("WorkerView", {**worker("w"), **changes})
-    assert f"({message}" in str(refused.value)
+    assert f"$.{field}`)" in str(refused.value)
     assert "use the gpuward version of the server" in str(refused.value)
 
 

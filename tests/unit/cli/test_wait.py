@@ -1,16 +1,15 @@
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from cli import wait as wait_module
-from cli.api import parse
-from cli.client import NoAnswerError
-from cli.connection import Connection
 from cli.errors import TimedOutError
-from cli.loop_transport import connect
-from cli.wait import ProgressLog, Target, WaitState, until_running, wait_state
-from cli.wait_state import Goal
+from cli.transport.answers import NoAnswerError
+from cli.transport.connection import Connection
+from cli.transport.one_server import connected
+from cli.transport.paths import parse
+from cli.waiting import wait as wait_module
+from cli.waiting.states import Goal, Target, WaitState, wait_state
+from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.deployments import DeploymentView
 from support.builders.api_objects import deployment, instance
 from support.standins.api import KEY, ApiDouble, serving
@@ -87,44 +86,40 @@ def test_an_unchanged_line_is_printed_once():
 class Away:
     """Nothing listens there."""
 
-    async def exchange(self, *_asked):
+    def exchange(self, *_asked, until):
+        del until
         raise NoAnswerError("connection refused")
 
 
-async def test_a_wait_survives_a_restart_of_the_controller(monkeypatch: pytest.MonkeyPatch):
+def test_a_wait_survives_a_restart_of_the_controller(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait_module, "POLL_S", 0.01)
     double = ApiDouble()
     double.add(deployment("d", "pending"))
     target = Target("d", double.objects["deployments"]["d"]["uid"], 1)
-    spoke, away = asyncio.Event(), asyncio.Event()
     printed: list[str] = []
 
     def write(line: str) -> None:
         printed.append(line)
-        spoke.set()
         if "retrying" in line:
-            away.set()
-
-    with serving(double):
-        async with connect(Connection(double.url, KEY)) as api:
-            there = api.transport
-            wait = asyncio.create_task(until_running(api, [target], 30, ProgressLog(write)))
-            async with asyncio.timeout(10):
-                await spoke.wait()
-            api.transport = Away()
-            async with asyncio.timeout(10):
-                await away.wait()
             double.objects["deployments"]["d"]["status"]["phase"] = "running"
-            api.transport = there
-            await wait
+            api.servers = there
+        elif "pending" in line:
+            api.servers = Away()
+
+    with serving(double), connected(Connection(double.url, KEY)) as api:
+        there = api.servers
+        until_running(api, [target], 30, ProgressLog(write))
+    assert any("retrying" in line for line in printed)
     assert printed[-1].startswith("d: running")
 
 
-async def test_a_wait_without_a_controller_times_out(monkeypatch: pytest.MonkeyPatch):
+def test_a_wait_without_a_controller_times_out(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait_module, "POLL_S", 0.01)
-    async with connect(Connection("http://127.0.0.1:1", None)) as api:
-        with pytest.raises(TimedOutError, match="d"):
-            await until_running(api, [Target("d", "u", 1)], 0.1, ProgressLog(lambda _line: None))
+    with (
+        connected(Connection("http://127.0.0.1:1", None)) as api,
+        pytest.raises(TimedOutError, match="d"),
+    ):
+        until_running(api, [Target("d", "u", 1)], 0.1, ProgressLog(lambda _line: None))
 
 
 @pytest.fixture

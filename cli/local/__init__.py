@@ -1,0 +1,1 @@
+"""Verbs that work on this host, without the API: daemons, backups, certificates, `doctor`."""

@@ -1,0 +1,1 @@
+"""What `apply` and its relatives read and ask before they change anything."""

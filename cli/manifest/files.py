@@ -1,0 +1,107 @@
+"""Reads the manifests of files, folders and stdin, and writes them as the API takes them."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+from typing import Final, NoReturn
+
+from cli.errors import CliError, UsageError
+from cli.transport.paths import Json
+from schemas.manifest.parse import Manifest, parse_manifests
+from schemas.manifest.problems import ManifestError
+from schemas.manifest.strict_yaml import MAX_TEXT_BYTES
+
+_STDIN: Final = "-"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_MAGIC: Final = frozenset("*?[")
+_SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+
+def read_manifests(sources: Sequence[str]) -> list[Manifest]:
+    """Reads the manifests of files, in this order; none is left out.
+
+    Args:
+        sources: files; folders, of which the manifests are taken in the order of their names; patterns such as
+            `*.yaml`; and `-`, which is stdin.
+
+    Raises:
+        UsageError: a source cannot be read, or has no manifest; or stdin is named twice.
+        CliError: a manifest is not valid, or two have one name. The message lists every problem with its path.
+    """
+    manifests: list[Manifest] = []
+    problems: list[str] = []
+    source_of: dict[tuple[str, str], str] = {}
+    for file in _files_of(sources):
+        try:
+            found = parse_manifests(_text_of(file))
+        except ManifestError as error:
+            problems += [f"{file} is not valid; nothing was changed:", *(f"  {problem}" for problem in error.problems)]
+            continue
+        for one in found:
+            other = source_of.setdefault((one.kind, one.name), file)
+            if other != file:
+                problems.append(f"{file}: {one.name!r} is in {other} too; nothing was changed: rename one")
+        manifests += found
+    if problems:
+        raise CliError("\n".join(problems))
+    return manifests
+
+
+def _files_of(sources: Sequence[str]) -> list[str]:
+    files: list[str] = []
+    for source in sources:
+        if source == _STDIN:
+            files.append(source)
+        elif _SCHEME.match(source):
+            raise UsageError(f"--file: {source} is an address, and none is read: download the file, read it, apply it")
+        elif os.path.isdir(source):  # noqa: PTH112 - Path's own throws where a folder on the way cannot be entered
+            files += _of_folder(source)
+        elif _MAGIC.intersection(source) and not os.path.exists(source):  # noqa: PTH110 - as above
+            found = sorted(glob(source))  # noqa: PTH207 - a pattern may begin at the root
+            files += found or _none(f"no file is named like {source}")
+        else:
+            files.append(source)
+    if files.count(_STDIN) > 1:
+        raise UsageError("--file: stdin (`-`) can be read once")
+    return list(dict.fromkeys(files))  # a file that is named twice is meant once
+
+
+def _of_folder(folder: str) -> list[str]:
+    try:
+        found = sorted(str(one) for one in Path(folder).iterdir() if _is_manifest(one))
+    except OSError as error:
+        raise UsageError(f"--file: {folder} cannot be read: {error}") from error
+    return found or _none(f"the folder {folder} has no file whose name ends with {', '.join(_SUFFIXES)}")
+
+
+def _is_manifest(file: Path) -> bool:
+    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+def _none(why: str) -> NoReturn:
+    raise UsageError(f"--file: {why}")
+
+
+def _text_of(file: str) -> str:
+    """The text of a file; of one that is too long the beginning, which is too long, too."""
+    try:
+        if file == _STDIN:
+            return sys.stdin.read(MAX_TEXT_BYTES + 1)
+        with Path(file).open(encoding="utf-8") as opened:
+            return opened.read(MAX_TEXT_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--file: {file} cannot be read: {error}") from error
+
+
+def manifest_as_json(manifest: Manifest) -> Json:
+    """The manifest as the user wrote it, without defaults, since the server sets those."""
+    written = manifest.model_dump(mode="json", exclude_unset=True)
+    return {"kind": manifest.kind, "name": manifest.name, **written}
+
+
+def spec_as_json(manifest: Manifest) -> Json:
+    """The manifest without kind and name."""
+    return {key: value for key, value in manifest_as_json(manifest).items() if key not in ("kind", "name")}

@@ -1,0 +1,1 @@
+"""The API's objects: their kinds and columns, names, labels and views."""

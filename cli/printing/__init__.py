@@ -1,0 +1,1 @@
+"""Tables for people; names, JSON, YAML and templates for programs."""

@@ -1,0 +1,222 @@
+r"""Templates of `-o jsonpath=...`, the part of kubectl's language that people type. Pure.
+
+Text outside braces stays. In braces: a path such as `.status.phase`, a text such as `"\n"`, `range PATH` and `end`.
+A path: `.name`, `['name']`, `[0]`, `[-1]`, `[0:2]`, `[*]`, `.*`, `..name`, `[?(@.status.phase=="running")]`; within a
+range it begins at the item, with `$` at the whole. A dot that belongs to a name is written `\.`, in quotes, too. What
+an object does not have prints nothing; objects and lists print as JSON.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, Final
+
+from schemas.printing import block, safe_json
+
+Step = Callable[[Any], list[Any]]
+Find = Callable[[Any, Any], list[Any]]  # what a path finds in an item, or in the object that has it
+Part = str | Find | tuple[Find, list[Any]]  # a text; a path; a range with its parts
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+_BRACES: Final = re.compile(r"""\{((?:[^{}"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')*)\}""")
+_QUOTED: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""")
+_NAME: Final = re.compile(r"(?:[^.\[\]\s\\{}()\"'=<>!,]|\\.)+")
+_BRACKET: Final = re.compile(r"""\[((?:[^\[\]"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\[\]]*\])*)\]""")
+_DOT: Final = re.compile(r"(?<!\\)\.")  # one that parts names; in quotes, too, as kubectl takes it
+_INDEX: Final = re.compile(r"-?\d{1,9}")
+_SLICE: Final = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+))?")
+_FILTER: Final = re.compile(r"""\?\(\s*@((?:\[[^\[\]]*\]|[^\[\]=!<>~])*?)\s*(?:(==|!=|<=|>=|<|>)\s*(.+?))?\s*\)""")
+_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
+}  # fmt: skip
+
+
+class Template:
+    """A template. `text`: as it was written.
+
+    Raises:
+        ValueError: it is not valid. The message names the part, and what can be written.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = _parts_of(text)
+        self._matched = False
+
+    def render(self, data: Any) -> tuple[str, bool]:
+        """The text for an object, and whether any of its paths found something."""
+        self._matched = False
+        text = "".join(self._texts(self._parts, data, data))
+        return text, self._matched
+
+    def _texts(self, parts: Sequence[Part], item: Any, root: Any) -> Iterator[str]:
+        for part in parts:
+            if isinstance(part, str):
+                yield part
+            elif isinstance(part, tuple):
+                path, body = part
+                for one in path(item, root):
+                    self._matched |= all(isinstance(inner, str) for inner in body)
+                    yield from self._texts(body, one, root)
+            else:
+                found = part(item, root)
+                self._matched |= bool(found)
+                yield " ".join(map(_printed, found))
+
+
+def _printed(value: Any) -> str:
+    return (
+        block(value)
+        if isinstance(value, str)
+        else safe_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    )
+
+
+def _parts_of(text: str) -> list[Part]:
+    parts: list[Part] = []
+    open_ranges: list[list[Part]] = []
+    at = 0
+    for found in _BRACES.finditer(text):
+        parts += _literal(text[at : found.start()])
+        at, inner = found.end(), found[1].strip()
+        if inner == "end":
+            if not open_ranges:
+                raise ValueError("{end} has no {range ...} before it")
+            parts = open_ranges.pop()
+        elif inner.startswith("range ") or inner == "range":
+            body: list[Part] = []
+            parts.append((_path(inner.removeprefix("range").strip()), body))
+            open_ranges.append(parts)
+            parts = body
+        else:
+            parts.append(_unquoted(inner) if _QUOTED.fullmatch(inner) else _path(inner))
+    parts += _literal(text[at:])
+    if open_ranges:
+        raise ValueError("{range ...} has no {end}")
+    if not any(not isinstance(part, str) for part in parts):
+        raise ValueError(f"{text!r} has no path in braces; write for example {{.status.phase}} or {{.items[*].name}}")
+    return parts
+
+
+def _literal(text: str) -> list[str]:
+    if "{" in text or "}" in text:
+        raise ValueError(f"a brace is not closed, or not opened, at {text!r}")
+    return [text] if text else []
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), text[1:-1])
+
+
+def _path(text: str) -> Find:
+    if not text:
+        raise ValueError("braces are empty; write for example {.status.phase}")
+    rest = text[1:] if text[0] in "$@" else text
+    if rest == ".":
+        rest = ""
+    elif rest[:1] not in (".", "[", ""):
+        rest = "." + rest  # kubectl takes {items[*].name}, too
+    steps = tuple(_steps(rest, text))
+
+    def find(item: Any, root: Any) -> list[Any]:
+        found = [root if text[0] == "$" else item]
+        for step in steps:
+            found = [value for one in found for value in step(one)]
+        return found
+
+    return find
+
+
+def _steps(rest: str, whole: str) -> Iterator[Step]:
+    while rest:
+        if rest.startswith(".."):
+            yield _deep
+            rest = rest[1:] if rest[2:3] != "[" else rest[2:]
+        elif found := _BRACKET.match(rest):
+            yield _in_brackets(found[1].strip(), whole)
+            rest = rest[found.end() :]
+        elif rest.startswith(".*"):
+            yield _items
+            rest = rest[2:]
+        elif rest.startswith(".") and (found := _NAME.match(rest, 1)):
+            yield partial(_within, names=[re.sub(r"\\(.)", r"\1", found[0])])
+            rest = rest[found.end() :]
+        else:
+            raise _unknown(rest, whole)
+
+
+def _in_brackets(inner: str, whole: str) -> Step:
+    if inner == "*":
+        return _items
+    if inner.startswith("?"):
+        return _filter(inner, whole)
+    if found := _SLICE.fullmatch(inner):
+        begin, end, pace = (None if one is None else int(one) for one in found.groups())
+        if pace == 0:
+            raise ValueError(f"{{{whole}}}: the third number of a slice is at least 1")
+        return lambda value: value[begin:end:pace] if isinstance(value, list) else []
+    if _QUOTED.fullmatch(inner):
+        names = [_unquoted(f"'{name}'") for name in _DOT.split(inner[1:-1])]
+        return partial(_within, names=names)
+    if not _INDEX.fullmatch(inner):
+        raise _unknown(f"[{inner}]", whole)
+    index = int(inner)
+    return lambda value: [value[index]] if isinstance(value, list) and -len(value) <= index < len(value) else []
+
+
+def _filter(inner: str, whole: str) -> Step:
+    found = _FILTER.fullmatch(inner)
+    if found is None:
+        raise ValueError(f'{{{whole}}}: write a filter such as [?(@.status.phase=="running")], without && and ||')
+    path, word, right = _path("@" + found[1]), found[2], found[3]
+    if word is None:
+        return lambda value: [one for one in _items(value) if path(one, one)]
+    wanted, compare = _constant(right, whole), _COMPARE[word]
+    return lambda value: [one for one in _items(value) if any(_so(compare, x, wanted) for x in path(one, one))]
+
+
+def _constant(text: str, whole: str) -> Any:
+    if _QUOTED.fullmatch(text):
+        return _unquoted(text)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = []
+    if isinstance(value, list | dict):
+        raise ValueError(f"{{{whole}}}: {text} is not a quoted text, a number, true, false or null")  # noqa: TRY004
+    return value
+
+
+def _so(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool:
+    if isinstance(left, bool) != isinstance(right, bool):
+        return compare is ne  # to Python, true is 1
+    try:
+        return compare(left, right)
+    except TypeError:  # a text is neither more nor less than a number
+        return False
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
+
+
+def _within(value: Any, names: Sequence[str]) -> list[Any]:
+    """The value at the end of names."""
+    for name in names:
+        if not isinstance(value, dict) or name not in value:
+            return []
+        value = value[name]
+    return [value]
+
+
+def _deep(value: Any) -> list[Any]:
+    """The value and all within it, outermost first."""
+    return [value, *(inner for one in _items(value) for inner in _deep(one))]
+
+
+def _unknown(rest: str, whole: str) -> ValueError:
+    return ValueError(
+        f"{{{whole}}}: cannot read {rest!r}; a path has .name, ['name'], [0], [0:2], [*], ..name and "
+        '[?(@.name=="text")], and texts stand in braces of their own: {"\\n"}'
+    )

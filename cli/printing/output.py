@@ -1,0 +1,144 @@
+"""The formats of `-o`: tables for people; names, JSON, YAML and templates for programs, as the API sent them."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+
+import typer
+
+from cli.objects.kind import Kind
+from cli.printing.table import Table, table_lines
+from cli.text.formatting import printable
+from cli.transport.paths import Json
+from schemas.printing import safe_json
+
+if TYPE_CHECKING:  # slow to import, and few verbs need them
+    from cli.printing.jsonpath import Template
+
+
+class Format(StrEnum):
+    """An output format."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether the objects of the API are printed unchanged."""
+        return self in (Format.JSON, Format.YAML)
+
+
+def print_table(table: Table, *, empty: str | None) -> None:
+    """Prints a table as wide as the terminal; if it has no rows, prints `empty` to stderr. None: its titles."""
+    if not table.rows and empty is not None:
+        print(empty, file=sys.stderr)
+        return
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    print("\n".join(table_lines(table, width, colours=terminal and takes_colours())))
+
+
+def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
+    """Prints an object for programs, as JSON or YAML.
+
+    Args:
+        data: as the API sent it.
+        output: JSON or YAML.
+        in_a_row: more objects follow, so JSON takes one line each and YAML one document each.
+    """
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    if output is Format.YAML:
+        import yaml  # noqa: PLC0415 - not needed by most verbs
+
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=unicode, explicit_start=in_a_row)
+        print(text, end="", flush=True)
+    else:
+        print(safe_json(json.dumps(data, indent=None if in_a_row else 2, ensure_ascii=not unicode)), flush=True)
+
+
+def takes_colours() -> bool:
+    """By the conventions of terminals: see no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+_JSONPATH: Final = "jsonpath"
+_COMPLETIONS: Final = (*Format, "name", f"{_JSONPATH}=")
+
+
+class Output(Protocol):
+    """A way to print objects: a `Format`, `Names` or `Picked`."""
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether the objects of the API are printed without what is for people only."""
+
+
+class Names:
+    """One name a line, as `deployment/chat`. Verbs that take several names take them in this form, too."""
+
+    for_programs = True
+
+    def write(self, kind: Kind, raws: Sequence[Json]) -> None:
+        """Prints the names."""
+        for raw in raws:
+            print(f"{kind.singular.replace(' ', '-')}/{printable(str(raw.get('id', raw.get('name'))))}")
+
+
+class Picked:
+    """What a template picks from the JSON that `-o json` would print."""
+
+    for_programs = True
+
+    def __init__(self, template: "Template") -> None:
+        self._template = template
+
+    def write(self, data: Json) -> None:
+        """Prints it, with a newline at its end; a template that nothing matches is told to stderr."""
+        text, matched = self._template.render(data)
+        if text:
+            print(text, end="" if text.endswith("\n") else "\n")
+        if not matched and data.get("items") != []:
+            told = printable(self._template.text)
+            print(f"gpuward: nothing matches {told}; -o json shows the fields that there are", file=sys.stderr)
+
+
+def parse_output(text: Any) -> Output:
+    """Parses the value of `-o`."""
+    if isinstance(text, Format):
+        return text
+    if text in tuple(Format):
+        return Format(text)
+    if text == "name":
+        return Names()
+    word, equals, template = str(text).partition("=")
+    if word != _JSONPATH:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(Format)}, name and jsonpath=TEMPLATE")
+    if not equals:
+        raise typer.BadParameter("write a template, such as -o jsonpath='{.items[*].name}'")
+    from cli.printing.jsonpath import Template  # noqa: PLC0415 - few verbs use one
+
+    try:
+        return Picked(Template(template))
+    except ValueError as error:
+        raise typer.BadParameter(f"jsonpath: {error}") from error
+
+
+ListOutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output",
+        "-o",
+        parser=parse_output,
+        autocompletion=lambda incomplete: [one for one in _COMPLETIONS if one.startswith(incomplete)],
+        metavar="FORMAT",
+        show_default="table",
+        help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE such as "
+        "jsonpath='{range .items[*]}{.name} {.status.phase}{\"\\n\"}{end}'.",
+    ),
+]

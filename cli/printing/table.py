@@ -1,0 +1,105 @@
+"""Tables for people: columns leave by rank where the terminal is narrow, and no name is broken. Pure."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cli.text.formatting import DASH, printable
+
+_GAP: Final = "  "
+_INDENT: Final = "    "
+_NARROWEST: Final = 20  # columns that a text is wrapped to at least
+TEXTS: Final = frozenset({"WHY", "MESSAGE", "HELD BY"})  # columns of sentences: the only ones that wrap
+_GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
+_BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff", "quarantined"})
+_COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
+_BOLD, _GREEN, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes:
+        titles: of the columns.
+        rows: their cells.
+        leaving: titles of the columns that a narrow terminal can do without, the first one first. What has no value
+            in any row leaves before them, and sentences stand below their row before any other column leaves.
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    leaving: Sequence[str] = ()
+
+
+def table_lines(table: Table, width: int | None, *, colours: bool = False) -> list[str]:
+    """The lines of a table.
+
+    Args:
+        table: what to show.
+        width: columns of the terminal; None: no limit, so each row is one line.
+        colours: whether states are coloured, and titles bold.
+    """
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    titles = list(table.titles)
+    kept = list(range(len(titles)))
+    below: list[int] = []
+    if width is not None:
+        for leaves in _steps(titles, rows, table.leaving):
+            if _width_of(titles, rows, kept) <= width:
+                break
+            below += [column for column in kept if column in leaves and titles[column] in TEXTS]
+            kept = [column for column in kept if column not in leaves]
+    widths = [_width_of(titles, rows, [column]) for column in kept]
+    lines = [_line([titles[c] for c in kept], widths, [_BOLD if colours else ""] * len(kept))]
+    for row in rows:
+        styles = [_style(titles[c], row[c]) if colours else "" for c in kept]
+        lines.append(_line([row[c] for c in kept], widths, styles))
+        for text in (row[c] for c in sorted(below) if row[c] not in ("", DASH)):
+            lines += _wrapped(text, width or 0)
+    return lines
+
+
+def _steps(titles: Sequence[str], rows: Sequence[Sequence[str]], leaving: Sequence[str]) -> list[set[int]]:
+    """The sets of columns that leave, one set after the other."""
+    last = len(titles) - 1
+    texts = {column for column, title in enumerate(titles) if title in TEXTS}
+    empty = {column for column in range(1, last + 1) if all(row[column] in ("", DASH) for row in rows)}
+    steps = [empty - texts, texts, *({titles.index(title)} for title in leaving if title in titles)]
+    return [*steps, set()]
+
+
+def _width_of(titles: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+    widths = [max(cells(titles[column]), *(cells(row[column]) for row in rows), 0) for column in kept]
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _line(texts: Sequence[str], widths: Sequence[int], styles: Sequence[str]) -> str:
+    padded = []
+    for text, width, style in zip(texts, widths, styles, strict=True):
+        shown = f"{style}{text}{_PLAIN}" if style and text else text
+        padded.append(shown + " " * (width - cells(text)))
+    return _GAP.join(padded).rstrip()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    room = max(_NARROWEST, width)
+    return textwrap.wrap(
+        text, room, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes: two for a wide character, none for one that combines."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # noqa: PLC0415 - for few tables
+
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
+
+
+def _style(title: str, text: str) -> str:
+    if title not in _COLOURED:
+        return ""
+    if text in _GOOD:
+        return _GREEN
+    return _RED if text in _BAD else _YELLOW

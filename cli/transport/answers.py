@@ -1,0 +1,115 @@
+"""Answers of a server, and the errors that they mean."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
+from cli.transport.paths import Json
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_LOCATION: Final = "location"
+_NO_ROUTE: Final = "unknown path"  # begins the message of the API; an object that does not exist has another one
+_OTHER_DOOR: Final = "no such path"  # in the message of a gateway below /v1, and of an agent
+
+
+class Answer(NamedTuple):
+    """An answer of the server: its status, its headers by their names in lower case, and its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class NoAnswerError(Exception):
+    """The server cannot be reached, or did not answer in time; the message says why.
+
+    Attributes:
+        sent: whether a part of the request may have reached it.
+    """
+
+    def __init__(self, why: str, *, sent: bool = True) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+def object_of(url: str, content: bytes) -> Json:
+    """The object in an answer; empty where the answer is.
+
+    Raises:
+        CliError: it has none.
+    """
+    if not content.strip():
+        return {}
+    try:
+        answer = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise not_gpuward(url, "answers")
+    return answer
+
+
+def not_gpuward(url: str, does: str) -> CliError:
+    """For a server that is another one."""
+    return CliError(f"{url} {does}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
+
+
+def unreachable(url: str, why: NoAnswerError) -> UnreachableError:
+    """Where no answer came."""
+    return UnreachableError(
+        f"no controller answers at {url} ({why})\n"
+        "start one with `gpuward up`, or set GPUWARD_URL (--url) to its address"
+    )
+
+
+def refusal(url: str, answer: Answer) -> CliError:
+    """For an answer that is not 2xx."""
+    status = answer.status
+    if status < 400:  # noqa: PLR2004 - a redirect
+        where = answer.headers.get(_LOCATION, "elsewhere")
+        return CliError(f"{url} redirects to {where}; set GPUWARD_URL (--url) to that address")
+    error = _error_of(answer.content)
+    if error is None:
+        return not_gpuward(url, f"answers {status}")
+    code, said, details = error
+    message = "\n".join([said, *_details(details)])
+    if status == 401:  # noqa: PLR2004 - unauthorized
+        return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
+    if _is_without_route(status, said):
+        older = f"{url}: this controller is older than this gpuward; upgrade the controller"
+        return RefusedError(f"{url}: {said}\ncheck GPUWARD_URL (--url)" if _OTHER_DOOR in said else older, code)
+    if status == 404:  # noqa: PLR2004 - not found
+        return NotFoundError(message, code)
+    return RefusedError(message, code)
+
+
+def _is_without_route(status: int, said: str) -> bool:
+    """Whether the path or its method is missing, which a newer API has: all that this client asks for exists."""
+    missing = said.startswith(_NO_ROUTE) or _OTHER_DOOR in said
+    return status == 405 or (status == 404 and missing)  # noqa: PLR2004 - the two of routes
+
+
+def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
+    """Code, message and details of the API's error; None: it is not one."""
+    try:
+        error = msgspec.json.decode(content)["error"]
+        code, message, details = error["code"], error["message"], error.get("details", {})
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return None
+    valid = isinstance(code, str) and isinstance(message, str) and isinstance(details, dict)
+    return (code, message, details) if valid else None
+
+
+def _details(details: Mapping[str, Any]) -> list[str]:
+    """The problems of a refused manifest, one per line. Other details are for programs."""
+    problems = details.get("problems")
+    if not isinstance(problems, list):
+        return []
+    return [
+        f"  {problem.get('path') or '(manifest)'}: {problem.get('message', '')}"
+        for problem in problems
+        if isinstance(problem, dict)
+    ]

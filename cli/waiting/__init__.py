@@ -1,0 +1,1 @@
+"""Waits until deployments and workers are in a state."""
