@@ -18,8 +18,8 @@ from typing import Final
 
 import uvloop
 
-from gateway.long_request import LongRequests
-from gateway.request_body import Asked, BadRequestError, read_asked
+from gateway.bodies.long_request import LongRequests
+from gateway.bodies.request_body import Asked, BadRequestError, read_asked
 
 SIZE: Final = 64 * 2**20
 PIECE: Final = 256 * 1024

@@ -15,31 +15,31 @@ from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
-from gateway.cors import Cors
-from gateway.crash_watch import CrashWatch
-from gateway.credentials import may_read
-from gateway.cut_off import controller_has_database
-from gateway.demand import Demand
-from gateway.ending import Step, each_in_time
-from gateway.exchange.holding import Holding, Models
-from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
-from gateway.failure_log import FailureLog
-from gateway.front import Front, Own
-from gateway.health import HEALTH, METRICS, READY, Health, alone
-from gateway.live_routes import LiveRoutes
-from gateway.loop_lag import LoopLag
-from gateway.meter import Meter
-from gateway.metrics import GatewayMetrics
-from gateway.pass_on import Controller
-from gateway.places_keeper import PlacesKeeper
-from gateway.queue_metrics import QueueMetrics
-from gateway.queue_places import QueuePlaces
-from gateway.queued import Queued
-from gateway.queues import Queues
-from gateway.reporter import Reporter
-from gateway.request_metrics import RequestMetrics
-from gateway.siblings import Siblings, Sockets
-from gateway.unserved import not_served
+from gateway.admission.cors import Cors
+from gateway.admission.credentials import may_read
+from gateway.admission.router import Front, Own
+from gateway.control_plane.partition import controller_has_database
+from gateway.control_plane.reverse_proxy import Controller
+from gateway.lifecycle.peer_processes import Siblings, Sockets
+from gateway.lifecycle.shutdown import Step, each_in_time
+from gateway.queueing.lease_client import PlacesKeeper
+from gateway.queueing.queue_leases import QueuePlaces
+from gateway.queueing.queue_metrics import QueueMetrics
+from gateway.queueing.queued import Queued
+from gateway.queueing.queues import Queues
+from gateway.quotas.quota_client import Meter
+from gateway.reporting.demand import Demand
+from gateway.reporting.failure_log import FailureLog
+from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
+from gateway.reporting.loop_lag import LoopLag
+from gateway.reporting.metrics import GatewayMetrics
+from gateway.reporting.reporter import Reporter
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.crash_watch import CrashWatch
+from gateway.requests.holding import Holding, Models
+from gateway.requests.refusals import not_served
+from gateway.requests.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
+from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
 from http1.connections import Limits, Refusal, limits_for
 from http1.door import Door

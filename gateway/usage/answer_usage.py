@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.begun_event import BegunEvent
-from gateway.request_body import AnswerSize
+from gateway.bodies.request_body import AnswerSize
+from gateway.requests.sse_event import BegunEvent
 
 _MARK: Final = b'"usage"'
 _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")

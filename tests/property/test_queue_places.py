@@ -15,7 +15,7 @@ from controller.domain.queue_places import (
     part_of_length,
     present,
 )
-from gateway.queue_places import QueuePlaces
+from gateway.queueing.queue_leases import QueuePlaces
 
 UID = "uid-m"
 

@@ -4,7 +4,7 @@ import asyncio
 
 from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
-from gateway.crash_watch import WAIT_S, CrashWatch
+from gateway.requests.crash_watch import WAIT_S, CrashWatch
 
 
 class Crashes(CrashWatch):

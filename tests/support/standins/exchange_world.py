@@ -10,14 +10,14 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.demand import Demand
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.holding import Models
-from gateway.exchange.states import State
-from gateway.meter import Meter
-from gateway.pick_instance import RoutingTable
-from gateway.queues import Queues
-from gateway.request_metrics import RequestMetrics
+from gateway.queueing.queues import Queues
+from gateway.quotas.quota_client import Meter
+from gateway.reporting.demand import Demand
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.holding import Models
+from gateway.requests.request import Exchange
+from gateway.requests.states import State
+from gateway.routing.routing_table import RoutingTable
 from http1 import client_states
 from http1.bodies import Bodies
 from http1.client_connection import ClientConnection

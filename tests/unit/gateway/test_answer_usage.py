@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.live.key_use import Counts
-from gateway.event_stream import WholeEvents
-from gateway.request_body import Asked
+from gateway.bodies.request_body import Asked
+from gateway.requests.event_stream import WholeEvents
 from gateway.usage.answer_usage import AnswerUsage, Tokens
-from gateway.usage.include_usage import asks_for_usage, with_usage_asked, without_usage_chunk
+from gateway.usage.stream_usage import asks_for_usage, with_usage_asked, without_usage_chunk
 from support.growth import assert_in_line, seconds
 
 CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.exchange.states import State
-from gateway.front import Front
+from gateway.admission.router import Front
+from gateway.requests.states import State
 from http1.forwarded import TrustedProxies
 from http1.handler import Handler
 from http1.head import RequestHead

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from controller.live.endpoints import Endpoint, RolloutRoute
-from gateway.choose_revision import by_revision, place_in_turn, place_of_session
-from gateway.pick_instance import RoutingTable
-from gateway.revision_outcomes import RevisionOutcomes
+from gateway.reporting.revision_outcomes import RevisionOutcomes
+from gateway.routing.choose_revision import by_revision, place_in_turn, place_of_session
+from gateway.routing.routing_table import RoutingTable
 from support.builders.models import model
 
 MANY = 10_000

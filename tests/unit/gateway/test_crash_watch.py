@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
-from gateway.crash_watch import CrashWatch
-from gateway.exchange.form_exchange import FormExchange
-from gateway.exchange.states import State
+from gateway.requests.crash_watch import CrashWatch
+from gateway.requests.form_request import FormExchange
+from gateway.requests.states import State
 from support.standins.crashes import Crashes
 from support.standins.exchange_world import BODY, DIED, END, EVENT, HEAD, OK, World, settle
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.errors import GatewayError, error_event
-from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
+from gateway.requests.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
 from support.growth import assert_in_line
 
 STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from controller.live.key_ring import Principal
 from controller.live.key_use import Counts
-from gateway.exchange.states import State
+from gateway.requests.states import State
 from schemas.key_limits import KeyLimits, LimitKind
 from support.standins.exchange_world import BODY, END, HEAD, OK, World, play, settle
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import gateway
-from gateway.exchange.admitting import Admitting
-from gateway.exchange.answering import Answering
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.form_exchange import FormExchange
-from gateway.exchange.holding import Holding
-from gateway.exchange.listing import Listing
-from gateway.exchange.receiving import Receiving
-from gateway.exchange.waiting import Waiting
+from gateway.admission.model_list import Listing
+from gateway.requests.admitting import Admitting
+from gateway.requests.answering import Answering
+from gateway.requests.form_request import FormExchange
+from gateway.requests.holding import Holding
+from gateway.requests.receiving import Receiving
+from gateway.requests.request import Exchange
+from gateway.requests.waiting import Waiting
 from http1.reading import MessageReader
 from http1.request_reader import RequestReader
 from http1.response_reader import ResponseReader

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
 from gateway import daemon
-from gateway.ending import Stop, Watch
 from gateway.gateway import Gateway
-from gateway.meter import Meter
+from gateway.lifecycle.shutdown import Stop, Watch
+from gateway.quotas.quota_client import Meter
 from gateway.settings import GatewaySettings
 from http1.bodies import Bodies
 from support.database.away import AwayDatabase

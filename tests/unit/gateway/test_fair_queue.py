@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.fair_queue import FairQueue, Finished
+from gateway.queueing.fair_queue import FairQueue, Finished
 
 
 def served(queue: FairQueue[str], in_flight: dict[str, int]) -> list[str]:

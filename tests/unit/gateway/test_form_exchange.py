@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
-from gateway.exchange.form_exchange import FormExchange
-from gateway.exchange.states import State
+from gateway.requests.form_request import FormExchange
+from gateway.requests.states import State
 from support.builders.models import model
 from support.standins.exchange_world import END, EVENT, OK, World, play, settle
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.front import Front
+from gateway.admission.router import Front
 from http1.forwarded import TrustedProxies
 from http1.handler import Handler
 from http1.head import RequestHead

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import long_body
-from gateway.json_cuts import Cut, last_cut, note_brackets
-from gateway.long_body import BLOCK_BYTES, LongBody, NotJsonError
+from gateway.bodies import long_body
+from gateway.bodies.json_cuts import Cut, last_cut, note_brackets
+from gateway.bodies.long_body import BLOCK_BYTES, LongBody, NotJsonError
 
 SIZE = 4 * 2**20
 TOKENS = (

@@ -7,8 +7,8 @@ import pytest
 from controller.domain.key_shares import EXPIRES_S, Member, expired, fraction_of
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
-from gateway.limits.limits import Must, Refused, Ticket
-from gateway.meter import Meter
+from gateway.quotas.limits import Must, Refused, Ticket
+from gateway.quotas.quota_client import Meter
 from schemas.key_limits import KeyLimits, LimitKind
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, refused
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.live.key_ring import Principal
-from gateway.exchange.holding import Holding
-from gateway.front import Front
-from gateway.request_metrics import RequestMetrics
-from gateway.served_name import ServedName
+from gateway.admission.router import Front
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.holding import Holding
+from gateway.routing.served_name import ServedName
 from http1.connections import Limits
 from http1.door import Door
 from http1.forwarded import TrustedProxies

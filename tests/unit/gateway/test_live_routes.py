@@ -11,12 +11,13 @@ import pytest
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import Principal
-from gateway import live_routes, meter
 from gateway.errors import GatewayError
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.holding import DATABASE_S
-from gateway.live_routes import LiveRoutes
-from gateway.meter import Meter
+from gateway.quotas import quota_client as meter
+from gateway.quotas.quota_client import Meter
+from gateway.requests.holding import DATABASE_S
+from gateway.requests.request import Exchange
+from gateway.routing import live_routes
+from gateway.routing.live_routes import LiveRoutes
 from schemas.key_limits import KeyLimits
 
 LIMIT_S = 0.1

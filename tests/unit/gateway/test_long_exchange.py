@@ -9,9 +9,9 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.exchange import exchange
-from gateway.exchange.states import State
-from gateway.long_request import LONG_BYTES, LongRequests
+from gateway.bodies.long_request import LONG_BYTES, LongRequests
+from gateway.requests import request as exchange
+from gateway.requests.states import State
 from support.standins.exchange_world import END, OK, World, play, settle
 
 LIMIT_S = 10.0

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway import long_body, long_request
-from gateway.json_cuts import MOST_DEPTH
-from gateway.long_body import LongBody, NotJsonError
-from gateway.long_request import steps_to_asked
-from gateway.request_body import Asked, BadRequestError, answer_size, read_asked
-from gateway.usage.include_usage import options_span, with_usage_asked
+from gateway.bodies import long_body, long_request
+from gateway.bodies.json_cuts import MOST_DEPTH
+from gateway.bodies.long_body import LongBody, NotJsonError
+from gateway.bodies.long_request import steps_to_asked
+from gateway.bodies.request_body import Asked, BadRequestError, answer_size, read_asked
+from gateway.usage.stream_usage import options_span, with_usage_asked
 
 BLOCKS = st.sampled_from((16, 33, 64, 150, 300))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.pass_on import ANSWER_LIMIT_S, Controller, Passed, State
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, Controller, Passed, State
 from gateway.settings import addresses_of
 from http1 import server_states
 from http1.client_connection import ClientConnection

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 import pytest
 
 from controller.live.endpoints import Endpoint
-from gateway.pick_instance import RoutingTable
-from gateway.session_home import SessionHomes, home_of
+from gateway.routing.routing_table import RoutingTable
+from gateway.routing.session_home import SessionHomes, home_of
 from support.builders.models import endpoint, model, models
 
 
@@ -296,7 +296,7 @@ def test_g26_the_home_of_a_session_that_comes_again_is_known(monkeypatch: pytest
         asked.append(session)
         return home_of(session, endpoints)
 
-    monkeypatch.setattr("gateway.session_home.home_of", noted)
+    monkeypatch.setattr("gateway.routing.session_home.home_of", noted)
     made = RoutingTable()
     made.update(models("m"), many(8))
     first = home(made, b"s")

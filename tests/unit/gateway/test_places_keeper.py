@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import DemandReports, PlacesAsk
-from gateway.places_keeper import PlacesKeeper
-from gateway.queue_places import QueuePlaces
+from gateway.queueing.lease_client import PlacesKeeper
+from gateway.queueing.queue_leases import QueuePlaces
 
 UID, LENGTH, LIMIT_S = "uid-m", 4, 5.0
 

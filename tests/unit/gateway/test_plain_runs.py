@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gateway import plain_runs
-from gateway.plain_runs import LEFT_OUT, condensed
-from gateway.request_body import BadRequestError, read_asked
+from gateway.bodies import plain_runs
+from gateway.bodies.plain_runs import LEFT_OUT, condensed
+from gateway.bodies.request_body import BadRequestError, read_asked
 
 RUN = "plain " * 20
 

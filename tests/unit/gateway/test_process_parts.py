@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.lifeline import Holder, holder_of
-from gateway.process_metrics import joined
+from gateway.lifecycle.parent_pipe import Holder, holder_of
+from gateway.reporting.process_metrics import joined
 from gateway.settings import part_of
 from http1.listening import open_listeners
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from controller.live.endpoints import Endpoint, RolloutRoute
-from gateway.fair_queue import FairQueue
-from gateway.pick_instance import RoutingTable
+from gateway.queueing.fair_queue import FairQueue
+from gateway.routing.routing_table import RoutingTable
 from support.builders.models import endpoint, model, models
 from support.standins.queues_world import World
 

@@ -8,8 +8,8 @@ import pytest
 from controller.domain.queue_places import Holder, lease_places
 from controller.live.endpoints import RolloutRoute
 from gateway.errors import GatewayError
-from gateway.queue_places import QueuePlaces
-from gateway.queues import Queues
+from gateway.queueing.queue_leases import QueuePlaces
+from gateway.queueing.queues import Queues
 from support.builders.models import endpoint, model
 from support.standins.queues_world import World
 

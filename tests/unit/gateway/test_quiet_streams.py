@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.exchange.form_exchange import FormExchange
+from gateway.requests.form_request import FormExchange
 from support.standins.exchange_world import DIED, END, EVENT, OK, World, settle
 
 STREAM = b'{"model": "m", "stream": true}'

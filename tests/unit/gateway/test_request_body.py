@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway import request_body
-from gateway.request_body import BadRequestError, check_charset, read_asked
+from gateway.bodies import request_body
+from gateway.bodies.request_body import BadRequestError, check_charset, read_asked
 
 DEEP = '"messages": [{"model": "inner", "content": "say \\"model\\": \\"x\\""}], "tool": {"model": {"model": 1}}'
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.token_history import FIRST_ANSWER, TokenHistory
-from gateway.long_request import LongRequests
-from gateway.request_body import read_asked
-from gateway.usage.prompt_text import prompt_bytes
+from gateway.bodies.long_request import LongRequests
+from gateway.bodies.prompt_text import prompt_bytes
+from gateway.bodies.request_body import read_asked
+from gateway.quotas.token_history import FIRST_ANSWER, TokenHistory
 
 IMAGE = "data:image/png;base64," + "iVBORw0KGgo" * 2000
 PCM = "UklGRiQAAABXQVZF" * 2000
