@@ -24,9 +24,9 @@ from gateway.outcomes import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settl
 from gateway.request_body import Asked
 from gateway.unserved import broken_off, late_refusal, settled_error
 from gateway.usage.include_usage import REFUSALS, refuses_usage, without_usage_chunk
-from http1.head import RequestHead, ResponseHead, lines_of
-from http1.pieces import keep
-from http1.server_connection import ServerConnection
+from http1.bodies import keep
+from http1.protocol.heads import RequestHead, ResponseHead, lines_of
+from http1.protocol.server_connection import ServerConnection
 
 log = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ from gateway.exchange.states import OVER, UPLOAD_LIMIT_S, State
 from gateway.form_reader import FormReader, model_part
 from gateway.outcomes import Happening
 from gateway.request_body import Asked, BadRequestError
-from http1.client_connection import ClientConnection
-from http1.pieces import keep
+from http1.bodies import keep
+from http1.protocol.client import ClientConnection
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
