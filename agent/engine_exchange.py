@@ -14,13 +14,11 @@ from agent.decide.stalls import Wait
 from agent.engine_states import ANSWERING, CONNECTING, CUT, DONE, EDGES, SENT, State
 from agent.in_flight import InFlightRequests
 from agent.proxy_answers import end, refuse
-from http1.client_connection import ClientConnection
-from http1.handler import Handler
-from http1.head import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead, end_to_end
-from http1.pool import ConnectError, Pool
-from http1.server_connection import ServerConnection
-from http1.server_states import Progress
-from http1.sweeper import Sweeper
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.heads import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead, end_to_end
+from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.states import Progress
 from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER
 
 # Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.
@@ -265,7 +263,7 @@ class EngineExchange:
     def _begin_answer(self, head: ResponseHead, body: bytes = b"") -> None:
         self._answer = None
         in_flight = self._engines.in_flight.count(self._instance)
-        # The id and the length stand together: see `http1.known_heads`.
+        # The id and the length stand together: see `http1.protocol.known_heads`.
         lines = b"%b%b: %d\r\n%b" % (_RETURNED.lines(head), _IN_FLIGHT, in_flight, _line(head, b"x-request-id"))
         length = head.length
         if self._head.method == b"HEAD" or head.status == 304:  # noqa: PLR2004 - they state a length and have none

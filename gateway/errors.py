@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from http1.head import Fields
+from http1.protocol.heads import Fields
 from schemas.api.models import MODEL_PATHS
 from schemas.api.response_error import ResponseError
 

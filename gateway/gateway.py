@@ -41,16 +41,14 @@ from gateway.requests.refusals import not_served
 from gateway.requests.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
 from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
-from http1.connections import Limits, Refusal, limits_for
-from http1.door import Door
-from http1.files import connection_bound, raise_file_limit
+from http1.daemon.open_files import connection_bound, raise_file_limit
+from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.liveness import notice_gone_hosts
-from http1.pool import Address, Pool
-from http1.server import Server
-from http1.server_connection import Service
-from http1.server_states import Progress
-from http1.sweeper import Sweeper
+from http1.protocol.admission import Door, Limits, Refusal, limits_for
+from http1.protocol.client import Address, Pool, notice_gone_hosts
+from http1.protocol.server import Server
+from http1.protocol.server_connection import Service
+from http1.protocol.states import Progress
 from schemas.process_figures import GcWatch, read_figures
 from schemas.process_metrics import ProcessMetrics
 

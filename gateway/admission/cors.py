@@ -8,7 +8,7 @@ Such pages send a key. No cookie counts: a session is for pages of the gateway's
 from collections.abc import Mapping
 from typing import Final
 
-from http1.head import Fields, lines_of
+from http1.protocol.heads import Fields, lines_of
 from schemas.addresses import ANY_ORIGIN
 
 _ORIGIN: Final = b"origin"

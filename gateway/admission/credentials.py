@@ -8,9 +8,9 @@ from typing import Final
 from controller.live.credentials import credential_in
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import KeyRing
+from controller.live.same_origin import SAFE_METHODS, is_same_origin
 from http1.forwarded import Origin, TrustedProxies
-from http1.head import Fields, RequestHead, first, values
-from http1.same_origin import SAFE_METHODS, is_same_origin
+from http1.protocol.heads import Fields, RequestHead, first, values
 
 _READERS: Final = frozenset({"viewer", "operator", "admin"})  # as the API's `Access.READ`
 _ID_BYTES: Final = (ascii_letters + digits + "._-").encode()

@@ -7,8 +7,8 @@ from gateway.errors import GatewayError, unavailable
 from gateway.requests.admitting import Admitting
 from gateway.requests.holding import Models
 from gateway.requests.states import DONE
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
 
 
 class Listing(Admitting):

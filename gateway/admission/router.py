@@ -26,13 +26,12 @@ from gateway.requests.holding import Models
 from gateway.requests.refusals import model_not_found, not_served
 from gateway.requests.request import Exchange
 from gateway.routing.served_name import ServedName
-from http1.connections import ADMINISTRATOR, KEY
+from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
-from http1.handler import DROPPED, Handler
-from http1.head import Fields, RequestHead, values
-from http1.malformed_log import MalformedLog
-from http1.reading import MessageError
-from http1.server_connection import ServerConnection
+from http1.protocol.admission import ADMINISTRATOR, KEY
+from http1.protocol.heads import Fields, RequestHead, values
+from http1.protocol.reader import MessageError
+from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 
 log = structlog.get_logger(__name__)

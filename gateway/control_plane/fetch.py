@@ -4,9 +4,9 @@ import asyncio
 from typing import Final
 
 from gateway.control_plane.reverse_proxy import Controller
-from http1.head import Fields, ResponseHead, request_bytes
-from http1.pieces import keep
-from http1.pool import ConnectError
+from http1.bodies import keep
+from http1.protocol.client import ConnectError
+from http1.protocol.heads import Fields, ResponseHead, request_bytes
 
 _MOST_BYTES: Final = 64 * 2**20
 

@@ -12,13 +12,12 @@ from typing import Final
 import structlog
 
 from gateway.errors import response, unavailable
-from http1.client_connection import ClientConnection
-from http1.connections import AGENT
+from http1.daemon.log_limit import LogLimit
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
-from http1.head import HOP_BY_HOP, SWITCHING, Fields, RequestHead, ResponseHead, end_to_end, request_bytes
-from http1.log_limit import LogLimit
-from http1.pool import Address, ConnectError, Pool
-from http1.server_connection import ServerConnection
+from http1.protocol.admission import AGENT
+from http1.protocol.client import Address, ClientConnection, ConnectError, Pool
+from http1.protocol.heads import HOP_BY_HOP, SWITCHING, Fields, RequestHead, ResponseHead, end_to_end, request_bytes
+from http1.protocol.server_connection import ServerConnection
 from schemas.wire import OUR_HEADERS
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from typing import Final
 import structlog
 
 from gateway.errors import GatewayError
-from http1.log_limit import LogLimit
+from http1.daemon.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,9 @@ from gateway.errors import response, unavailable
 from gateway.reporting.process_metrics import joined
 from gateway.routing.live_routes import LiveRoutes
 from http1.forwarded import is_from_this_host
-from http1.handler import Handler
-from http1.head import Fields, RequestHead
-from http1.server_connection import ServerConnection
-from http1.streamed_answer import StreamedAnswer
+from http1.protocol.heads import Fields, RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.streamed_answer import StreamedAnswer
 
 MAX_LOOP_LAG_S: Final = 5.0
 HEALTH: Final = b"/healthz"

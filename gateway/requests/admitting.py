@@ -7,8 +7,8 @@ from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
 from gateway.requests.holding import Holding, Models
 from gateway.requests.states import OVER
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
 
 
 class Admitting(Holding):

@@ -24,9 +24,9 @@ from gateway.requests.refusals import broken_off, late_refusal, settled_error
 from gateway.requests.states import ANSWERING, DONE, HELD_LIMIT_S, OVER
 from gateway.routing.outcomes import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 from gateway.usage.stream_usage import REFUSALS, refuses_usage, without_usage_chunk
-from http1.head import RequestHead, ResponseHead, lines_of
-from http1.pieces import keep
-from http1.server_connection import ServerConnection
+from http1.bodies import keep
+from http1.protocol.heads import RequestHead, ResponseHead, lines_of
+from http1.protocol.server_connection import ServerConnection
 
 log = structlog.get_logger(__name__)
 

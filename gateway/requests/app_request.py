@@ -19,9 +19,9 @@ from gateway.requests.heads import forwarded_to_app, id_for_engine, returned_by_
 from gateway.requests.holding import Models
 from gateway.requests.request import Exchange
 from gateway.requests.states import DONE, LONG_READ_LIMIT_S, OVER, SENT
-from http1.client_connection import ClientConnection
-from http1.head import SWITCHING, RequestHead, ResponseHead, lines_of
-from http1.server_connection import ServerConnection
+from http1.protocol.client import ClientConnection
+from http1.protocol.heads import SWITCHING, RequestHead, ResponseHead, lines_of
+from http1.protocol.server_connection import ServerConnection
 
 PATH: Final = "/apps"  # of all of them, in usage and metrics
 _KEY_EVERY_S: Final = 1.0  # how long a WebSocket may outlive its key

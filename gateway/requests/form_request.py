@@ -18,8 +18,8 @@ from gateway.requests.receiving import MAX_BODY_BYTES
 from gateway.requests.request import Exchange
 from gateway.requests.states import OVER, UPLOAD_LIMIT_S, State
 from gateway.routing.outcomes import Happening
-from http1.client_connection import ClientConnection
-from http1.pieces import keep
+from http1.bodies import keep
+from http1.protocol.client import ClientConnection
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter

@@ -9,8 +9,8 @@ from controller.live.endpoints import Endpoint
 from gateway.admission.app_paths import APPS
 from gateway.requests.event_stream import is_event_stream, is_plain
 from gateway.routing.outcomes import Happening, of_agents_answer
-from http1.head import HOP_BY_HOP, VARYING, Fields, PassedOn, RequestHead, ResponseHead, end_to_end, lines_of
-from http1.pool import Address
+from http1.protocol.client import Address
+from http1.protocol.heads import HOP_BY_HOP, VARYING, Fields, PassedOn, RequestHead, ResponseHead, end_to_end, lines_of
 from http1.tls.pinned import Pinned
 from schemas.wire import (
     OUR_HEADERS,
@@ -48,7 +48,7 @@ _LOCATION: Final = b"location"
 _SWITCHES: Final = b"sec-websocket-"
 # An engine knows itself by the address at which its agent reaches it.
 _OF_ENGINE: Final = re.compile(rb"(?i:http://(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?(?=[/?#]|$))|(?=/(?!/))")
-# The id and the length stand together: see `http1.known_heads`.
+# The id and the length stand together: see `http1.protocol.known_heads`.
 _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()

@@ -25,10 +25,9 @@ from gateway.requests.states import ANSWERING, CUT, DONE, EDGES, LIMITS_S, OVER,
 from gateway.routing.live_routes import LiveRoutes
 from gateway.usage.usage_record import Passage
 from http1.bodies import Bodies, Hold
-from http1.client_connection import ClientConnection
-from http1.head import RequestHead
-from http1.pool import Pool
-from http1.server_connection import ServerConnection
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS
 
 ENDPOINTS: Final = frozenset((*MODEL_PATHS, *FORM_PATHS))

@@ -10,10 +10,9 @@ from gateway.errors import GatewayError
 from gateway.requests.admitting import Admitting
 from gateway.requests.holding import Models
 from gateway.requests.states import OVER, RECEIVING
-from http1.bodies import BodiesFullError
-from http1.head import RequestHead
-from http1.pieces import keep
-from http1.server_connection import ServerConnection
+from http1.bodies import BodiesFullError, keep
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
 
 MAX_BODY_BYTES: Final = 64 * 2**20
 

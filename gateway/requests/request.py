@@ -25,10 +25,9 @@ from gateway.routing.outcomes import Happening
 from gateway.routing.session_home import session_of
 from gateway.usage.stream_usage import asks_for_usage, with_usage_asked
 from gateway.usage.usage_record import Passage
-from http1.client_connection import ClientConnection
-from http1.head import RequestHead
-from http1.pool import ConnectError
-from http1.server_connection import ServerConnection
+from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
 
 _MOST_TRIES: Final = 16  # of one request, before it waits or is refused
 _NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})

@@ -9,7 +9,7 @@ from gateway.requests.heads import UNBUFFERED, said_by
 from gateway.requests.refusals import waited_too_long
 from gateway.requests.states import OVER, WAIT_LIMIT_S, WAITING, State
 from gateway.routing.routing_table import RoutingTable
-from http1.head import lines_of
+from http1.protocol.heads import lines_of
 
 _EVENTS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 _OK: Final = 200

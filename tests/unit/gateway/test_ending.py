@@ -23,9 +23,9 @@ from gateway.quotas.quota_client import Meter
 from gateway.reporting.reporter import Reporter
 from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
-from http1.pool import Pool
-from http1.server import Server
-from http1.sweeper import Sweeper
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.client import Pool
+from http1.protocol.server import Server
 from support.database.away import AwayDatabase
 
 LIMIT_S = 20.0

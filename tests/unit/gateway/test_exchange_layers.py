@@ -15,9 +15,7 @@ from gateway.requests.holding import Holding
 from gateway.requests.receiving import Receiving
 from gateway.requests.request import Exchange
 from gateway.requests.waiting import Waiting
-from http1.reading import MessageReader
-from http1.request_reader import RequestReader
-from http1.response_reader import ResponseReader
+from http1.protocol.reader import MessageReader, RequestReader, ResponseReader
 
 ROOT = Path(gateway.__file__).parents[1]
 

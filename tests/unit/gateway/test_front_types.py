@@ -7,9 +7,8 @@ from structlog.testing import capture_logs
 
 from gateway.admission.router import Front
 from http1.forwarded import TrustedProxies
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection
 from support.standins.exchange_world import World, settle
 
 CHAT, FORMS = "/v1/chat/completions", "/v1/audio/transcriptions"

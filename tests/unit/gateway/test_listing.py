@@ -13,10 +13,9 @@ from gateway.admission.router import Front
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.holding import Holding
 from gateway.routing.served_name import ServedName
-from http1.connections import Limits
-from http1.door import Door
 from http1.forwarded import TrustedProxies
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 ASK = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer gpw_x\r\n\r\n"

@@ -15,13 +15,11 @@ from structlog.testing import capture_logs
 
 from agent.engine_exchange import Engines
 from agent.in_flight import InFlightRequests
-from http1 import response_reader
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead, ResponseHead
-from http1.known_heads import KnownHeads
-from http1.server_connection import ServerConnection, Service
+from http1.protocol import reader as response_reader
+from http1.protocol.admission import Door, Limits
+from http1.protocol.heads import RequestHead, ResponseHead
+from http1.protocol.known_heads import KnownHeads
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
 from support.standins.exchange_world import EVENT, HEAD, OK, MemoryPool, World, settle
 
@@ -184,7 +182,7 @@ async def test_an_answers_id_stands_with_its_length_so_that_its_head_is_known() 
     heads = KnownHeads[ResponseHead]()
     sink = SimpleNamespace(response_head=lambda _: None, response_body=lambda *_: None, response_end=lambda **_: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(response_reader, "_KNOWN", heads)
+        patch.setattr(response_reader, "_KNOWN_RESPONSES", heads)
         reader = response_reader.ResponseReader(sink)  # type: ignore[arg-type]
         for data in returned:
             reader.expect()

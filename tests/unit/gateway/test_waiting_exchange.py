@@ -22,15 +22,12 @@ from gateway.requests.holding import Models
 from gateway.requests.request import Exchange
 from gateway.requests.states import State
 from gateway.routing.routing_table import RoutingTable
-from http1 import client_states
 from http1.bodies import Bodies
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.pool import Pool
-from http1.server_connection import ServerConnection, Service
+from http1.protocol import client as client_states
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from schemas.key_limits import KeyLimits, LimitKind
 from support.builders.models import model
 from support.http1.transport import MemoryTransport

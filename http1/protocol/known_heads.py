@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from http1.head import Fields, RequestHead, ResponseHead
+from http1.protocol.heads import Fields, RequestHead, ResponseHead
 
 _MOST: Final = 128  # heads of 2 to 4 KiB: an instance's name makes new ones, which stay when it has gone
 _MOST_BYTES: Final = 4096  # of a head

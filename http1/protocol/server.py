@@ -7,12 +7,11 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from http1.acceptor import Acceptor, PlainAcceptor
-from http1.connections import Connection
-from http1.listening import BACKLOG, open_listener
-from http1.server_connection import ServerConnection, Service
-from http1.server_states import State
-from http1.sweeper import Sweeper
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.admission import Connection
+from http1.protocol.listening import BACKLOG, Acceptor, PlainAcceptor, open_listener
+from http1.protocol.server_connection import ServerConnection, Service
+from http1.protocol.states import State
 from http1.tls.acceptor import TlsAcceptor
 
 _SWEEP_S: Final = 1.0

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from http1.paced_socket import pace
-from http1.rate import Rate
+from controller.runtime.paced_socket import pace
+from controller.runtime.rate import Rate
 
 EMPTY_FRAGMENT = b"\x00\x80\x00\x00\x00\x00"  # of a message that does not end
 BURST_BYTES, BYTES_PER_S = 64 * 1024, 256 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http1.same_origin import cookie_in, is_same_origin
+from controller.live.same_origin import cookie_in, is_same_origin
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from http1.server_connection import ServerConnection
+from http1.protocol.server_connection import ServerConnection
 
 
 class SlowClientError(Exception):

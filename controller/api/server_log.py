@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from http1.malformed_log import MalformedLog
+from http1.daemon.log_limit import MalformedLog
 
 MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
 

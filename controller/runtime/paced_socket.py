@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from http1.rate import Rate
+from controller.runtime.rate import Rate
 
 
 def pace(request: web.Request, *, burst_bytes: int, bytes_per_s: float) -> None:

@@ -6,7 +6,7 @@ A chunk is plain if nothing but its length stands in its first line. All else is
 import re
 from typing import Final
 
-from http1.head import LAST_CHUNK
+from http1.protocol.heads import LAST_CHUNK
 
 _LINE_BYTES: Final = 8  # of the longest first line
 _SIZE: Final = re.compile(rb"0{,5}[1-9a-fA-F][0-9a-fA-F]{,5}")

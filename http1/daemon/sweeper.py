@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from http1.log_limit import LogLimit
+from http1.daemon.log_limit import LogLimit
 
 T = TypeVar("T")
 _LOGGED: Final = LogLimit()
