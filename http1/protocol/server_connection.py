@@ -249,8 +249,8 @@ class AnsweringConnection(asyncio.Protocol):
         self.start(status, fields, length=len(body), body=body)
         self.finish()
 
-    def switch(self, fields: Iterable[tuple[bytes, bytes]]) -> None:
-        """Answers a request to switch protocols: from now on bytes pass both ways as they are."""
+    def switch(self, fields: Iterable[tuple[bytes, bytes]] | bytes) -> None:
+        """Answers a request to switch protocols, with these fields or lines: from now on bytes pass both ways."""
         if self._started or self._state is not ANSWERING:
             return
         if self._reader.pipelined:  # a part of what the client sent is lost
@@ -259,7 +259,8 @@ class AnsweringConnection(asyncio.Protocol):
         self._started = self._used = True
         self._bodiless = False
         self._enter(TUNNEL)
-        self._write(response_bytes(SWITCHING, lines_of(fields)))
+        lines = fields if isinstance(fields, bytes) else lines_of(fields)
+        self._write(response_bytes(SWITCHING, lines))
         self._pass_rest()
 
     def abort(self) -> None:
