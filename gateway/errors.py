@@ -48,6 +48,16 @@ def unavailable(message: str) -> GatewayError:
     return GatewayError(503, "unavailable", message)
 
 
+def unauthenticated() -> GatewayError:
+    """401."""
+    return GatewayError(
+        401,
+        "unauthenticated",
+        "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
 def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields, bytes]:
     """Fields and body of an error's response. Where waiting helps, it has a `Retry-After`."""
     headers = dict(error.headers)

@@ -1,8 +1,6 @@
 """The sender of a request: the key or the browser's session in its head, and the address that it comes from."""
 
 from collections.abc import Iterable, Mapping
-from random import getrandbits
-from string import ascii_letters, digits
 from typing import Final
 
 from controller.live.credentials import credential_in
@@ -13,8 +11,6 @@ from http1.forwarded import Origin, TrustedProxies
 from http1.protocol.heads import Fields, RequestHead, first, values
 
 _READERS: Final = frozenset({"viewer", "operator", "admin"})  # as the API's `Access.READ`
-_ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
-_LONGEST_ID: Final = 64
 
 
 def credentials_of(head: RequestHead) -> tuple[str, ...]:
@@ -49,14 +45,6 @@ async def may_read(keys: KeyRing, head: RequestHead) -> bool:
 
 def _field(named: Mapping[bytes, bytes], name: bytes) -> str:
     return named.get(name, b"").decode("latin-1")
-
-
-def request_id_of(named: Mapping[bytes, bytes]) -> str:
-    """The client's request id in a request's fields if it is valid, else a new one."""
-    given = named.get(b"x-request-id")
-    if given and len(given) <= _LONGEST_ID and not given.translate(None, _ID_BYTES):
-        return given.decode()
-    return f"{getrandbits(64):016x}"  # an id, not a secret
 
 
 def origin_of(proxies: TrustedProxies, peer: str, fields: Fields) -> tuple[Origin, bool]:

@@ -1,9 +1,11 @@
-"""The gateway's front: which requests are for models, which for the gateway itself, and which for the controller."""
+"""The router: requests for models, for custom servers, for the gateway itself, and all others, for the controller."""
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from random import getrandbits
+from string import ascii_letters, digits
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -12,20 +14,19 @@ import structlog
 from controller.live.key_ring import KeyRing, Principal, digest_of
 from gateway.admission.app_paths import APPS, app_of, is_listed, path_problem
 from gateway.admission.cors import Cors
-from gateway.admission.credentials import credentials_of, keys_of, origin_of, request_id_of
-from gateway.admission.model_list import Listing
+from gateway.admission.credentials import credentials_of, keys_of, origin_of
 from gateway.bodies.form_grammar import FORM, media_type
 from gateway.bodies.form_reader import is_form
-from gateway.bodies.request_body import BadRequestError, check_charset
+from gateway.bodies.parameters import BadRequestError, check_charset
 from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Controller, Passed
-from gateway.errors import GatewayError, response
-from gateway.requests.admitting import unauthenticated
-from gateway.requests.app_request import AppExchange, for_programs
-from gateway.requests.form_request import FormExchange
-from gateway.requests.holding import Models
+from gateway.errors import GatewayError, response, unauthenticated
+from gateway.requests.app_upload import PATH, app_upload, for_programs
+from gateway.requests.form_upload import FormUpload
 from gateway.requests.refusals import model_not_found, not_served
-from gateway.requests.request import Exchange
-from gateway.routing.served_name import ServedName
+from gateway.requests.request import Admission, Request
+from gateway.requests.shared import Shared
+from gateway.requests.upload import Upload
+from gateway.routing.routing_table import ServedName
 from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
 from http1.protocol.admission import ADMINISTRATOR, KEY
@@ -53,15 +54,16 @@ _CHECKED: Final = object()  # keys of what is worked out once for heads that are
 _CREDENTIALS: Final = object()
 # What a browser shows of an answer has no rights of the dashboard's origin.
 _SANDBOX: Final = b"content-security-policy: sandbox\r\n"
-Look = Callable[[Principal, ServerConnection, str], None]
+_ID_BYTES: Final = (ascii_letters + digits + "._-").encode()
+_LONGEST_ID: Final = 64
 Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
-class Front:
+class Router:
     """Handles the head of each request.
 
     Args:
-        models: what exchanges with replicas share.
+        shared: by all requests to models.
         controller: where all else goes.
         own: what the gateway answers itself, by path.
         proxies: whose `X-Forwarded-*` counts.
@@ -71,21 +73,21 @@ class Front:
 
     def __init__(
         self,
-        models: Models,
+        shared: Shared,
         controller: Controller,
         own: dict[bytes, Own],
         proxies: TrustedProxies,
         cors: Cors | None = None,
         hsts_s: float = 0.0,
     ) -> None:
-        self._models = models
+        self._shared = shared
         self._controller = controller
         self._own = own
         self._proxies = proxies
-        self._cors = cors or Cors()
+        self._cors = cors
         self._hsts = b"strict-transport-security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self._malformed = MalformedLog("gateway")
-        self._keys: KeyRing = models.keys
+        self._keys: KeyRing = shared.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
@@ -95,10 +97,10 @@ class Front:
         if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
             if self._answers_page(head, connection):
                 return DROPPED
-            return self._ask_a_model(head, path, connection, request_id)
+            return self._to_model(head, path, connection, request_id)
         app = app_of(path) if path.startswith(APPS) else None
         if app is not None:
-            return self._ask_an_app(head, app, connection, request_id)
+            return self._to_app(head, app, connection, request_id)
         own = self._own.get(path)
         if own is not None and head.method == b"GET":
             return own(head, connection, request_id)
@@ -113,7 +115,9 @@ class Front:
     # Models
 
     def _answers_page(self, head: RequestHead, connection: ServerConnection) -> bool:
-        """Sees to it that a page of another origin may read the answer; returns whether this is a preflight's."""
+        """Lets a page of another origin read the answer; returns whether it was a preflight, which is answered."""
+        if self._cors is None:
+            return False
         if lines := self._cors.lines(head.named):
             connection.add_lines(lines)
         fields = self._cors.preflight(head.method, head.named)
@@ -121,50 +125,40 @@ class Front:
             connection.answer(204, fields, b"")
         return fields is not None
 
-    def _ask_a_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
-        def admit(principal: Principal) -> None:
+    def _to_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
+        def check(principal: Principal) -> None:
             self._admit(principal, connection)
             if _CHECKED not in head.alike:
                 _check(head, path)
                 head.alike[_CHECKED] = True
 
         keys, digests = _credentials(head)
-        try:
-            principal = self._keys.owner(digests[0])
-            if principal is None and not any(digests):
-                raise unauthenticated()
-            look = self._look_up(path) if head.method == b"GET" else None
-            if look is None:
-                has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
-                exchange = (FormExchange if has_form else Exchange)(self._models, head, connection, request_id, admit)
-                exchange.begin(principal, keys)
-                return exchange
-            if principal is None:
-
-                def answer(owner: Principal) -> None:
-                    look(owner, connection, request_id)
-
-                listing = Listing(self._models, head, connection, request_id, admit, answer)
-                listing.begin(None, keys)
-                return listing
-            admit(principal)
-            look(principal, connection, request_id)
-        except GatewayError as error:
-            self._fail(error, path, connection, request_id)
-        return DROPPED
+        principal = self._keys.owner(digests[0])
+        if principal is None and not any(digests):
+            self._fail(unauthenticated(), path, connection, request_id)
+            return DROPPED
+        answer = None
+        if head.method == b"GET" and (path == _LIST or _names_one(path)):
+            answer = partial(self._show, path, connection, request_id)
+        has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
+        admission = Admission(check, answer=answer)
+        upload = FormUpload if has_form else Upload
+        request = Request(self._shared, head, connection, request_id, admission, upload=upload)
+        request.start(principal, keys)
+        return request
 
     # Custom servers
 
-    def _ask_an_app(
+    def _to_app(
         self, head: RequestHead, app: tuple[str, bytes], connection: ServerConnection, request_id: str
     ) -> Handler:
         name, path = app
-        known = self._models.routes.table.model(name)
+        known = self._shared.routes.table.model(name)
         apps = known.limits.apps if known is not None else None
         if apps is None or apps.csp != "none":
             connection.add_lines(_SANDBOX)
 
-        def admit(principal: Principal) -> None:
+        def check(principal: Principal) -> None:
             self._admit(principal, connection)
             if apps is None or not principal.limits.allows(name):
                 raise GatewayError(404, "not_found", f"no such path: {head.path.decode('latin-1')}")
@@ -180,9 +174,10 @@ class Front:
             self._fail(for_programs(), head.path, connection, request_id)
             return DROPPED
         target = path + head.target[len(head.path) :]
-        exchange = AppExchange(self._models, head, connection, request_id, admit, name, target)
-        exchange.begin(self._keys.owner(digest_of(keys[0])), keys)
-        return exchange
+        admission, upload = Admission(check, for_programs), app_upload(name, target)
+        request = Request(self._shared, head, connection, request_id, admission, upload=upload, path=PATH)
+        request.start(self._keys.owner(digest_of(keys[0])), keys)
+        return request
 
     @staticmethod
     def _admit(principal: Principal, connection: ServerConnection) -> None:
@@ -194,25 +189,18 @@ class Front:
             message = f"role {principal.role} is not allowed here; use a key with one of: {allowed}"
             raise GatewayError(403, "forbidden", message)
 
-    def _look_up(self, path: bytes) -> Look | None:
-        """What answers a GET that no replica sees; None: a replica answers."""
-        if path == _LIST:
-            return self._list
-        return partial(self._show, path) if _names_one(path) else None
-
-    def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
+    def _show(self, path: bytes, connection: ServerConnection, request_id: str, principal: Principal) -> None:
+        """Answers with the list of models that a key may use, or with the model of the path."""
+        served = self._shared.routes.table.served_models(principal.limits.allows)
         now = int(time.time())
-        served = self._models.routes.current().served_models(principal.limits.allows)
-        body = ModelList(data=[_view(name, one, now) for name, one in served.items()]).model_dump_json().encode()
-        connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
-
-    def _show(self, path: bytes, principal: Principal, connection: ServerConnection, request_id: str) -> None:
-        name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
-        served = self._models.routes.current().served_models(principal.limits.allows).get(name)
-        if served is None:
-            self._fail(model_not_found(name), path, connection, request_id)
-            return
-        body = _view(name, served, int(time.time())).model_dump_json().encode()
+        if path == _LIST:
+            body = ModelList(data=[_view(name, one, now) for name, one in served.items()]).model_dump_json().encode()
+        else:
+            name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
+            if name not in served:
+                self._fail(model_not_found(name), path, connection, request_id)
+                return
+            body = _view(name, served[name], now).model_dump_json().encode()
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:
@@ -253,6 +241,14 @@ class Front:
         if proxied:
             fields.append((BEHIND_PROXY_FIELD, b"1"))
         return fields
+
+
+def request_id_of(named: Mapping[bytes, bytes]) -> str:
+    """The client's request id in a request's fields if it is valid, else a new one."""
+    given = named.get(b"x-request-id")
+    if given and len(given) <= _LONGEST_ID and not given.translate(None, _ID_BYTES):
+        return given.decode()
+    return f"{getrandbits(64):016x}"  # an id, not a secret
 
 
 def _names_one(path: bytes) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from gateway.bodies.engine_controls import advice_on_part
-from gateway.bodies.request_body import BadRequestError
+from gateway.bodies.parameters import BadRequestError
 
 FORM: Final = b"multipart/form-data"
 MODEL: Final = "model"

@@ -5,8 +5,7 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.bodies.form_grammar import FORM, MODEL, Part, boundary_of, media_type, part_of
-from gateway.bodies.request_body import BadRequestError
-from gateway.usage.stream_usage import TRUE
+from gateway.bodies.parameters import TRUE, BadRequestError
 
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"

@@ -5,7 +5,6 @@ under another key, and counts.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 _MARK: Final = b'"data'
@@ -18,30 +17,21 @@ _DATA_URL: Final = re.compile(rb'"data:[^",]{0,128};base64,', re.IGNORECASE)
 _DATA_KEY: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"(?=[A-Za-z0-9+/_-]{64})')
 
 
-def prompt_bytes(pieces: Sequence[bytes]) -> int:
-    """Bytes of a body's pieces without media, wherever it is cut into pieces."""
+def prompt_bytes(body: bytes) -> int:
+    """Bytes of a body without media."""
     counted = found = at = 0
-    text = b""
-    within = False  # a medium
-    for number, piece in enumerate(pieces):
-        text = text[max(0, at - _NEAR) :] + piece
-        at = min(at, _NEAR)
-        last = number == len(pieces) - 1
-        decided = max(at, len(text) if last else len(text) - _NEAR)  # what begins behind it may go on in the next piece
-        while at < len(text):
-            if within:
-                end = text.find(b'"', at)
-                within, at = end < 0, len(text) if end < 0 else end
-                continue
-            mark = text.find(_MARK, at) if found < _MOST_MEDIA else -1
-            if not 0 <= mark < decided:
-                counted, at = counted + max(0, decided - at), max(at, decided)
-                break
-            found += 1
-            begins = _begin_of_medium(text, mark)
-            stop = mark + len(_MARK) if begins is None else begins
-            counted, at, within = counted + stop - at, stop, begins is not None
-    return counted
+    while True:
+        mark = body.find(_MARK, at) if found < _MOST_MEDIA else -1
+        if mark < 0:
+            return counted + len(body) - at
+        found += 1
+        begin = _begin_of_medium(body, mark)
+        stop = mark + len(_MARK) if begin is None else begin
+        counted += stop - at
+        at = stop
+        if begin is not None:
+            end = body.find(b'"', begin)
+            at = len(body) if end < 0 else end
 
 
 def _begin_of_medium(text: bytes, mark: int) -> int | None:

@@ -56,7 +56,7 @@ def bind_sockets(count: int) -> Sockets:
     return Sockets(folder, tuple(bound))
 
 
-class Siblings:
+class PeerProcesses:
     """Answers the other processes, and asks them.
 
     Args:

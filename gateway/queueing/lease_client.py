@@ -11,7 +11,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import PLACES, DemandReports
 from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
 from gateway.control_plane.partition import KEPT_S
-from gateway.queueing.queue_leases import QueuePlaces
+from gateway.queueing.queue_leases import QueueLeases
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ _STOP_LIMIT_S: Final = 2.0
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 
 
-class PlacesKeeper(Generic[T]):
+class LeaseClient(Generic[T]):
     """The task that asks: once a second while something waits, at once where a request or a gateway lacks a place.
 
     Args:
@@ -41,7 +41,7 @@ class PlacesKeeper(Generic[T]):
     def __init__(
         self,
         reports: DemandReports,
-        places: QueuePlaces[T],
+        places: QueueLeases[T],
         in_touch_s: Callable[[], float],
         refuse: Callable[[str, T], None],
         others_are_in_touch: Callable[[float], Awaitable[bool]],

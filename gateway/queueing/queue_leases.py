@@ -48,7 +48,7 @@ class _Places(Generic[T]):
             self.placed[request] = None
 
 
-class QueuePlaces(Generic[T]):
+class QueueLeases(Generic[T]):
     """The places of all queues, by the deployment's uid.
 
     Args:

@@ -8,16 +8,15 @@ import math
 from collections.abc import Callable, Collection
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Model
 from gateway.errors import GatewayError
 from gateway.queueing.fair_queue import FairQueue, Finished
-from gateway.queueing.queue_leases import QueuePlaces
+from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
-from gateway.queueing.queued import Queued
 from gateway.reporting.demand import Demand
 from gateway.requests.refusals import queue_full, trouble_error, unserved
 from gateway.routing.routing_table import RoutingTable
@@ -25,6 +24,21 @@ from gateway.routing.routing_table import RoutingTable
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
 _SERVER_ERROR: Final = 500
 _UNAVAILABLE: Final = 503
+
+
+class Queued(Protocol):
+    """A request that can wait. Its `arrived` is when it came, in seconds of the queues' clock."""
+
+    key: str
+    role: str
+    request_id: str
+    arrived: float
+
+    def go(self) -> None:
+        """A replica may be free: it takes one, or begins to wait again."""
+
+    def fail(self, error: GatewayError) -> None:
+        """It ends with this error."""
 
 
 class Queues:
@@ -46,7 +60,7 @@ class Queues:
         clock: Callable[[], float],
         woken: Callable[[], None] = lambda: None,
         metrics: QueueMetrics | None = None,
-        places: QueuePlaces[Queued] | None = None,
+        places: QueueLeases[Queued] | None = None,
     ) -> None:
         self._metrics = metrics or QueueMetrics(CollectorRegistry())
         self._table = table
@@ -57,7 +71,7 @@ class Queues:
         self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
         self._in_flight: dict[str, dict[str, int]] = {}  # by model and key
         self._finished: dict[str, Finished] = {}
-        self._places = places if places is not None else QueuePlaces(clock)
+        self._places = places if places is not None else QueueLeases(clock)
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()
         self._refused: dict[str, str] = {}  # a request that shall wake its model although it was refused, by uid
@@ -102,6 +116,11 @@ class Queues:
             self.pump(model)
 
     # What waits
+
+    @property
+    def waits_any(self) -> bool:
+        """Whether any request waits."""
+        return bool(self._queues)
 
     def must_wait(self, model: str, lane: str = "") -> bool:
         """Whether others wait already for any replica or for those of its lane, so that it does not overtake them."""

@@ -19,7 +19,7 @@ from gateway.errors import GatewayError
 from gateway.quotas.limits import DAY_S, Limits, Must, Refused, Ticket
 from gateway.quotas.share import Share
 from gateway.usage.batches import Batches
-from gateway.usage.usage_record import Passage
+from gateway.usage.usage_record import UsageRecord
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ _MINUTE_S: Final = 60
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 
 
-class Meter:
+class QuotaClient:
     """Limits and usage of all keys at this gateway.
 
     Args:
@@ -76,7 +76,7 @@ class Meter:
 
     # Requests
 
-    def begin(self, principal: Principal, path: str) -> Passage | None:
+    def begin(self, principal: Principal, path: str) -> UsageRecord | None:
         """Lets a request pass; None where the store must be asked first: see `wait`.
 
         Raises:
@@ -84,11 +84,11 @@ class Meter:
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
         if not use.shares:
-            return Passage(principal.key_id, path, Ticket(use), self._loop.time, self._record)
+            return UsageRecord(principal.key_id, path, Ticket(use), self._loop.time, self._record)
         found = self._limits.begin(use, self._loop.time(), _day_left_s())
-        return None if found is Must.ASK else self._passage(principal, path, found)
+        return None if found is Must.ASK else self._usage_record(principal, path, found)
 
-    async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> Passage:
+    async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
         """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
 
         A store that is slow refuses nothing: then this gateway's part of each limit decides.
@@ -102,38 +102,38 @@ class Meter:
         found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
         if found is Must.ASK:
             raise AssertionError("it was asked")
-        return self._passage(principal, path, found)
+        return self._usage_record(principal, path, found)
 
-    def reserve(self, passage: Passage, *, asked: bool = False, answered: bool = True) -> bool:
+    def reserve(self, usage: UsageRecord, *, asked: bool = False, answered: bool = True) -> bool:
         """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
 
         Args:
-            passage: of the request.
+            usage: of the request.
             asked: whether the store was asked for it.
             answered: whether it answered.
 
         Raises:
             GatewayError: 429: so many are not left.
         """
-        ticket = passage.ticket
-        if ticket is None or not passage.expected:
+        ticket = usage.ticket
+        if ticket is None or not usage.expected:
             return True
         now, day_left_s = self._loop.time(), _day_left_s()
-        found = self._limits.reserve(ticket, passage.expected, now, day_left_s, asked=asked, answered=answered)
+        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, asked=asked, answered=answered)
         if isinstance(found, Refused):
             raise GatewayError(429, found.code, found.message, headers=found.headers)
         return found is None
 
-    async def wait_to_reserve(self, passage: Passage, limit_s: float = ANSWER_S) -> None:
+    async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
         """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
 
         Raises:
             GatewayError: 429: so many are not left.
         """
-        shares = passage.use.shares
-        lacks = passage.use.lacks(passage.expected)
+        shares = usage.use.shares
+        lacks = usage.use.lacks(usage.expected)
         answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
-        if not self.reserve(passage, asked=True, answered=answered):
+        if not self.reserve(usage, asked=True, answered=answered):
             raise AssertionError("it was asked")
 
     async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
@@ -151,9 +151,9 @@ class Meter:
             for share, need in needs:
                 share.waiting -= need
 
-    def _passage(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> Passage:
+    def _usage_record(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> UsageRecord:
         if isinstance(found, Ticket):
-            return Passage(principal.key_id, path, found, self._loop.time, self._record)
+            return UsageRecord(principal.key_id, path, found, self._loop.time, self._record)
         if isinstance(found, Refused):
             raise GatewayError(429, found.code, found.message, headers=found.headers)
         raise AssertionError("the store must be asked first")
@@ -162,16 +162,16 @@ class Meter:
         """These keys (by id) are revoked or have expired."""
         self._limits.forget(keys)
 
-    def headers(self, passage: Passage) -> list[tuple[bytes, bytes]]:
+    def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:
         """The fields of an answer that tell what its key has left."""
-        told = passage.headers(self._limits.fraction)
+        told = usage.headers(self._limits.fraction)
         return [(name.encode(), value.encode()) for name, value in told.items()]
 
-    def _record(self, passage: Passage, model: str, counts: Counts) -> None:
+    def _record(self, usage: UsageRecord, model: str, counts: Counts) -> None:
         if model:
             minute = int(time.time() // _MINUTE_S)
-            self._batches.add(minute, passage.key, model, passage.path.removeprefix("/v1").lstrip("/"), counts)
-        if self._limits.is_short(passage.key):
+            self._batches.add(minute, usage.key, model, usage.path.removeprefix("/v1").lstrip("/"), counts)
+        if self._limits.is_short(usage.key):
             self._wake.set()  # other gateways may wait for what is free, or must know of what is owed
 
     # Tasks

@@ -2,13 +2,18 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.live.key_use import Counts
+from gateway.usage.usage_record import UsageRecord
+from schemas.api.models import FORM_PATHS, MODEL_PATHS
+
+if TYPE_CHECKING:
+    from gateway.requests.request import Request
 
 Key = tuple[str, str, str]  # deployment, revision, endpoint
 _LABELS: Final = ("deployment", "revision", "endpoint")
@@ -16,6 +21,8 @@ _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _TOKEN_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 _CLASSES: Final = ("", "1xx", "2xx", "3xx", "4xx", "5xx")
 CLIENT_GONE: Final = 499
+_SERVER_ERROR: Final = 500
+ENDPOINTS: Final = frozenset((*MODEL_PATHS, *FORM_PATHS))
 _KEPT_S: Final = 3600.0  # series of what is gone
 _MOST_GONE: Final = 100  # series of what is gone; the oldest of more end earlier
 
@@ -82,6 +89,19 @@ class RequestMetrics:
             _Family(self._all_in_flight, ("deployment",)),
         ):
             registry.register(family)
+
+    def count(self, request: "Request", usage: UsageRecord | None, *, broken: bool) -> None:
+        """Counts the end of a request. `broken`: its answer broke off."""
+        if not (request.status or request.client_gone or broken):
+            return  # a list of models
+        status = CLIENT_GONE if request.client_gone else _SERVER_ERROR if broken else request.status
+        deployment = request.model if request.shared.routes.table.knows(request.model) else ""
+        endpoint = request.path if request.path in ENDPOINTS else ""
+        revision = request.exchange.revision if deployment else ""
+        ended_s = request.loop.time() - request.arrived
+        series = self.ended((deployment, revision, endpoint), status, ended_s)
+        if usage is not None and usage.counts is not None:
+            count_tokens(series, usage.counts, streamed=usage.streamed, ended_s=ended_s)
 
     def ended(self, key: Key, status: int, seconds: float) -> Series:
         """Counts a request; `status` 499: its client left. Returns what takes its tokens."""

@@ -4,7 +4,6 @@ A request is refused where it crashed engines, wherever that was: `controller.do
 """
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -53,6 +52,7 @@ class CrashWatch:
 
     Attributes:
         task: from `start`. It ends only by a defect.
+        suspicions: requests that are refused or suspected, by digest.
     """
 
     def __init__(self, database: Database | None = None) -> None:
@@ -62,7 +62,7 @@ class CrashWatch:
         self._read_at = self._loop.time()
         self._unwritten: dict[tuple[str, int, bytes], float] = {}  # when each happened
         self._errors: dict[tuple[str, int, bytes], float] = {}  # when each was answered, the oldest first
-        self._suspicions: dict[bytes, Suspicion] = {}
+        self.suspicions: dict[bytes, Suspicion] = {}
         self._judged_at = 0.0
         self._poked = asyncio.Event()
         self._next: asyncio.Future[None] = self._loop.create_future()  # set at the next reading
@@ -78,11 +78,6 @@ class CrashWatch:
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_LIMIT_S)
-
-    @property
-    def suspects(self) -> bool:
-        """Whether any request is refused or suspected. Where none is, no request need be looked at."""
-        return bool(self._suspicions)
 
     def note(self, endpoint: Endpoint, request: bytes) -> None:
         """A request was in flight when the connection to its engine ended. `request`: its digest."""
@@ -103,16 +98,16 @@ class CrashWatch:
     def _suspect(self, request: bytes, now: float) -> None:
         """Judges what has just happened alone: an engine may end with thousands, and all would be judged at each."""
         left_s = now - self._judged_at + UNDECIDED_S
-        found = self._suspicions.get(request)
+        found = self.suspicions.get(request)
         if found is None or (not found.crashes and found.left_s < left_s):
-            self._suspicions[request] = Suspicion(0, left_s)
+            self.suspicions[request] = Suspicion(0, left_s)
 
     def suspicion(self, request: bytes) -> Suspicion | None:
         """What follows for a request; None: nothing."""
-        found = self._suspicions.get(request)
+        found = self.suspicions.get(request)
         if found is not None and found.left_s <= self._loop.time() - self._judged_at:
             self._judge()  # time alone may have decided it
-            found = self._suspicions.get(request)
+            found = self.suspicions.get(request)
         if found is None:
             return None
         return replace(found, left_s=found.left_s - (self._loop.time() - self._judged_at))
@@ -142,7 +137,7 @@ class CrashWatch:
         aged = [replace(end, age_s=end.age_s + now - self._read_at) for end in self._ends]
         known = {(end.instance, end.epoch, end.request) for end in aged}
         aged += [RequestAtEnd(*name, now - at, None) for name, at in self._unwritten.items() if name not in known]
-        self._suspicions, self._judged_at = dict(suspicions(aged)), now
+        self.suspicions, self._judged_at = dict(suspicions(aged)), now
 
     async def _run(self, changes: ChangeFanout) -> None:
         with changes.woken_by(ENDS, self._poked.set), changes.woken_by(_PROCESS, self._poke_if_awaited):
@@ -157,7 +152,7 @@ class CrashWatch:
                 self._poked.clear()
 
     def _undecided(self) -> bool:
-        return any(not one.crashes for one in self._suspicions.values())
+        return any(not one.crashes for one in self.suspicions.values())
 
     def _poke_if_awaited(self) -> None:
         """An end that others report may decide something."""
@@ -198,14 +193,6 @@ class CrashWatch:
             del self._errors[name]
             if len(self._unwritten) < _MOST_UNWRITTEN:
                 self._unwritten.setdefault(name, now)
-
-
-def body_digest(pieces: Iterable[bytes]) -> bytes:
-    """Digest of a request's body. It takes 0.5 ms for each MiB."""
-    digest = sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.digest()
 
 
 def request_digest(key: str, deployment: str, body: bytes) -> bytes:

@@ -3,18 +3,57 @@
 import re
 from typing import Final
 
-from gateway.requests.sse_event import BegunEvent
-
 MAX_HELD_BYTES: Final = 256 * 2**10
 # Strings of JSON have their quotes escaped, so that no text of a model looks like this.
 _NUMBER: Final = re.compile(rb'"sequence_number"[ \t]*:[ \t]*([0-9]{1,18})')
+_LF, _CRLF, _CR = b"\n\n", b"\n\r\n", b"\r\r"  # how events end
+_BEFORE: Final = len(_CRLF) - 1  # so many bytes of an end may have come before its last one
+
+
+class PartialEvent:
+    """Holds the event of which a part has come. However small the pieces are, each byte is searched once.
+
+    Attributes:
+        held: what has come of it. The caller sets its bound.
+    """
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+
+    def add(self, piece: bytes) -> bytes:
+        """The events that are whole with this piece; may be empty."""
+        held = self.held
+        if not held:
+            end = _last_end(piece, 0)
+            held += piece[end:]
+            return piece[:end]
+        begin = max(0, len(held) - _BEFORE)
+        held += piece
+        end = _last_end(held, begin)
+        whole = bytes(held[:end])
+        del held[:end]
+        return whole
+
+    def take(self) -> bytes:
+        """What is held, which is not held any longer."""
+        taken, self.held = bytes(self.held), bytearray()
+        return taken
+
+
+def _last_end(data: bytes | bytearray, begin: int) -> int:
+    """Where the last event ends that does so behind `begin`; 0: none does."""
+    crlf = data.rfind(_CRLF, begin)
+    at = max(crlf, data.rfind(_LF, begin), data.rfind(_CR, begin))
+    return 0 if at < 0 else at + len(_CRLF if at == crlf else _LF)
 
 
 class WholeEvents:
-    """Holds the begun event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
+    """Holds the incomplete event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
 
     def __init__(self) -> None:
-        self._begun = BegunEvent()
+        self._partial = PartialEvent()
         self._between = True  # whether all that passed so far ended with an event's end
         self._last = b""  # the events that passed last
 
@@ -25,23 +64,23 @@ class WholeEvents:
 
     def pass_on(self, chunk: bytes) -> bytes:
         """What can go to the client now, with this chunk; may be empty."""
-        begun = self._begun
-        if not begun.held and chunk[-2:] == b"\n\n":  # several times as fast as `endswith`
+        partial = self._partial
+        if not partial.held and chunk[-2:] == b"\n\n":  # several times as fast as `endswith`
             self._between = True
             self._last = chunk
             return chunk
-        whole = begun.add(chunk)
+        whole = partial.add(chunk)
         if whole:
             self._last = whole
-        if len(begun.held) > MAX_HELD_BYTES:
+        if len(partial.held) > MAX_HELD_BYTES:
             self._between = False
-            return whole + begun.take()
+            return whole + partial.take()
         self._between = self._between or bool(whole)
         return whole
 
     def rest(self) -> bytes:
         """What is held back, for a stream that ended as it should."""
-        return self._begun.take()
+        return self._partial.take()
 
     def last(self, event: bytes) -> bytes:
         """An event that ends a stream that broke off; the one that was held back is dropped."""

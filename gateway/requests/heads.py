@@ -1,6 +1,7 @@
 """The heads that pass through the gateway: what goes on to an agent, what comes back, what the agent says. Pure."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -55,7 +56,7 @@ _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _PATH: Final = object()
 _ID: Final = b"x-request-id"
-_SAID: Final = object()  # key of what is worked out once for heads that are alike
+_PARSED: Final = object()  # key of what is worked out once for heads that are alike
 UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
@@ -109,6 +110,24 @@ def id_for_engine(head: RequestHead, request_id: str) -> str:
     return f"{request_id}-{getrandbits(64):016x}" if _ID in head.named else request_id
 
 
+# Where clients name their session, the most specific first: ours, then those of coding agents and other proxies.
+SESSION_FIELDS: Final = (
+    b"x-session-id",
+    b"x-claude-code-session-id",
+    b"x-session-affinity",
+    b"session-id",
+    b"session_id",
+)
+
+
+def session_of(named: Mapping[bytes, bytes]) -> bytes:
+    """The id of a request's session, from the fields of its head; empty: it names none."""
+    for field in SESSION_FIELDS:
+        if session := named.get(field):
+            return session
+    return b""
+
+
 def path_of(head: RequestHead) -> str:
     """The path that a client asks for, as text."""
     found: str | None = head.alike.get(_PATH)
@@ -142,7 +161,7 @@ def _replica(address: str, instance: str, secret: str, certificate: str) -> _Rep
 def returned(head: ResponseHead) -> bytes:
     """The lines for the client, of an engine's answer."""
     lines = _RETURNED.lines(head)
-    return lines + UNBUFFERED if said_by(head).body[0] else lines
+    return lines + UNBUFFERED if parse_agent_headers(head).body[0] else lines
 
 
 def returned_by_app(head: ResponseHead, name: str) -> Fields:
@@ -153,7 +172,7 @@ def returned_by_app(head: ResponseHead, name: str) -> Fields:
             fields.append((field, _location(value, name)))
         elif field in _RETURNED_OF_APPS or field.startswith(_SWITCHES) or _may_return(field):
             fields.append((field, value))
-    return [*fields, (b"x-accel-buffering", b"no")] if said_by(head).body[0] else fields
+    return [*fields, (b"x-accel-buffering", b"no")] if parse_agent_headers(head).body[0] else fields
 
 
 def _location(value: bytes, name: str) -> bytes:
@@ -162,13 +181,13 @@ def _location(value: bytes, name: str) -> bytes:
     return value if own is None else APPS + name.encode() + value[own.end() :]
 
 
-class Said(NamedTuple):
-    """What an answer's head says, which is the same for all heads that are alike.
+class AgentHeaders(NamedTuple):
+    """What is read of an answer's head, which is the same for all heads that are alike.
 
     Attributes:
         happening: what happened; None: the answer is the engine's, to be passed on.
-        detail: the agent's word for it.
-        in_flight: how many requests the agent has in flight at the replica; None: it does not say.
+        detail: the agent's name for it.
+        in_flight: how many requests the agent has in flight at the replica; None: not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 
@@ -178,18 +197,20 @@ class Said(NamedTuple):
     body: tuple[bool, bool, str]
 
 
-def said_by(head: ResponseHead) -> Said:
-    """What an answer's head says."""
-    found: Said | None = head.alike.get(_SAID)
+def parse_agent_headers(head: ResponseHead) -> AgentHeaders:
+    """The agent's marks in an answer's head, and the form of its body."""
+    found: AgentHeaders | None = head.alike.get(_PARSED)
     if found is None:
-        found = head.alike[_SAID] = _read(head)
+        found = head.alike[_PARSED] = _read(head)
     return found
 
 
-def _read(head: ResponseHead) -> Said:
+def _read(head: ResponseHead) -> AgentHeaders:
     refusal, outcome = head.named.get(_REFUSAL, b"").decode("latin-1"), head.named.get(_OUTCOME, b"").decode("latin-1")
     happening = of_agents_answer(refusal=refusal or None, outcome=outcome or None, status=head.status)
-    told, encoding = head.named.get(_IN_FLIGHT, b""), head.named.get(b"content-encoding", b"")
+    reported, encoding = head.named.get(_IN_FLIGHT, b""), head.named.get(b"content-encoding", b"")
     events = is_event_stream(head.named.get(b"content-type", b""))
-    in_flight = int(told) if told.isdigit() else None
-    return Said(happening, refusal or outcome, in_flight, (events, is_plain(encoding), encoding.decode("latin-1")))
+    in_flight = int(reported) if reported.isdigit() else None
+    return AgentHeaders(
+        happening, refusal or outcome, in_flight, (events, is_plain(encoding), encoding.decode("latin-1"))
+    )

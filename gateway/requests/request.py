@@ -1,279 +1,400 @@
-"""One request to a model, from its head to the end of its answer: which replica gets it, and what is too late.
+"""One request to a model, from its head to the end of its answer.
 
-No timer of its own: the gateway sweeps deadlines by `overdue`. What follows an end without an answer: `outcomes.py`.
+A request holds its parts: the admission of its key, the upload of its body, the dispatch to a replica, the exchange
+with that replica, and its usage. It alone changes its state, and gives back what the parts hold. It has no timer: the
+gateway sweeps deadlines by `overdue`.
 """
 
 import asyncio
-import errno
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from controller.live.endpoints import Endpoint
+import structlog
+
+from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal
-from gateway.bodies.long_request import is_long
-from gateway.bodies.prompt_text import prompt_bytes
-from gateway.bodies.request_body import Asked, BadRequestError, read_asked
-from gateway.errors import GatewayError, unavailable
-from gateway.requests.crash_watch import WAIT_S, body_digest, crashes_engine
-from gateway.requests.heads import address_of, forwarded, id_for_engine
-from gateway.requests.holding import Models
-from gateway.requests.refusals import adapter_not_loaded, model_not_found
-from gateway.requests.states import ADMITTED, CONNECTING, LONG_READ_LIMIT_S, SENT, UPLOAD_LIMIT_S, WAITING, State
-from gateway.requests.waiting import Waiting
-from gateway.routing.outcomes import Happening
-from gateway.routing.session_home import session_of
-from gateway.usage.stream_usage import asks_for_usage, with_usage_asked
-from gateway.usage.usage_record import Passage
-from http1.protocol.client import ClientConnection, ConnectError
+from gateway.bodies.parameters import BadRequestError, Parameters
+from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
+from gateway.requests.comments import FIRST_S
+from gateway.requests.dispatch import Dispatch
+from gateway.requests.event_stream import WholeEvents
+from gateway.requests.exchange import Exchange
+from gateway.requests.heads import path_of
+from gateway.requests.refusals import model_not_found
+from gateway.requests.shared import Shared
+from gateway.requests.states import (
+    ADMITTED,
+    ANSWERING,
+    CUT,
+    DONE,
+    EDGES,
+    LIMITS_S,
+    OVER,
+    RECEIVING,
+    SENT,
+    UPLOAD_LIMIT_S,
+    State,
+)
+from gateway.requests.upload import Upload
+from gateway.usage.usage_record import UsageRecord
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection
 
-_MOST_TRIES: Final = 16  # of one request, before it waits or is refused
-_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
+_TIMED_OUT: Final = 504
+R = TypeVar("R")
+
+log = structlog.get_logger(__name__)
 
 
-class Exchange(Waiting):
-    """One request. `admit` is called with its key's owner, before its body is read; it refuses by a `GatewayError`."""
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may send a request.
 
-    __slots__ = ("_adapter", "_has_home", "_place", "_prompt_bytes", "_rechecked", "_session", "_suspected")
+    Attributes:
+        check: called with the key's owner; refuses it by a `GatewayError`.
+        unknown: makes the error without a valid key.
+        answer: answers a request that no replica gets, called with the key's owner; None: a replica answers.
+    """
+
+    check: Callable[[Principal], None]
+    unknown: Callable[[], GatewayError] = unauthenticated
+    answer: Callable[[Principal], None] | None = None
+
+
+class Request:
+    """One request.
+
+    Args:
+        shared: by all requests.
+        head: of the request.
+        connection: of the client.
+        request_id: of the request.
+        admission: who may send it.
+        upload: makes the part that takes its body.
+        path: by which it is counted; empty: that of the head.
+
+    Attributes:
+        state: how far it is.
+        arrived: loop time at which it came.
+        deadline: loop time at which its state ends.
+        comment_at: loop time at which a comment to its client may be due.
+        keys: that its client sent.
+        key: id of the valid key.
+        role: of its key.
+        model: the deployment that it is for.
+        status: of its answer; 0: none yet.
+    """
+
+    __slots__ = (
+        *("_database_s", "_failed", "_task", "admission", "arrived", "client_gone", "comment_at", "commented"),
+        *(
+            "connection",
+            "deadline",
+            "dispatch",
+            "exchange",
+            "head",
+            "key",
+            "keys",
+            "loop",
+            "model",
+            "path",
+            "principal",
+        ),
+        *("request_id", "role", "shared", "state", "status", "upload", "usage"),
+    )
 
     def __init__(
         self,
-        models: Models,
+        shared: Shared,
         head: RequestHead,
         connection: ServerConnection,
         request_id: str,
-        admit: Callable[[Principal], None],
+        admission: Admission,
+        *,
+        upload: Callable[[Any], Upload] = Upload,
+        path: str = "",
     ) -> None:
-        super().__init__(models, head, connection, request_id, admit)
-        self._tried = {}
-        self._rechecked = self._suspected = False
-        self._adapter = ""  # for which it asks
-        self._session = b""
-        self._has_home = False  # its session goes to one of the replicas
-        self._prompt_bytes: int | None = None  # of text, once they were counted
-        self._place: float | None = None  # among the requests of which a new revision gets a share
+        self.shared = shared
+        self.head = head
+        self.connection = connection
+        self.request_id = request_id
+        self.path = path or path_of(head)
+        self.loop = shared.loop
+        self.state: State = RECEIVING
+        self.arrived = self.loop.time()
+        self.deadline = self.arrived + UPLOAD_LIMIT_S
+        self.comment_at = self.arrived + FIRST_S
+        self.principal: Principal | None = None
+        self.keys: Sequence[str] = ()
+        self.key = self.role = self.model = ""
+        self.status = 0
+        self.client_gone = self._failed = False
+        self._task: asyncio.Task[None] | None = None
+        self._database_s = DATABASE_S
+        self.admission = admission
+        self.upload = upload(self)
+        self.dispatch = Dispatch(self)
+        self.exchange = Exchange(self)
+        self.commented = False  # a comment was sent, and with it the status
+        self.usage: UsageRecord | None = None  # from the admission to the end
 
-    def _route(self) -> None:
-        pieces, self._pieces = self._pieces, []
-        if is_long(pieces, self._size):
-            self.deadline = self._loop.time() + LONG_READ_LIMIT_S
-            self._work(self._read_long, pieces)
+    # From the head to a complete body
+
+    def start(self, principal: Principal | None, keys: Sequence[str]) -> None:
+        """Admits it at once where its key is in memory, else looks the keys up: the first valid key counts."""
+        self.keys = keys
+        self.shared.under_way.add(self)
+        if principal is not None:
+            self._admit(principal)
+        else:
+            self.work(self._authenticate, keys)
+
+    async def _authenticate(self, keys: Sequence[str]) -> None:
+        principal = await self.of_database(lambda _: self.shared.keys.first_owner(keys))
+        if self.state in OVER:
             return
+        if principal is None:
+            self.fail(self.admission.unknown())
+        else:
+            self._admit(principal)
+
+    def _admit(self, principal: Principal) -> None:
+        """Refuses by key, limits and head, before the body is read."""
         try:
-            self._asked = read_asked(*pieces)
-        except BadRequestError as error:
-            self._refuse(error)
+            self.admission.check(principal)
+            if self.admission.answer is not None:
+                self.over(DONE)
+                self.admission.answer(principal)
+                return
+            self.usage = self.shared.quotas.begin(principal, self.path)
+        except GatewayError as error:
+            self.fail(error)
             return
-        self._ask_for(self._asked, self._size)
+        if self.usage is None:
+            self.work(self._await_share, principal)
+        else:
+            self._receive(principal)
 
-    async def _read_long(self, pieces: list[bytes]) -> None:
+    async def _await_share(self, principal: Principal) -> None:
+        """Only a request that would be refused gets here."""
+        usage = await self.of_database(partial(self.shared.quotas.wait, principal, self.path))
+        if self.state in OVER:
+            usage.over()
+        else:
+            self.usage = usage
+            self._receive(principal)
+
+    def _receive(self, principal: Principal) -> None:
+        self.principal = principal
+        self.key, self.role = principal.key_id, principal.role
         try:
-            self._body = await asyncio.to_thread(body_digest, pieces)  # would hold up the loop for 30 ms
-            self._asked = await self._models.long_requests.read(pieces)
-            if self._reserves():
-                self._prompt_bytes = await asyncio.to_thread(prompt_bytes, pieces)
-        except BadRequestError as error:
-            self._refuse(error)
+            self.upload.start(principal.key_id)
+        except GatewayError as error:
+            self.fail(error)
+
+    def uploaded(self, parameters: Parameters, size: int) -> None:
+        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it says nothing of tokens."""
+        self.enter(ADMITTED)
+        table = self.shared.routes.table
+        self.model = table.name_of(parameters.model)
+        if not self._may_use(parameters.model):
+            self.model = ""  # as for a name that does not exist, in metrics too
+            self.fail(model_not_found(parameters.model))
             return
-        self._ask_for(self._asked, self._size)
-
-    def _refuse(self, error: BadRequestError) -> None:
-        self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
-
-    def _ask_for(self, asked: Asked, size: int) -> None:
-        """Its model is known: it goes to a replica. `size`: of its prompt, in bytes."""
-        self._enter(ADMITTED)
-        table = self._models.routes.current()
-        self._model = table.name_of(asked.model)
-        known = table.model(self._model)
-        allows = self._principal.limits.allows if self._principal is not None else None
-        if allows is not None and not (allows(asked.model) or allows(self._model)):
-            self._model = ""  # as for a name that does not exist, in metrics too
-            self.fail(model_not_found(asked.model))
+        known = table.model(self.model)
+        self.dispatch.choose_by(parameters.model, known)
+        usage = self.usage
+        if usage is None:
+            self._go_on()
             return
         if known is not None:
-            if self._passage is not None:
-                self._passage.asks(self._model, size, asked, self._count_prompt(asked) if self._reserves() else None)
-            self._session = session_of(self._head.named)
-            self._has_home = known.limits.routing == "session"
-        if asked.model != self._model and table.is_adapter(asked.model):
-            self._adapter = asked.model
-        passage = self._passage
-        if passage is None or not passage.expected:
+            reserves = usage.use.limits_tokens()
+            usage.expect(self.model, size, parameters, self.upload.text_bytes() if reserves else None)
+        if not usage.expected:
             self._go_on()
             return
         try:
-            reserved = self._models.meter.reserve(passage)
+            reserved = self.shared.quotas.reserve(usage)
         except GatewayError as error:
             self.fail(error)
             return
         if reserved:
             self._go_on()
         else:
-            self._work(self._await_tokens, passage)
+            self.work(self._await_tokens, usage)
 
-    def _reserves(self) -> bool:
-        """Whether its key has limits of tokens, so that some are reserved."""
-        return self._passage is not None and self._passage.use.limits_tokens()
+    def _may_use(self, name: str) -> bool:
+        """Whether its key may use the model, by the name that the client gave or by its own."""
+        limits = None if self.principal is None else self.principal.limits
+        return limits is None or not limits.models or limits.allows(name) or limits.allows(self.model)
 
-    def _count_prompt(self, asked: Asked) -> int:
-        """Bytes of its prompt's text."""
-        return prompt_bytes(asked.body) if self._prompt_bytes is None else self._prompt_bytes
-
-    async def _await_tokens(self, passage: Passage) -> None:
-        await self._of_database(partial(self._models.meter.wait_to_reserve, passage))
-        if self._state is ADMITTED:
+    async def _await_tokens(self, usage: UsageRecord) -> None:
+        await self.of_database(partial(self.shared.quotas.wait_to_reserve, usage))
+        if self.state is ADMITTED:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Its key's limits let it pass for good."""
-        self._models.queues.arrived(self._model)
-        self._next_replica()
+        """The limits of its key let it pass for good."""
+        self.shared.queues.arrived(self.model)
+        self.dispatch.next_replica()
 
-    def _next_replica(self) -> None:
-        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
-        if self._models.crashes.suspects and self._crashes_engines():
+    # The client's side
+
+    def body(self, data: bytes) -> None:
+        """A part of the body, or of a tunnel."""
+        if not self.exchange.from_client(data):
+            self.upload.body(data)
+
+    def end(self) -> None:
+        """The body is complete."""
+        self.upload.end()
+
+    def writable(self, *, ready: bool) -> None:
+        """Whether the client takes more of the answer."""
+        self.exchange.writable(ready=ready)
+
+    def gone(self) -> None:
+        """The client is gone: the engine's request ends with it."""
+        if self.state in OVER or self.exchange.end_tunnel():
             return
-        table, queues = self._models.routes.current(), self._models.queues
-        endpoint, lane = None, ""
-        if self._place is None:
-            self._place = table.place(self._model, self._session)
-        if self._place is not None:
-            lane = table.lane(self._model, self._session, self._place, self._adapter)
-        if len(self._tried) < _MOST_TRIES and not queues.must_wait(self._model, lane):
-            endpoint = table.pick(
-                self._model,
-                self._tried,
-                adapter=self._adapter,
-                session=self._session if self._has_home else b"",
-                place=self._place,
-                bound=bool(lane),
-            )
-        if endpoint is not None:
-            self._ask(endpoint)
-        elif self._held is not None:
-            self._answer_held(self._held)
-        elif not self._rechecked and not table.runs(self._model, self._adapter):
-            self._rechecked = True
-            self._enter(WAITING)
-            self._work(self._recheck)
-        elif self._adapter and table.runs(self._model) and not table.runs(self._model, self._adapter):
-            self.fail(adapter_not_loaded(self._adapter, self._model))
-        else:
-            self._wait(table, lane)
+        endpoint = self.exchange.endpoint
+        log.info("client gone", request_id=self.request_id, instance=endpoint and endpoint.instance)
+        self.dispatch.leave_queue(refused=False)
+        self.client_gone = True
+        self.shared.queues.note_cancel(self.model, self.state)
+        self.over(CUT)
 
-    def _crashes_engines(self) -> bool:
-        """Whether it goes to no replica: it is refused, or waits once until it is known whether it is to be."""
-        identity = self._identity()
-        found = self._models.crashes.suspicion(identity)
-        if found is None or (self._suspected and not found.crashes):
-            return False
-        if found.crashes:
-            self.fail(crashes_engine(self._model, found))
-        else:
-            self._suspected = True
-            self._enter(WAITING)
-            self._work(self._await_decision, identity)
-        return True
+    # The queue's side
 
-    async def _await_decision(self, identity: bytes) -> None:
-        await self._models.crashes.decided(identity, WAIT_S)
-        if self._state is WAITING:
-            self._next_replica()
-
-    def _of_asked(self) -> Asked:
-        if self._asked is None:
-            raise AssertionError("its model is not known yet")
-        return self._asked
-
-    async def _recheck(self) -> None:
-        await self._of_database(self._models.routes.recheck)
-        if self._state is WAITING:
-            self._next_replica()
-
-    def _ask(self, endpoint: Endpoint) -> None:
-        self._tried[endpoint.instance] = None
-        self._endpoint = endpoint
-        self._revision = endpoint.revision
-        self._picked_at = self._loop.time()
-        self._models.routes.table.enter(endpoint)
-        self._uid = self._models.queues.entered(self._model, self.key)
-        address = address_of(endpoint)
-        kept = self._models.pool.take(address)
-        if kept is not None:
-            self._send(endpoint, kept)
-        else:
-            self._enter(CONNECTING)
-            self._work(self._connect, endpoint, address)
-
-    async def _connect(self, endpoint: Endpoint, address: tuple[str, int]) -> None:
+    def go(self) -> None:
+        """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
         try:
-            upstream = await self._models.pool.connect(address)
-        except ConnectError as error:
-            if self._endpoint is endpoint and self._state is CONNECTING:
-                happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
-                self._ended(happening, str(error))
+            self.dispatch.go()
+        except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+            self._end_by_defect(error)
+
+    # The end
+
+    def refuse(self, error: BadRequestError) -> None:
+        """Answers a request that cannot be routed."""
+        self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
+
+    def fail(self, error: GatewayError) -> None:
+        """Answers with an error of ours. Nothing of an answer was sent, except perhaps comments."""
+        if self.state in OVER:
             return
-        if self._endpoint is endpoint and self._state is CONNECTING:
-            self._send(endpoint, upstream)
-        else:
-            upstream.abort()
-
-    def _send(self, endpoint: Endpoint, upstream: ClientConnection) -> None:
-        self._enter(SENT)
-        self._sent_at = self._loop.time()
-        self.deadline = self._sent_at + endpoint.limits.first_token_timeout
-        self._upstream = upstream
-        asked = self._of_asked()
-        body = asked.with_model(self._engines_name(endpoint, asked.model))
-        self._hides_usage = False
-        may_ask = bool(asked.options) and self._models.routes.table.asks_for_usage(endpoint)
-        if may_ask and asks_for_usage(self._path, asked.options):
-            with_usage = with_usage_asked(body, asked)
-            if with_usage is not None:
-                body, self._hides_usage = with_usage, True
-        readable = self._hides_usage or self._comments > 0  # a begun answer has no encoding
-        engines_id = id_for_engine(self._head, self.request_id)
-        head = forwarded(self._head, endpoint, engines_id, sum(map(len, body)), readable=readable)
-        upstream.ask(head, body, self)
-
-    def _engines_name(self, endpoint: Endpoint, asked: str) -> str | None:
-        """The model's name for the engine; None: as asked. An alias means nothing to an engine."""
-        if self._adapter:
-            return endpoint.adapters[self._adapter]
-        return endpoint.request_model or (self._model if self._model != asked else None)
-
-    def _body_late(self) -> None:
-        if self._complete:
-            self.fail(unavailable("the body was not read in time; try again in a moment"))
+        self._failed = True
+        self.status = error.status
+        self.shared.queues.note_refusal(self.model, error)
+        self.shared.failed(error, self.head.path, self.request_id)
+        if self.commented:
+            self.break_off(error)
             return
-        message = f"body: did not arrive within {UPLOAD_LIMIT_S:g} s; send it again"
-        self.fail(GatewayError(408, "body_timed_out", message))
+        self.over(DONE)
+        fields, body = response(error, self.head.path, self.request_id)
+        fields.append((b"x-request-id", self.request_id.encode()))
+        self.connection.answer(error.status, fields, body)
+
+    def break_off(self, error: GatewayError) -> None:
+        """Ends an answer of which a part was sent: by an error event in a stream, and by cutting the connection."""
+        events = WholeEvents() if self.exchange.events is None and self.commented else self.exchange.events
+        self.over(CUT)
+        if events is not None:
+            event = error_event(error, self.head.path, self.request_id, events.next_number())
+            self.connection.send(events.last(event))
+        self.connection.close()
 
     def overdue(self, now: float) -> None:
         """Ends the state whose deadline has passed at loop time `now`, if so."""
-        if now < self.deadline:
-            if now >= self._comment_at:
-                self._comment(now)
+        if self.exchange.ends_tunnel_at(now):
             return
-        match self._state:
+        if now < self.deadline:
+            if now >= self.comment_at:
+                self.exchange.comment(now)
+            return
+        match self.state:
             case State.RECEIVING:
-                self._body_late()
-            case State.CONNECTING:
-                self._ended(Happening.NOT_CONNECTED, "no connection in time")
-            case State.SENT if self._busy is not None:
-                self._drop_upstream()
-                self._ended_busy(kept=False)
-            case State.SENT:
-                self._drop_upstream()
-                self._ended(Happening.SILENT, "nothing came in time")
-            case State.ANSWERING:
-                self._ended(Happening.SILENT_MIDWAY, "nothing more came in time")
-            case State.WAITING if self._waits():
-                self._waited_too_long()
+                self.upload.late()
             case State.ADMITTED | State.WAITING:
-                self.fail(unavailable("no replica was found in time; try again in a moment"))
-            case _:
+                self.dispatch.late()
+            case State.SENT if self.upload.is_late_at_replica():
                 pass
+            case _:
+                self.exchange.silent()
+
+    def end_for_stop(self) -> None:
+        """The gateway stops, and the time to drain is over."""
+        message = "the gateway stops; the answer is incomplete and is not repeated"
+        error = GatewayError(503, "unavailable", message, headers=NO_RETRY)
+        if self.state in OVER or self.exchange.end_tunnel():
+            return
+        if self.state is ANSWERING:
+            self.break_off(error)
+        else:
+            self.fail(error)
+
+    def over(self, state: State) -> None:
+        """Ends it, and gives back what its parts hold."""
+        broken = self.state is ANSWERING and state is CUT and not self.client_gone
+        late = self.status == _TIMED_OUT  # the engine works on for nothing
+        left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
+        left_after_s = self.loop.time() - self.exchange.sent_at if left else None
+        self.dispatch.leave_queue(refused=True)
+        self.enter(state)
+        usage, self.usage = self.usage, None
+        if usage is not None:
+            usage.over(broken=broken or self._failed, left_after_s=left_after_s)
+        self.shared.metrics.count(self, usage, broken=broken)
+        self.upload.drop()
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        self.shared.under_way.discard(self)
+        self.exchange.close(state)  # other requests go on within it: a failure there leaves nothing of this one behind
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in OVER
+
+    def enter(self, state: State) -> None:
+        """Changes the state, and sets its deadline."""
+        if state not in EDGES[self.state]:
+            raise AssertionError(f"no edge from {self.state} to {state}")
+        self.state = state
+        limit_s = LIMITS_S.get(state)
+        if limit_s is not None:
+            self.deadline = self.loop.time() + limit_s
+
+    # Waits
+
+    def work(self, wait: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Runs what has to wait. An error of ours becomes the answer; a defect ends this request alone."""
+
+        async def run() -> None:
+            try:
+                await wait(*args)
+            except GatewayError as error:
+                self.fail(error)
+            except UnknownWhileAwayError as error:
+                self.fail(unavailable(str(error)))
+            except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+                self._end_by_defect(error)
+
+        self._task = asyncio.create_task(run(), name="request")
+
+    def _end_by_defect(self, error: Exception) -> None:
+        log.error("request failed", request_id=self.request_id, exc_info=error)
+        text = "internal error; search the gateway's log for the request id"
+        self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
+
+    async def of_database(self, read: Callable[[float], Coroutine[Any, Any, R]]) -> R:
+        """The result of `read`, which gets the seconds that it may wait: all waits of a request share `DATABASE_S`."""
+        began = self.loop.time()
+        try:
+            return await read(self._database_s)
+        finally:
+            self._database_s = max(0.0, self._database_s - (self.loop.time() - began))

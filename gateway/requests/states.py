@@ -24,7 +24,7 @@ class State(StrEnum):
     CUT = "cut"  # the client is gone, or the answer broke off
 
 
-# Names of their own: through the class each costs more than all else that a transition does.
+# Names of their own: through the class each costs more than the rest of a transition.
 RECEIVING, ADMITTED, WAITING, CONNECTING, SENT, ANSWERING, DONE, CUT = State
 EDGES: Final = {
     State.RECEIVING: {State.ADMITTED, State.DONE, State.CUT},

@@ -29,7 +29,7 @@ class LiveRoutes:
 
     Attributes:
         table: the running instances of each model.
-        refreshing: the task. It ends only by a defect, which `current` then raises.
+        refreshing: the task. It ends only by a defect, which ends the gateway.
     """
 
     def __init__(
@@ -51,12 +51,6 @@ class LiveRoutes:
         self._stale = False
         self._hangs_until = float("-inf")
         self.refreshing = asyncio.create_task(self._keep_fresh(changes), name="gateway-routing")
-
-    def current(self) -> RoutingTable:
-        """The table. Where the task has failed, raises its error: a stale table must not be served."""
-        if self.refreshing.done():
-            self.refreshing.result()
-        return self.table
 
     async def recheck(self, limit_s: float = RECHECK_LIMIT_S) -> None:
         """Reads the table before a request is refused: its client may already have seen the model running.

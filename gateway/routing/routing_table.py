@@ -1,21 +1,34 @@
 """Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
 
+import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
 from gateway.routing.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
-from gateway.routing.replica_loads import ReplicaLoads
-from gateway.routing.served_name import ModelStateName, ServedName
+from gateway.routing.open_replicas import OpenReplicas
+from gateway.routing.replica_backoff import ReplicaBackoff
 from gateway.routing.session_home import SessionHomes, home_of
 
 _NEVER: Final = 0
+_REPORTED_S: Final = 2.0  # for which a count of other gateways' requests is believed
 _MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
 
+ModelStateName = Literal["asleep", "waking", "running"]
 
-class RoutingTable(ReplicaLoads):
+
+@dataclass(frozen=True, slots=True)
+class ServedName:
+    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
+
+    state: ModelStateName
+    adapter_of: str = ""
+
+
+class RoutingTable:
     """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
 
     Args:
@@ -26,8 +39,12 @@ class RoutingTable(ReplicaLoads):
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
     ) -> None:
-        super().__init__(clock)
+        self._clock = clock
         self._chance = chance
+        self._in_flight: dict[str, int] = {}
+        self._others: dict[str, tuple[int, float]] = {}  # requests of other gateways, and when they were reported
+        self._backoff = ReplicaBackoff()
+        self._open = OpenReplicas(self._takes_at)
         self._models: Mapping[str, Model] = {}
         self._aliases: dict[str, str] = {}
         self._adapters: dict[str, str] = {}
@@ -274,3 +291,70 @@ class RoutingTable(ReplicaLoads):
             if counts and (known := self._models.get(name)) is not None:
                 found[known.uid] = counts
         return found
+
+    # The load of each replica
+
+    def _keep(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
+        """Replaces the replicas. Requests in flight to others stay counted."""
+        present = {one.instance for running in by_model.values() for one in running}
+        self._others = {instance: reported for instance, reported in self._others.items() if instance in present}
+        self._backoff.keep(present)
+        self._open.update(by_model)
+
+    def enter(self, endpoint: Endpoint) -> None:
+        """Counts a request in flight; `leave` must follow."""
+        self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
+
+    def leave(self, endpoint: Endpoint) -> None:
+        """A request in flight has ended."""
+        left = self._in_flight[endpoint.instance] - 1
+        if left:
+            self._in_flight[endpoint.instance] = left
+        else:
+            del self._in_flight[endpoint.instance]
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)
+
+    def in_flight(self, instance: str) -> int:
+        """Requests in flight to an instance, from this gateway."""
+        return self._in_flight.get(instance, 0)
+
+    def reported(self, endpoint: Endpoint, in_flight: int) -> None:
+        """The endpoint's agent reports how many requests the instance has, those of other gateways included."""
+        others = in_flight - self._in_flight.get(endpoint.instance, 0)
+        if others > 0:
+            self._others[endpoint.instance] = (others, self._clock())
+        else:
+            self._others.pop(endpoint.instance, None)
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)
+
+    def refused(self, endpoint: Endpoint) -> None:
+        """The endpoint could not take a request: it is left alone for a while."""
+        self._backoff.refused(endpoint.instance, self._clock())
+
+    def answered(self, endpoint: Endpoint, in_flight: int | None = None) -> None:
+        """The endpoint's engine answers. `in_flight`: requests that the instance has, as its agent reports; or None."""
+        if in_flight is not None:
+            self.reported(endpoint, in_flight)
+        if self._backoff.suspects:
+            self._backoff.answered(endpoint.instance)
+            if endpoint.instance in self._open.closed:
+                self._open.opened(endpoint.instance)
+
+    def free(self, model: str) -> bool:
+        """Whether a replica is below its limit and not left alone."""
+        return bool(self._open.some(model, self._clock(), 1))
+
+    def _load(self, instance: str, now: float) -> int:
+        own, reported = self._in_flight.get(instance, 0), self._others.get(instance)
+        return own if reported is None or now >= reported[1] + _REPORTED_S else own + reported[0]
+
+    def _takes_at(self, endpoint: Endpoint, now: float) -> float:
+        """When it can take a request if nothing more happens; infinity: never."""
+        instance, most = endpoint.instance, endpoint.max_in_flight
+        if (until := self._backoff.waits_until(instance)) > now:
+            return until
+        if self._in_flight.get(instance, 0) >= most:
+            return math.inf
+        return now if self._load(instance, now) < most else self._others[instance][1] + _REPORTED_S

@@ -1,30 +1,14 @@
 """Which replica is a session's home: the same one at every gateway, and few homes move when replicas change. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from controller.live.endpoints import Endpoint
 
-# Where clients name their session, the most specific first: ours, then those of coding agents and other proxies.
-SESSION_FIELDS: Final = (
-    b"x-session-id",
-    b"x-claude-code-session-id",
-    b"x-session-affinity",
-    b"session-id",
-    b"session_id",
-)
 _DIGEST_BYTES: Final = 8
 _MOST_KEPT: Final = 4096  # sessions of one model
 _LONGEST_KEPT: Final = 256  # bytes of a session's id
-
-
-def session_of(named: Mapping[bytes, bytes]) -> bytes:
-    """The id of a request's session, from the fields of its head; empty: it names none."""
-    for field in SESSION_FIELDS:
-        if session := named.get(field):
-            return session
-    return b""
 
 
 def home_of(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.bodies.request_body import AnswerSize
-from gateway.requests.sse_event import BegunEvent
+from gateway.bodies.parameters import AnswerSize
+from gateway.requests.event_stream import PartialEvent
 
 _MARK: Final = b'"usage"'
 _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
@@ -84,7 +84,7 @@ class AnswerUsage:
         self._length = length or 0
         self._events = events
         self._has_completion = has_completion
-        self._begun = BegunEvent()
+        self._begun = PartialEvent()
         self._end = bytearray()  # of an answer that comes as a whole
         self._start = b""  # of the same, where some servers write the counts
         self._last = b""  # the events that came last

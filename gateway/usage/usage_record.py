@@ -1,23 +1,22 @@
 """What one request uses, from its admission to its end."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from controller.live.key_use import Counts
-from gateway.bodies.request_body import ANY_SIZE, NO_OPTIONS, AnswerSize, Asked
+from gateway.bodies.parameters import ANY_SIZE, AnswerSize, Parameters
 from gateway.quotas.limits import KeyUse, Ticket
 from gateway.quotas.token_history import FIRST_ANSWER, TokenHistory
 from gateway.usage.answer_usage import AnswerUsage, Tokens, estimated_completion, estimated_prompt
-from gateway.usage.stream_usage import is_streamed
 
 _WITH_COMPLETION: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"},
 )
 _ERROR: Final = 400
-Record = Callable[["Passage", str, Counts], None]
+Record = Callable[["UsageRecord", str, Counts], None]
 
 
-class Passage:
+class UsageRecord:
     """One request that its key's limits let pass. `over` ends it, once or more often.
 
     Attributes:
@@ -38,12 +37,12 @@ class Passage:
         "_history",
         "_model",
         "_now",
-        "_options",
         "_prompt_bytes",
         "_record",
         "_size",
         "_size_of_answer",
         "_status",
+        "_streams",
         "counts",
         "expected",
         "key",
@@ -67,7 +66,7 @@ class Passage:
         self._began = now()
         self._model = ""
         self._size = 0
-        self._options: Mapping[str, Any] = NO_OPTIONS
+        self._streams = False
         self._size_of_answer: AnswerSize = ANY_SIZE
         self._status = 0
         self._first_at: float | None = None
@@ -75,23 +74,23 @@ class Passage:
         self.streamed = False
         self.counts: Counts | None = None
 
-    def asks(self, model: str, size: int, asked: Asked, prompt_bytes: int | None = None) -> None:
-        """Its body is complete: it asks for this deployment, by so many bytes.
+    def expect(self, model: str, size: int, parameters: Parameters, prompt_bytes: int | None = None) -> None:
+        """Its body is complete: notes the deployment, and the tokens that it may use.
 
         Args:
             model: name of the deployment.
-            size: of the body; 0: it says nothing of tokens.
-            asked: what the body asks for.
-            prompt_bytes: those that are text; None: its key's limits do not ask.
+            size: of the body in bytes; 0: it says nothing of tokens.
+            parameters: of the body.
+            prompt_bytes: bytes of its text; None: its key has no limits of tokens.
         """
         self._model, self._size = model, size
-        self._options, self._size_of_answer = asked.options, asked.answer
+        self._streams, self._size_of_answer = parameters.stream is not None and parameters.streams, parameters.answer
         if prompt_bytes is None:
             return
         completes = self.path in _WITH_COMPLETION
-        self._prompt_bytes, self._answers = prompt_bytes, asked.answer.choices * asked.prompts
+        self._prompt_bytes, self._answers = prompt_bytes, parameters.answer.choices * parameters.prompts
         self._history = self.use.history(model if completes else f"{model} without answers")
-        most, first = (asked.answer.limit, FIRST_ANSWER) if completes else (None, 0)
+        most, first = (parameters.answer.limit, FIRST_ANSWER) if completes else (None, 0)
         self.expected = self._history.reservation(prompt_bytes, self._answers, most, first)
 
     def answered(self, status: int, events: bool, encoding: str, length: int | None = None) -> None:
@@ -120,10 +119,6 @@ class Passage:
     def failed(self) -> bool:
         """Whether the answer held an error event."""
         return self._answer is not None and self._answer.failed
-
-    def limited(self) -> bool:
-        """Whether its key has limits."""
-        return self.ticket is not None and bool(self.ticket.use.shares)
 
     def headers(self, fraction: float | None) -> Mapping[str, str]:
         """What its key has left, for the headers of the answer."""
@@ -174,7 +169,7 @@ class Passage:
         What an engine makes of a stream is seen at once.
         """
         if self._answer is None:
-            tokens, unseen = estimated_prompt(self._of_prompt()), not is_streamed(self._options)
+            tokens, unseen = estimated_prompt(self._of_prompt()), not self._streams
         else:
             tokens, unseen = self._tokens(), not self.streamed and self._status < _ERROR
         if not (unseen and tokens.estimated and self.path in _WITH_COMPLETION):

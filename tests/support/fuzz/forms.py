@@ -7,7 +7,7 @@ import warnings
 from typing import Final
 
 from gateway.bodies.form_reader import FormReader, model_part
-from gateway.bodies.request_body import BadRequestError
+from gateway.bodies.parameters import BadRequestError
 from support.builders.bounds import bounded
 from support.form_parsers import PARSERS, readings
 from support.fuzz.refusals import explained

@@ -11,12 +11,13 @@ from prometheus_client import CollectorRegistry
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from gateway.queueing.queues import Queues
-from gateway.quotas.quota_client import Meter
+from gateway.quotas.quota_client import QuotaClient
 from gateway.reporting.demand import Demand
 from gateway.reporting.request_metrics import RequestMetrics
-from gateway.requests.holding import Models
-from gateway.requests.request import Exchange
+from gateway.requests.request import Admission, Request
+from gateway.requests.shared import Shared
 from gateway.requests.states import State
+from gateway.requests.upload import Upload
 from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
 from http1.protocol import client as client_states
@@ -61,7 +62,7 @@ class MemoryPool(Pool):
 class World:
     """One client's connection, two replicas of its model, and what the network and the clock do."""
 
-    request_type: type[Exchange] = Exchange
+    upload: type[Upload] = Upload
     request_head, request_body = HEAD, BODY
 
     def __init__(self) -> None:
@@ -72,17 +73,17 @@ class World:
         self.table.update({"m": known}, endpoints)
         self.queues = Queues(self.table, Demand(0.0), lambda: self.now)
         self.pool = MemoryPool()
-        self.exchanges: list[Exchange] = []
-        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda _: asyncio.sleep(0))
+        self.exchanges: list[Request] = []
+        routes: Any = SimpleNamespace(table=self.table, recheck=lambda _: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
-        self.bodies = Bodies(10**6, 10**6)
-        self.models = Models(
+        self.bodies = Bodies(10**8, 10**8)
+        self.models = Shared(
             keys,
             routes,
             self.pool,
             self.bodies,
             self.queues,
-            Meter(DATABASE),
+            QuotaClient(DATABASE),
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
@@ -97,9 +98,9 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        exchange = self.request_type(self.models, head, connection, "id", lambda _: None)
+        exchange = Request(self.models, head, connection, "id", Admission(lambda _: None), upload=self.upload)
         self.exchanges.append(exchange)
-        exchange.begin(self.owner, "")
+        exchange.start(self.owner, ())
         return exchange
 
     @property

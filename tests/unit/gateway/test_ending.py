@@ -18,8 +18,8 @@ from controller.live.key_ring import KeyRing
 from gateway.gateway import Gateway
 from gateway.lifecycle import shutdown as ending
 from gateway.lifecycle.shutdown import Watch, each_in_time, in_time
-from gateway.queueing.lease_client import PlacesKeeper
-from gateway.quotas.quota_client import Meter
+from gateway.queueing.lease_client import LeaseClient
+from gateway.quotas.quota_client import QuotaClient
 from gateway.reporting.reporter import Reporter
 from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
@@ -32,9 +32,9 @@ LIMIT_S = 20.0
 # In the order in which they end. A pool and a sweeper end twice: those of the gateway, and another one.
 STEPS = {
     "connections": (Server, "close"),
-    "usage": (Meter, "stop"),
+    "usage": (QuotaClient, "stop"),
     "routes": (LiveRoutes, "stop"),
-    "places": (PlacesKeeper, "stop"),
+    "places": (LeaseClient, "stop"),
     "reports": (Reporter, "stop"),
     "keys": (KeyRing, "stop"),
     "sweeps": (Sweeper, "stop"),

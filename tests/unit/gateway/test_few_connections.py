@@ -159,7 +159,7 @@ async def test_requests_at_engines_leave_connections_to_the_administrator_and_to
 async def test_requests_that_wait_end_for_a_key_with_fewer(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four slow models may hold thousands for minutes."""
     if stream:
-        monkeypatch.setattr("gateway.requests.holding.FIRST_S", 0.0)
+        monkeypatch.setattr("gateway.requests.request.FIRST_S", 0.0)
         monkeypatch.setattr(f"{__name__}.BODY", b'{"model": "m", "stream": true}')
     async with a_site(max_in_flight=10, queue={"length": 512}) as site:
         waiting = await site.ask_many("one", ALONE)

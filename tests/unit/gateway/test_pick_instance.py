@@ -51,12 +51,12 @@ def test_requests_of_other_gateways_count_for_a_while() -> None:
     made.update(models("m"), endpoints("m", "a", "b"))
     (busy,) = endpoints("m", "a")
     made.enter(busy)
-    made.told(busy, 3)
+    made.reported(busy, 3)
     made.leave(busy)
     assert [chosen(made) for _ in range(3)] == ["b", "b", "b"], "two of them are others'"
     now[0] += 2.0
     assert {chosen(made), chosen(made)} == {"a", "b"}, "an old count says nothing"
-    made.told(busy, 0)
+    made.reported(busy, 0)
     assert {chosen(made), chosen(made)} == {"a", "b"}
 
 

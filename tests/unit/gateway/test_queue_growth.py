@@ -203,7 +203,7 @@ def test_what_is_free_is_that_of_a_look_at_all_replicas(number: int) -> None:
             case "end" if at:
                 table.leave(at.pop(draw.randrange(len(at))))
             case "told":
-                table.told(one, table.in_flight(one.instance) + draw.choice([-1, 0, 1, 2]))
+                table.reported(one, table.in_flight(one.instance) + draw.choice([-1, 0, 1, 2]))
             case "refused":
                 table.refused(one)
             case "answered":
