@@ -26,7 +26,7 @@ MOST_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens"
 _MOST_CHOICES: Final = 128  # that are believed
 _LONGEST_WORD: Final = 64  # bytes of a value that is a number or a word
 _LONGEST_OPTIONS: Final = 4096
-_LONGEST_NUMBER: Final = 64 * 1024
+_LONGEST_NUMBER: Final = 2**20
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n"
 _BLOCK: Final = 256 * 1024  # bytes that are split at quotes at once: each piece is an object
@@ -198,7 +198,7 @@ def _prompts(raw: Raw) -> int:
 
 
 def _with_values(body: bytes, values: Mapping[str, Any]) -> bytes:
-    """A valid body with other values. Written anew, so that of two equal keys the last value remains."""
+    """A valid body with other values. Its pairs are written again, so that of two equal keys the last value remains."""
     pairs = _PAIRS.decode(body)
     pairs.update((name, Raw(msgspec.json.encode(value))) for name, value in values.items())
     return msgspec.json.encode(pairs)
