@@ -210,7 +210,7 @@ class Router:
     # The controller
 
     def _pass_on(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
-        """Known keys keep their connection; whether a key may do what it asks for is the controller's to say."""
+        """Known keys keep their connection; the controller decides what a key may do."""
         _, digests = _credentials(head)
         principal = next((owner for digest in digests if (owner := self._keys.owner(digest)) is not None), None)
         try:
@@ -257,7 +257,7 @@ def _names_one(path: bytes) -> bool:
 
 
 def mistaken_base(path: bytes) -> str | None:
-    """What is wrong with the base URL of a client that asks for this path; None: nothing is known to be.
+    """The mistake in the base URL of a client that requests this path; None if no mistake is known.
 
     Clients append a path such as `/chat/completions` to their base URL.
     """

@@ -9,7 +9,7 @@ import random
 import string
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -29,6 +29,8 @@ _VALUE_S: Final = 25e-9  # for each byte that is a bracket, a comma, a quote or 
 _PLAIN: Final = (string.ascii_letters + string.digits + " +/=_-.").encode() + bytes(range(0x80, 0x100))
 _SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096
+_PIECE_BYTES: Final = 256 * 1024
+_MOST_LINE: Final = 2**28  # a model's name may be as long as the body
 _MOST_CHILDREN: Final = 2  # each takes about four times the body's memory
 _CHANCE: Final = random.SystemRandom()  # request ids give the state of the other one away
 _PACKAGES: Final = str(Path(__file__).parents[2])
@@ -102,13 +104,13 @@ def _digest(body: bytes) -> bytes:
 async def _read_in_child(body: bytes) -> JsonBody:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"PYTHONPATH": _PACKAGES}
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(*_CHILD, stdin=pipe, stdout=pipe, env=environment)
+    child = await asyncio.create_subprocess_exec(*_CHILD, stdin=pipe, stdout=pipe, env=environment, limit=_MOST_LINE)
     try:
-        output, _ = await child.communicate(body)
+        line, content = await _exchanged(child, body)
+        await child.wait()
     finally:
         if child.returncode is None:
             child.kill()
-    line, _, content = output.partition(b"\n")
     if child.returncode != 0 or not line:
         log.error("a long body was not read: its child ended", exit_code=child.returncode, size=len(body))
         raise ChildError
@@ -116,3 +118,17 @@ async def _read_in_child(body: bytes) -> JsonBody:
     if answer.parameters is None:
         raise BadRequestError(answer.error, answer.param)
     return JsonBody(answer.parameters, content, answer.digest, answer.prompt_bytes, answer.values)
+
+
+async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[bytes, bytes]:
+    """The first line of a child's answer, and what follows. The body goes in pieces, between which others go on."""
+    if child.stdin is None or child.stdout is None:
+        raise AssertionError("the child has pipes")
+    view = memoryview(body)
+    with suppress(ConnectionError):  # it ended: its exit code is the answer
+        for start in range(0, len(body), _PIECE_BYTES):
+            child.stdin.write(view[start : start + _PIECE_BYTES])
+            await child.stdin.drain()
+    child.stdin.close()
+    line = await child.stdout.readline()
+    return line.rstrip(), await child.stdout.read()

@@ -3,9 +3,7 @@
 The key with the fewest requests in flight comes first; among those of one share the oldest request.
 """
 
-import math
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace, merge
@@ -13,8 +11,6 @@ from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-RATE_S: Final = 30.0  # over which finished requests are counted
-LONGEST_RETRY_S: Final = 60
 _SPARE: Final = 64  # entries of a heap beyond twice its keys, before those that are out of date are removed
 
 
@@ -199,25 +195,3 @@ class FairQueue(Generic[T]):
             key=lambda one: (in_flight.get(one.key, 0), one.age),
             default=None,
         )
-
-
-class Finished:
-    """How many requests of a model ended lately, which tells when a full queue has room. Counted by whole seconds."""
-
-    def __init__(self) -> None:
-        self._ends: deque[list[int]] = deque(maxlen=math.ceil(RATE_S) + 1)  # a second, and how many ended in it
-
-    def note(self, now: float) -> None:
-        """A request ended now."""
-        second = int(now)
-        if self._ends and self._ends[-1][0] == second:
-            self._ends[-1][1] += 1
-        else:
-            self._ends.append([second, 1])
-
-    def retry_after_s(self, waiting: int, now: float) -> int:
-        """Whole seconds until so many requests will have ended, from 1 to `LONGEST_RETRY_S`."""
-        ended = sum(number for second, number in self._ends if second >= now - RATE_S)
-        if not ended:
-            return LONGEST_RETRY_S
-        return min(max(math.ceil(waiting * RATE_S / ended), 1), LONGEST_RETRY_S)

@@ -5,6 +5,7 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection
 from itertools import islice
 from operator import attrgetter
@@ -14,13 +15,15 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Model
 from gateway.errors import GatewayError
-from gateway.queueing.fair_queue import FairQueue, Finished
+from gateway.queueing.fair_queue import FairQueue
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.reporting.demand import Demand
 from gateway.requests.refusals import queue_full, trouble_error, unserved
 from gateway.routing.routing_table import RoutingTable
 
+RATE_S: Final = 30.0  # over which finished requests are counted
+LONGEST_RETRY_S: Final = 60
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
 _SERVER_ERROR: Final = 500
 _UNAVAILABLE: Final = 503
@@ -39,6 +42,28 @@ class Queued(Protocol):
 
     def fail(self, error: GatewayError) -> None:
         """It ends with this error."""
+
+
+class Finished:
+    """How many requests of a model ended lately, which tells when a full queue has room. Counted by whole seconds."""
+
+    def __init__(self) -> None:
+        self._ends: deque[list[int]] = deque(maxlen=math.ceil(RATE_S) + 1)  # a second, and how many ended in it
+
+    def note(self, now: float) -> None:
+        """A request ended now."""
+        second = int(now)
+        if self._ends and self._ends[-1][0] == second:
+            self._ends[-1][1] += 1
+        else:
+            self._ends.append([second, 1])
+
+    def retry_after_s(self, waiting: int, now: float) -> int:
+        """Whole seconds until so many requests will have ended, from 1 to `LONGEST_RETRY_S`."""
+        ended = sum(number for second, number in self._ends if second >= now - RATE_S)
+        if not ended:
+            return LONGEST_RETRY_S
+        return min(max(math.ceil(waiting * RATE_S / ended), 1), LONGEST_RETRY_S)
 
 
 class Queues:

@@ -14,11 +14,10 @@ import structlog
 
 from controller.live.endpoints import DATABASE_ERRORS, Database
 from controller.live.key_ring import Principal
-from controller.live.key_use import Counts, exchange_shares, leave_shares, write_usage
+from controller.live.key_use import Counts, UsageRow, exchange_shares, leave_shares, write_usage
 from gateway.errors import GatewayError
 from gateway.quotas.limits import DAY_S, Limits, Must, Refused, Ticket
 from gateway.quotas.share import Share
-from gateway.usage.batches import Batches
 from gateway.usage.usage_record import UsageRecord
 
 log = structlog.get_logger(__name__)
@@ -31,7 +30,45 @@ _EXCHANGE_LIMIT_S: Final = 1.5
 _WRITE_LIMIT_S: Final = 10.0
 _STOP_LIMIT_S: Final = 2.0
 _MINUTE_S: Final = 60
+MOST_ROWS: Final = 50_000  # while the database is away; then minutes become hours
+MOST_IN_BATCH: Final = 5_000
+_HOUR_MIN: Final = 60
+Name = tuple[int, str, str, str]
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
+
+
+class Batches:
+    """Usage by key, model, endpoint and minute since the last batch that the store has taken."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Name, Counts] = {}
+        self._number = 0
+        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
+
+    def add(self, minute: int, key: str, model: str, endpoint: str, counts: Counts) -> None:
+        """Counts one request. `minute`: whole minutes since 1970, UTC."""
+        name = (minute, key, model, endpoint)
+        if name not in self._rows and len(self._rows) >= MOST_ROWS:
+            name = (minute - minute % _HOUR_MIN, key, model, endpoint)
+        found = self._rows.get(name)
+        if found is None:
+            self._rows[name] = counts
+        else:
+            found.add(counts)
+
+    def next(self) -> tuple[int, Sequence[UsageRow]] | None:
+        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
+        if not self._sent:
+            if not self._rows:
+                return None
+            self._number += 1
+            names = list(self._rows)[:MOST_IN_BATCH]
+            self._sent = [UsageRow(*name, self._rows.pop(name)) for name in names]
+        return self._number, self._sent
+
+    def taken(self) -> None:
+        """The store has the last batch."""
+        self._sent = []
 
 
 class QuotaClient:

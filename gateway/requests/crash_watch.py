@@ -1,6 +1,6 @@
 """Requests that crash engines: what this gateway had in flight at ends, and what all gateways know of them.
 
-A request is refused where it crashed engines, wherever that was: `controller.domain.crashed_requests` says when.
+A request is refused where it crashed engines, wherever that was: see `controller.domain.crashed_requests`.
 """
 
 import asyncio
@@ -196,7 +196,7 @@ class CrashWatch:
 
 
 def request_digest(key: str, deployment: str, body: bytes) -> bytes:
-    """What tells a request from others: its key (id), its deployment (uid) and its body's digest."""
+    """A digest of a request's key (id), deployment (uid) and body's digest."""
     return sha256(b"\0".join((key.encode(), deployment.encode(), body))).digest()
 
 

@@ -226,7 +226,7 @@ class Dispatch:
     def keeps_back(self, go_on: Callable[[], None]) -> bool:
         """Whether a request of which an engine has a part crashes engines, or may: then `go_on` may follow later."""
         request = self._request
-        if not request.shared.crashes.suspicions:
+        if not request.shared.crashes.suspicions or request.exchange.server is None:
             return False
         identity = self._identity()
         found = request.shared.crashes.suspicion(identity)

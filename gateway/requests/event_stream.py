@@ -1,4 +1,4 @@
-"""Server-sent events on their way to the client: whole events only, so that an error event can follow at any time."""
+"""Server-sent events on their way to the client: only complete events pass, so that an error event can follow."""
 
 import re
 from typing import Final
@@ -23,7 +23,7 @@ class PartialEvent:
         self.held = bytearray()
 
     def add(self, piece: bytes) -> bytes:
-        """The events that are whole with this piece; may be empty."""
+        """The events that are complete with this piece; may be empty."""
         held = self.held
         if not held:
             end = _last_end(piece, 0)
@@ -32,9 +32,9 @@ class PartialEvent:
         begin = max(0, len(held) - _BEFORE)
         held += piece
         end = _last_end(held, begin)
-        whole = bytes(held[:end])
+        complete = bytes(held[:end])
         del held[:end]
-        return whole
+        return complete
 
     def take(self) -> bytes:
         """What is held, which is not held any longer."""
@@ -49,7 +49,7 @@ def _last_end(data: bytes | bytearray, begin: int) -> int:
     return 0 if at < 0 else at + len(_CRLF if at == crlf else _LF)
 
 
-class WholeEvents:
+class CompleteEvents:
     """Holds the incomplete event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class WholeEvents:
 
     @property
     def between(self) -> bool:
-        """Whether the client has whole events alone, so that a comment or an error may follow."""
+        """Whether the client has complete events alone, so that a comment or an error may follow."""
         return self._between
 
     def pass_on(self, chunk: bytes) -> bytes:
@@ -69,14 +69,14 @@ class WholeEvents:
             self._between = True
             self._last = chunk
             return chunk
-        whole = partial.add(chunk)
-        if whole:
-            self._last = whole
+        complete = partial.add(chunk)
+        if complete:
+            self._last = complete
         if len(partial.held) > MAX_HELD_BYTES:
             self._between = False
-            return whole + partial.take()
-        self._between = self._between or bool(whole)
-        return whole
+            return complete + partial.take()
+        self._between = self._between or bool(complete)
+        return complete
 
     def rest(self) -> bytes:
         """What is held back, for a stream that ended as it should."""

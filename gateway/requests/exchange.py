@@ -14,7 +14,7 @@ import structlog
 
 from controller.live.endpoints import Endpoint
 from gateway.requests.comments import FIRST_S, comment_on
-from gateway.requests.event_stream import WholeEvents
+from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
 from gateway.requests.states import ANSWERING, DONE, HELD_LIMIT_S, OVER, SENT, State
@@ -75,8 +75,8 @@ class Exchange(Relay):
         self._uid = ""  # of the deployment, while the request is at a replica
         self._picked_at = self.sent_at = request.arrived
         self.busy: Kept | None = None
-        self._refusal: Kept | None = None  # which may be of the field that asks for token counts
-        self.events: WholeEvents | None = None
+        self._refusal: Kept | None = None  # which may be of the field that requests token counts
+        self.events: CompleteEvents | None = None
         self.hides_usage = False
         self._key_at = math.inf  # when the key of a tunnel is checked next
 
@@ -103,15 +103,15 @@ class Exchange(Relay):
         if self.endpoint is None:
             server.abort()
         else:
-            self.request.upload.send(self.endpoint, server)
+            self.request.guard(self.request.upload.send, self.endpoint, server)
 
     def not_connected(self, error: ConnectError) -> None:
         """Another replica may get it, unless this process can open no connection."""
         happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
-        self.request.dispatch.ended(happening, str(error))
+        self.request.guard(self.request.dispatch.ended, happening, str(error))
 
     def send_head(self, server: ClientConnection, head: bytes, *, chunked: bool, continued: Callable[[], None]) -> None:
-        """Sends the head of a request whose body follows once the agent asks for it: see `ClientConnection.begin`."""
+        """Sends the head of a request whose body follows once the agent requests it: see `ClientConnection.begin`."""
         self._enter(relay.SENT)
         self.server = server
         server.begin(head, self, chunked=chunked, continued=continued)
@@ -245,7 +245,7 @@ class Exchange(Relay):
         if events:
             self.head.drop_fields()
             if plain and request.upload.reads_events:
-                self.events = WholeEvents()
+                self.events = CompleteEvents()
         if request.usage is not None:
             request.usage.answered(head.status, events, encoding, head.length)
 

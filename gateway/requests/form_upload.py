@@ -1,6 +1,6 @@
 """The body of a request that is a form, such as one with audio: it passes on while it comes, once the model is known.
 
-The agent asks for the body (`100 Continue`) when it has a connection to the engine. Until then the beginning is held,
+The agent requests the body (`100 Continue`) when it has a connection to the engine. Until then the beginning is held,
 so another replica may get the request; from then on it is bound to this replica.
 """
 
@@ -86,7 +86,7 @@ class FormUpload(Upload):
         self.complete = True
         if self.started and not self.request.ended:
             self._feed(b"")
-        if self._continued and not self._is_kept_back():
+        if self._continued and not self.request.dispatch.keeps_back(self._send_rest):
             self._send_rest()
 
     def read(self) -> None:
@@ -108,7 +108,7 @@ class FormUpload(Upload):
         if request.state is not RECEIVING:
             return
         if form.model is not None:
-            request.uploaded(Parameters(form.model), 0)  # the size of a file says nothing of tokens
+            request.uploaded(Parameters(form.model), 0)  # the size of a file means nothing for tokens
         elif self.size > MOST_HELD_BYTES:
             message = f"model: is not in the first {MOST_HELD_BYTES} bytes of the form; write it before the file"
             request.fail(GatewayError(400, "model_too_late", message, param="model"))
@@ -156,10 +156,6 @@ class FormUpload(Upload):
             if piece:
                 server.send(piece)
 
-    def _is_kept_back(self) -> bool:
-        """Whether a complete form crashes engines, or may."""
-        return self.request.exchange.server is not None and self.request.dispatch.keeps_back(self._send_rest)
-
     def _send_rest(self) -> None:
         server = self.request.exchange.server
         if server is not None:
@@ -169,7 +165,7 @@ class FormUpload(Upload):
             self._await_answer()
 
     def _model_for(self, endpoint: Endpoint) -> bytes:
-        """The part of the model, written anew: of the client's part no engine gets more than the name."""
+        """The part of the model, written again: of the client's part an engine gets the name alone."""
         name = self._read_form().model or ""
         return model_part(self.request.dispatch.engines_name(endpoint, name))
 

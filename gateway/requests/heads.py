@@ -1,4 +1,4 @@
-"""The heads that pass through the gateway: what goes on to an agent, what comes back, what the agent says. Pure."""
+"""The heads that pass through the gateway: those for agents, those of answers, and agents' marks in them. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -82,8 +82,8 @@ def forwarded(
         endpoint: the replica.
         request_id: of the request, as its engine gets it.
         length: of the body, in bytes; None: it is sent in chunks.
-        readable: the answer must come without an encoding, since the gateway changes it or has begun it.
-        expect: the body follows once the agent asks for it.
+        readable: the answer must come without an encoding, since the gateway changes it or has started it.
+        expect: the body follows once the agent requests it.
     """
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     lines = (_READABLE if readable else _FORWARDED).lines(head)
@@ -105,7 +105,7 @@ def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, len
 def id_for_engine(head: RequestHead, request_id: str) -> str:
     """A request's id as its engine gets it: one that its client chose comes with chance behind it.
 
-    Engines take this id for their own, and some of them fail as a whole where two requests have the same.
+    Engines take this id for their own, and some of them fail where two requests have the same.
     """
     return f"{request_id}-{getrandbits(64):016x}" if _ID in head.named else request_id
 
@@ -129,7 +129,7 @@ def session_of(named: Mapping[bytes, bytes]) -> bytes:
 
 
 def path_of(head: RequestHead) -> str:
-    """The path that a client asks for, as text."""
+    """The path of a request, as text."""
     found: str | None = head.alike.get(_PATH)
     if found is None:
         found = head.alike[_PATH] = head.path.decode("latin-1")

@@ -105,7 +105,7 @@ def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> Gateway
 
 
 def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
-    """503: the model cannot run now. Only operators' keys are told why."""
+    """503: the model cannot run now. Only operators' keys get the reason."""
     details = {"why": trouble.why} if role in _OPERATORS and trouble.why else {}
     after_s = min(max(round(trouble.again_in_s), 1), _MOST_RETRY_S)
     if trouble.code == _NO_CAPACITY:

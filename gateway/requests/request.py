@@ -19,7 +19,7 @@ from gateway.bodies.parameters import BadRequestError, Parameters
 from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
 from gateway.requests.comments import FIRST_S
 from gateway.requests.dispatch import Dispatch
-from gateway.requests.event_stream import WholeEvents
+from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.exchange import Exchange
 from gateway.requests.heads import path_of
 from gateway.requests.refusals import model_not_found
@@ -196,7 +196,7 @@ class Request:
             self.fail(error)
 
     def uploaded(self, parameters: Parameters, size: int) -> None:
-        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it says nothing of tokens."""
+        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it means nothing for tokens."""
         self.enter(ADMITTED)
         table = self.shared.routes.table
         self.model = table.name_of(parameters.model)
@@ -271,10 +271,7 @@ class Request:
 
     def go(self) -> None:
         """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
-        try:
-            self.dispatch.go()
-        except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
-            self._end_by_defect(error)
+        self.guard(self.dispatch.go)
 
     # The end
 
@@ -300,7 +297,7 @@ class Request:
 
     def break_off(self, error: GatewayError) -> None:
         """Ends an answer of which a part was sent: by an error event in a stream, and by cutting the connection."""
-        events = WholeEvents() if self.exchange.events is None and self.commented else self.exchange.events
+        events = CompleteEvents() if self.exchange.events is None and self.commented else self.exchange.events
         self.over(CUT)
         if events is not None:
             event = error_event(error, self.head.path, self.request_id, events.next_number())
@@ -385,6 +382,13 @@ class Request:
                 self._end_by_defect(error)
 
         self._task = asyncio.create_task(run(), name="request")
+
+    def guard(self, step: Callable[..., None], *args: Any) -> None:
+        """Takes a step that another request's end or a task has called: a defect ends this request alone."""
+        try:
+            step(*args)
+        except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+            self._end_by_defect(error)
 
     def _end_by_defect(self, error: Exception) -> None:
         log.error("request failed", request_id=self.request_id, exc_info=error)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from controller.live.key_use import Counts
 from gateway.bodies.json_body import JsonBody, read_json
 from gateway.bodies.parameters import Parameters
-from gateway.requests.event_stream import WholeEvents
+from gateway.requests.event_stream import CompleteEvents
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.stream_usage import asks_for_usage, options_with_usage, without_usage_chunk
 from support.growth import assert_in_line, seconds
@@ -110,7 +110,7 @@ def test_counts_are_found_and_hidden_whatever_the_pieces(
 ) -> None:
     text = answer.replace(b"\n", line_end)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
-    usage, events, shown = AnswerUsage(400, events=True), WholeEvents(), b""
+    usage, events, shown = AnswerUsage(400, events=True), CompleteEvents(), b""
     if begins_with_much:
         for piece in (*[b": " + b"x" * 2**18] * 5, 2 * line_end):
             usage.feed(piece)
@@ -303,7 +303,7 @@ def test_what_is_kept_of_an_answer_is_bounded(piece: bytes, events: bool) -> Non
     usage = AnswerUsage(400, events)
     for _ in range(160):  # 10 MiB
         usage.feed(piece)
-        assert len(usage._begun.held) <= 2**20
+        assert usage._partial is None or len(usage._partial.held) <= 2**20
         assert len(usage._end) <= 2**21
     assert usage.tokens().estimated
 
