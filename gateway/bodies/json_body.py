@@ -121,7 +121,7 @@ def _not_routable(body: bytes, error: Exception) -> BadRequestError:
         body.decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return BadRequestError(f"body: not valid JSON: {error}")
-    if bytes(model)[:1] == b'"' and bytes(model) != b'""':  # another one is no string
+    if bytes(model)[:1] == b'"' and bytes(model) != b'""':  # others are not strings
         return BadRequestError("model: must be given once, got it 2 times", "model")
     return _no_model()
 

@@ -86,7 +86,7 @@ class AnswerUsage:
         self._events = events
         self._has_completion = has_completion
         self._partial = PartialEvent() if events else None
-        self._end = bytearray()  # of an answer that is no stream
+        self._end = bytearray()  # of an answer without events
         self._start = b""  # of the same, where some servers write the counts
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer

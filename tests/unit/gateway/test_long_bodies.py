@@ -105,7 +105,7 @@ async def test_a_client_that_leaves_ends_the_child() -> None:
     assert read.parameters.model == "m", "the turn is free"
 
 
-async def test_a_child_that_dies_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_whose_child_dies_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_bodies, "_MOST_HELD_S", 0.0)
     monkeypatch.setattr(long_bodies, "_CHILD", ("/bin/false",))
     with pytest.raises(ChildError):
