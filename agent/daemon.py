@@ -16,7 +16,7 @@ from agent.errors import AgentError, NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.processes.engine_accounts import why_not_isolated
 from agent.settings import AgentSettings
-from http1.service_manager import READY, ServiceManager, until_signalled
+from http1.daemon.service_manager import READY, ServiceManager, until_signalled
 from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables
 from schemas.wire import SPOKEN, Protocols

@@ -6,21 +6,21 @@ What provably did not reach the engine is marked as a refusal, so that another r
 import asyncio
 import errno
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Final
 
 import structlog
 
 from agent.decide.stalls import Wait
-from agent.engine_states import ANSWERING, CONNECTING, CUT, DONE, EDGES, SENT, State
 from agent.in_flight import InFlightRequests
 from agent.proxy_answers import end, refuse
-from http1.client_connection import ClientConnection
-from http1.handler import Handler
-from http1.head import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead, end_to_end
-from http1.pool import ConnectError, Pool
-from http1.server_connection import ServerConnection
-from http1.server_states import Progress
-from http1.sweeper import Sweeper
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.heads import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead
+from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.states import Progress
+from http1.relay import ANSWERING, CONNECTING, DONE, SENT, TUNNEL, Relay, State
 from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER
 
 # Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.
@@ -84,10 +84,10 @@ class Engines:
         for one in self.under_way:
             if one.instance != instance:
                 continue
-            if one.state is ANSWERING:
-                sign = one.since if sign is None else max(sign, one.since)
+            if one.state is ANSWERING or one.state is TUNNEL:
+                sign = one.moved if sign is None else max(sign, one.moved)
             if one.waits_for_engine:
-                waiting.append(Wait(now - one.since))
+                waiting.append(Wait(now - one.moved))
         waiting += [Wait(now - sent, now - left) for sent, left in self._given_up.get(instance, ())]
         return waiting, None if sign is None else now - sign
 
@@ -97,21 +97,15 @@ class Engines:
         self._given_up.pop(instance, None)
 
     def _sweep(self, now: float) -> None:
-        def look(exchange: EngineExchange) -> None:
-            if now - exchange.since > _READ_LIMIT_S:
-                exchange.silent()
-
-        self._sweeper.each(self.under_way, look)
+        self._sweeper.each(self.under_way, lambda exchange: exchange.overdue(now))
         self.pool.sweep()
 
 
-class EngineExchange:
+class EngineExchange(Relay):
     """One request on its way to an engine, and the answer on its way back."""
 
-    __slots__ = (
-        *("_answer", "_complete", "_connecting", "_connection", "_engine", "_engines", "_head", "_held", "_instance"),
-        *("_port", "_ready", "_state", "_target", "_tunnel", "since"),
-    )
+    __slots__ = ("_engines", "_port", "_target", "instance")
+    limits_s: ClassVar[Mapping[State, float]] = dict.fromkeys((CONNECTING, SENT, ANSWERING, TUNNEL), _READ_LIMIT_S)
 
     def __init__(
         self,
@@ -122,231 +116,92 @@ class EngineExchange:
         port: int,
         target: bytes,
     ) -> None:
+        super().__init__(head, connection, engines.loop)
         self._engines = engines
-        self._head = head
-        self._connection = connection
-        self._instance = instance
+        self.instance = instance
         self._port = port
         self._target = target
-        self._state = CONNECTING
-        self._engine: ClientConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        body = head.take_body()
-        first = head.take_first()
-        # Of the body, until the engine's connection is open.
-        self._held: list[bytes | memoryview] = [body] if body else [first] if first is not None else []
-        self._complete = body is not None or head.length == 0
-        self._answer: ResponseHead | None = None  # whose body's beginning comes at once
-        self._ready = True  # whether the caller takes more
-        self._tunnel = False  # the protocol was switched: bytes both ways
-        self.since = self._engines.loop.time()  # of the last progress
-
-    @property
-    def state(self) -> State:
-        """How far it is."""
-        return self._state
-
-    @property
-    def instance(self) -> str:
-        """Whose engine it goes to."""
-        return self._instance
 
     @property
     def waits_for_engine(self) -> bool:
-        """Whether the engine has the whole request, and the caller takes its answer."""
-        return self._complete and self._ready and not self._tunnel and self._state in (SENT, ANSWERING)
+        """Whether the engine has all of the request, and the caller takes its answer."""
+        return self.complete and self.ready and (self.state is SENT or self.state is ANSWERING)
 
     def begin(self) -> None:
-        """Sends the request; where its body comes at once, with that."""
-        if self._complete or not self._connection.complete:
-            self._ask()
-        if self._held and not self._complete and self._state is CONNECTING:
-            self._connection.pause_reading()
-
-    def _ask(self) -> None:
         """Sends the request on a kept connection, or opens one."""
         kept = self._engines.pool.take((_LOOPBACK, self._port))
         if kept is not None:
-            self._send(kept)
-        else:
-            self._connecting = asyncio.create_task(self._connect(), name="engine-connection")
-
-    async def _connect(self) -> None:
-        try:
-            engine = await self._engines.pool.connect((_LOOPBACK, self._port))
-        except ConnectError as error:
-            if error.errno in _NO_FILES:
-                self._refuse("overloaded", "this worker's agent can open no more connections")
-            else:
-                self._refuse("engine_refused", f"the engine accepts no connection: {error}")
+            self.connected(kept)
             return
-        self._connecting = None
-        if self._state is CONNECTING:
-            self._send(engine)
-        else:
-            engine.abort()
+        self.connect(partial(self._engines.pool.connect, (_LOOPBACK, self._port)))
+        if self.held and not self.complete:
+            self.client.pause_reading()
 
-    def _send(self, engine: ClientConnection) -> None:
-        self._enter(SENT)
-        self._engine = engine
-        head = self._head
-        chunked, head_only = head.length is None, head.method == b"HEAD"
-        framing = b"transfer-encoding: chunked\r\n" if chunked else _line(head, b"content-length")
+    def connected(self, server: ClientConnection) -> None:
+        """Sends the request."""
+        head = self.head
         begin: bytes | None = head.alike.get(self._port)  # the same for all heads that are alike
         if begin is None:
             begin = head.alike[self._port] = _BEGIN % (head.method, self._target, _FORWARDED.lines(head), self._port)
-        sent = b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing)
-        held, self._held = self._held, []
         if head.upgrade:
-            upgrade = b"%bconnection: upgrade\r\nupgrade: %b\r\n\r\n" % (sent[:-2], head.upgrade)
-            engine.begin(upgrade, self, chunked=False, upgrade=True)
-            engine.end()
-            return
-        if self._complete and not chunked:
-            engine.ask(sent, held, self, head_only)
-            return
-        engine.begin(sent, self, chunked=chunked, head_only=head_only, body=() if chunked else held)
-        if head.expects_continue:
-            self._connection.send_continue()
-        for piece in held if chunked else ():
-            engine.send(bytes(piece))
-        if self._complete:
-            engine.end()
-        elif engine.takes_more:
-            self._connection.resume_reading()
+            framing = b"connection: upgrade\r\nupgrade: %b\r\n" % head.upgrade
+        elif head.length is None:
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            framing = _line(head, b"content-length")
+        self.send(server, b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing))
 
-    # The caller's side
-
-    def body(self, data: bytes) -> None:
-        """A part of the request's body."""
-        self.since = self._engines.loop.time()
-        if self._engine is not None:
-            self._engine.send(data)
-        elif self._state is CONNECTING:
-            self._held.append(data)
-            self._connection.pause_reading()
-
-    def end(self) -> None:
-        """The request is complete."""
-        self._complete = True
-        if self._engine is not None:
-            self._engine.end()
-        elif self._state is CONNECTING and self._connecting is None:
-            self._ask()
-
-    def gone(self) -> None:
-        """The caller is gone: the engine's request ends with it."""
-        if self._state not in (DONE, CUT):
-            if self._state is SENT and self._complete:
-                self._engines.given_up(self._instance, self.since)
-            self._over(CUT)
-
-    def writable(self, *, ready: bool) -> None:
-        """Whether the caller takes more of the answer."""
-        self._ready = ready
-        if self._engine is not None:
-            (self._engine.resume_reading if ready else self._engine.pause_reading)()
-
-    # The engine's side
-
-    def response_head(self, head: ResponseHead) -> None:
-        """The engine answers. Its reason phrase says nothing, and may hold what cannot be passed on."""
-        self._enter(ANSWERING)
+    def answer_lines(self, head: ResponseHead) -> bytes:
+        """The engine's. Its reason phrase is dropped: it may hold what cannot be passed on."""
+        lines, request_id = _RETURNED.lines(head), _line(head, b"x-request-id")
         if head.status == SWITCHING:
-            self._tunnel = True
-            fields = end_to_end(head, prefix=_OURS)
-            self._connection.switch([*fields, (b"connection", b"upgrade"), (b"upgrade", self._head.upgrade)])
-            return
-        if head.alone:
-            self._begin_answer(head)
-        else:
-            self._answer = head
-
-    def _begin_answer(self, head: ResponseHead, body: bytes = b"") -> None:
-        self._answer = None
-        in_flight = self._engines.in_flight.count(self._instance)
-        # The id and the length stand together: see `http1.known_heads`.
-        lines = b"%b%b: %d\r\n%b" % (_RETURNED.lines(head), _IN_FLIGHT, in_flight, _line(head, b"x-request-id"))
-        length = head.length
-        if self._head.method == b"HEAD" or head.status == 304:  # noqa: PLR2004 - they state a length and have none
-            lines, length = lines + _line(head, b"content-length"), None
-        if length is None:
-            self._head.drop_fields()
-        self._connection.start(head.status, lines, length=length, body=body)
-        if not self._ready and self._engine is not None:
-            self._engine.pause_reading()
-
-    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
-        """A part of the answer."""
-        self.since = self._engines.loop.time()
-        if self._answer is not None:
-            self._begin_answer(self._answer, data)
-        else:
-            self._connection.send(data, chunks)
+            return lines + request_id
+        # The id and the length follow one another: see `http1.protocol.fast_paths`.
+        return b"%b%b: %d\r\n%b" % (lines, _IN_FLIGHT, self._engines.in_flight.count(self.instance), request_id)
 
     def response_end(self) -> None:
         """The answer is complete."""
-        if self._answer is not None:
-            self._begin_answer(self._answer)
-        self._engine = None
-        self._over(DONE)
-        self._engines.answered[self._instance] = self.since
-        self._connection.finish()
+        self._engines.answered[self.instance] = self._loop.time()
+        super().response_end()
 
     def response_failed(self, why: str) -> None:
-        """The engine's connection ended, and the engine may have seen the request."""
-        self._engine = None
-        if not self._tunnel:  # which ends so
-            log.info("engine's answer incomplete", instance=self._instance, error=why)
-        self._fail(502, "engine_died", f"the engine ended before it answered: {why}")
+        """The engine's connection ended."""
+        if self.state is not TUNNEL:  # which ends so
+            log.info("engine's answer incomplete", instance=self.instance, error=why)
+        super().response_failed(why)
 
-    def request_writable(self, *, ready: bool) -> None:
-        """Whether the engine takes more of the request."""
-        if ready:
-            self._connection.resume_reading()
+    def not_connected(self, error: ConnectError) -> None:
+        """Refuses the request, which may go to another replica."""
+        self.over(DONE)
+        if error.errno in _NO_FILES:
+            refuse(self.client, 503, "overloaded", "this worker's agent can open no more connections")
         else:
-            self._connection.pause_reading()
+            refuse(self.client, 503, "engine_refused", f"the engine accepts no connection: {error}")
 
-    # What ends it otherwise
+    def unanswered(self, why: str) -> None:
+        """Answers 502: the engine may have seen the request."""
+        self.over(DONE)
+        end(self.client, 502, "engine_died", f"the engine ended before it answered: {why}")
 
     def silent(self) -> None:
-        """The last resort: nothing has come for very long."""
-        self._fail(504, "timed_out", f"the engine was silent for {_READ_LIMIT_S:g} s")
+        """Nothing has come for very long. A caller with a part of the answer is cut off."""
+        if self.state is ANSWERING or self.state is TUNNEL:
+            self.break_off()
+        else:
+            self.over(DONE)
+            end(self.client, 504, "timed_out", f"the engine was silent for {_READ_LIMIT_S:g} s")
 
-    def cut(self) -> None:
-        """Ends the request and its caller's connection: this agent ends."""
-        self._over(CUT)
-        self._connection.abort()
+    def gone(self) -> None:
+        """The caller is gone: the engine's request ends with it."""
+        if self.state is SENT and self.complete:
+            self._engines.given_up(self.instance, self.moved)
+        super().gone()
 
-    def _refuse(self, code: str, message: str) -> None:
-        if self._state is CONNECTING:
-            self._over(DONE)
-            refuse(self._connection, 503, code, message)
-
-    def _fail(self, status: int, code: str, message: str) -> None:
-        """Tells the caller; once a part of the answer was sent, only a connection without its end shows it."""
-        if self._state is ANSWERING:
-            self._over(CUT)
-            self._connection.close()
-        elif self._state is not DONE:
-            self._over(DONE)
-            end(self._connection, status, code, message)
-
-    def _over(self, state: State) -> None:
-        self._enter(state)
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.abort()
-        if self._connecting is not None:
-            self._connecting.cancel()
+    def over(self, state: State) -> None:
+        """Ends it."""
+        super().over(state)
         self._engines.under_way.discard(self)
-        self._engines.in_flight.ended(self._instance)
-
-    def _enter(self, state: State) -> None:
-        if state not in EDGES[self._state]:
-            raise AssertionError(f"no edge from {self._state} to {state}")
-        self._state = state
-        self.since = self._engines.loop.time()
+        self._engines.in_flight.ended(self.instance)
 
 
 def _line(head: RequestHead | ResponseHead, name: bytes) -> bytes:

@@ -15,7 +15,7 @@ from agent.processes.folders import InstanceFolders, LogFile
 from agent.proxy_answers import error_body
 from agent.redaction import Redactor
 from agent.timed_log import LINES_MAX, TimedLog
-from http1.streamed_answer import StreamedAnswer
+from http1.protocol.streamed_answer import StreamedAnswer
 from schemas.wire import TIMED_LOG
 
 TAIL_DEFAULT: Final = 200

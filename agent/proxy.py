@@ -26,16 +26,14 @@ from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
 from agent.proxy_answers import error_body, refuse
 from agent.proxy_secrets import is_other_secret
-from http1.connections import ADMINISTRATOR, KEY, limits_for
-from http1.door import Door
-from http1.files import connection_bound, raise_file_limit
-from http1.handler import DROPPED, Handler
-from http1.head import RequestHead
-from http1.malformed_log import MalformedLog
-from http1.reading import MessageError
-from http1.server import Server
-from http1.server_connection import ServerConnection, Service
-from http1.streamed_answer import StreamedAnswer
+from http1.daemon.log_limit import MalformedLog
+from http1.daemon.open_files import connection_bound, raise_file_limit
+from http1.protocol.admission import ADMINISTRATOR, KEY, Door, limits_for
+from http1.protocol.heads import RequestHead
+from http1.protocol.reader import MessageError
+from http1.protocol.server import Server
+from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
+from http1.protocol.streamed_answer import StreamedAnswer
 from http1.tls.certificate import ServedCertificate
 from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 

@@ -6,8 +6,7 @@ a ratio is the median of the rounds' ratios, since absolute figures drift. The b
 Without nginx on the machine its ratios cannot be judged. Other work on the machine raises them: it takes caches from
 interpreted code first. So does an interpreter that was built without profile-guided optimization: the work in memory
 for a small request takes about 1.25 times as long as with Debian's Python. To compare, run this on a machine with
-python3-venv: `make bench-gateway PYTHON=/usr/bin/python3 VENV=build/debian`. What no other work changes is the number
-of calls, which tests/unit/gateway/test_short_way.py holds.
+python3-venv: `make bench-gateway PYTHON=/usr/bin/python3 VENV=build/debian`.
 
     make bench-gateway      (or: PYTHONPATH=tests python bench/gateway_cost.py --rounds 3 --seconds 3 [--two-gateways])
 """

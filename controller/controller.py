@@ -31,6 +31,7 @@ from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
+from controller.runtime.origin import GatewayTrust
 from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
@@ -49,8 +50,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
-from http1.connections import AGENT
-from http1.origin_middleware import GatewayTrust
+from http1.protocol.admission import AGENT
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
 

@@ -28,8 +28,8 @@ from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError, UnsuitableEncodingError
 from controller.store.embedded import EmbeddedPostgresError
-from http1.files import raise_file_limit
-from http1.service_manager import READY, ServiceManager, until_signalled
+from http1.daemon.open_files import raise_file_limit
+from http1.daemon.service_manager import READY, ServiceManager, until_signalled
 from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables
 

@@ -11,7 +11,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import find_keys, hash_secret
 from controller.store.access.keys import create_first_key
 from controller.store.core.database import Database
-from http1.log_limit import LogLimit
+from http1.daemon.log_limit import LogLimit
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from controller.settings import ControllerSettings
-from http1.listening import open_listeners
+from http1.protocol.listening import open_listeners
 
 log = structlog.get_logger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from controller.api.server_log import ServerLog
 from controller.gateway_process import bind
 from controller.health import LoopLag
 from controller.runtime.clock import Clock
@@ -15,10 +16,9 @@ from controller.runtime.serving_metrics import ServingMetrics
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from http1.bodies import Bodies
-from http1.connections import limits_for
-from http1.files import connection_bound, raise_file_limit
+from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.forwarded import TrustedProxies
-from http1.server_log import ServerLog
+from http1.protocol.admission import limits_for
 from http1.site import BoundedSite, Bounds
 from schemas.process_figures import GcWatch, read_figures
 from schemas.process_metrics import ProcessMetrics

@@ -20,18 +20,18 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.database import DatabaseUrlError, check_url, open_lazily, publish_changes
 from controller.live.endpoints import Database
 from controller.live.proxy_keys import ProxyKeys
-from gateway.cors import Cors
-from gateway.ending import Stop, Watch, end_at_last, in_time
+from gateway.admission.cors import Cors
 from gateway.gateway import Gateway
-from gateway.lifeline import Holder, holder_of
-from gateway.prefork import Handover, serve_forked
+from gateway.lifecycle.parent_pipe import Holder, holder_of
+from gateway.lifecycle.peer_processes import Sockets, bind_sockets
+from gateway.lifecycle.prefork import Handover, serve_forked
+from gateway.lifecycle.shutdown import Stop, Watch, end_at_last, in_time
 from gateway.settings import GatewaySettings, addresses_of, part_of
-from gateway.siblings import Sockets, bind_sockets
 from http1.bodies import Bodies
-from http1.files import raise_file_limit
+from http1.daemon.open_files import raise_file_limit
+from http1.daemon.service_manager import READY, STOPPING, ServiceManager
 from http1.forwarded import TrustedProxies
-from http1.listening import inherited_listener, open_listeners
-from http1.service_manager import READY, STOPPING, ServiceManager
+from http1.protocol.listening import inherited_listener, open_listeners
 from http1.tls.pinned import trusting
 from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables

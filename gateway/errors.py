@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from http1.head import Fields
+from http1.protocol.heads import Fields
 from schemas.api.models import MODEL_PATHS
 from schemas.api.response_error import ResponseError
 
@@ -46,6 +46,16 @@ class GatewayError(ResponseError):
 def unavailable(message: str) -> GatewayError:
     """503: the same request may succeed in a moment."""
     return GatewayError(503, "unavailable", message)
+
+
+def unauthenticated() -> GatewayError:
+    """401."""
+    return GatewayError(
+        401,
+        "unauthenticated",
+        "API key is missing or invalid; send Authorization: Bearer KEY (for gpuward: set GPUWARD_API_KEY)",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
 
 
 def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields, bytes]:

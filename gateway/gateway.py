@@ -15,42 +15,40 @@ from controller.live.demand import DemandReports, Told
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
-from gateway.cors import Cors
-from gateway.crash_watch import CrashWatch
-from gateway.credentials import may_read
-from gateway.cut_off import controller_has_database
-from gateway.demand import Demand
-from gateway.ending import Step, each_in_time
-from gateway.exchange.holding import Holding, Models
-from gateway.exchange.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
-from gateway.failure_log import FailureLog
-from gateway.front import Front, Own
-from gateway.health import HEALTH, METRICS, READY, Health, alone
-from gateway.live_routes import LiveRoutes
-from gateway.loop_lag import LoopLag
-from gateway.meter import Meter
-from gateway.metrics import GatewayMetrics
-from gateway.pass_on import Controller
-from gateway.places_keeper import PlacesKeeper
-from gateway.queue_metrics import QueueMetrics
-from gateway.queue_places import QueuePlaces
-from gateway.queued import Queued
-from gateway.queues import Queues
-from gateway.reporter import Reporter
-from gateway.request_metrics import RequestMetrics
-from gateway.siblings import Siblings, Sockets
-from gateway.unserved import not_served
+from gateway.admission.cors import Cors
+from gateway.admission.credentials import may_read
+from gateway.admission.router import Own, Router
+from gateway.control_plane.partition import controller_has_database
+from gateway.control_plane.reverse_proxy import Controller
+from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
+from gateway.lifecycle.shutdown import Step, each_in_time
+from gateway.queueing.lease_client import LeaseClient
+from gateway.queueing.queue_leases import QueueLeases
+from gateway.queueing.queue_metrics import QueueMetrics
+from gateway.queueing.queues import Queued, Queues
+from gateway.quotas.quota_client import QuotaClient
+from gateway.reporting.demand import Demand
+from gateway.reporting.failure_log import FailureLog
+from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
+from gateway.reporting.loop_lag import LoopLag
+from gateway.reporting.metrics import GatewayMetrics
+from gateway.reporting.reporter import Reporter
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.crash_watch import CrashWatch
+from gateway.requests.refusals import not_served
+from gateway.requests.request import Request
+from gateway.requests.shared import Shared
+from gateway.requests.states import CLIENT_STALL_S, UPLOAD_LIMIT_S
+from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
-from http1.connections import Limits, Refusal, limits_for
-from http1.door import Door
-from http1.files import connection_bound, raise_file_limit
+from http1.daemon.open_files import connection_bound, raise_file_limit
+from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.liveness import notice_gone_hosts
-from http1.pool import Address, Pool
-from http1.server import Server
-from http1.server_connection import Service
-from http1.server_states import Progress
-from http1.sweeper import Sweeper
+from http1.protocol.admission import Door, Limits, Refusal, limits_for
+from http1.protocol.client import Address, Pool, notice_gone_hosts
+from http1.protocol.server import Server
+from http1.protocol.server_connection import Service
+from http1.protocol.states import Progress
 from schemas.process_figures import GcWatch, read_figures
 from schemas.process_metrics import ProcessMetrics
 
@@ -114,12 +112,12 @@ class Gateway:
         self.metrics = _metrics(self._collections, self._loop_lag_s, certificate)
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
-        self._meter = Meter(database)
-        self.keys = KeyRing(database.listen_connection, changes, ended=self._meter.forget)
+        self._quotas = QuotaClient(database)
+        self.keys = KeyRing(database.listen_connection, changes, ended=self._quotas.forget)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed, keys=proxy_keys.keys)
         self.demand = Demand(self._loop.time())
         reports = DemandReports(database, name, proxy_keys)
-        self._places: QueuePlaces[Queued] = QueuePlaces(self._loop.time, self._places_lack)
+        self._places: QueueLeases[Queued] = QueueLeases(self._loop.time, self._places_lack)
         self.queues = Queues(
             self.routes.table,
             self.demand,
@@ -133,19 +131,19 @@ class Gateway:
         limits = limits or limits_for(connection_bound(raise_file_limit()))
         self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
-        self._models = Models(
+        self._shared = Shared(
             self.keys,
             self.routes,
             self._agents,
             self.bodies,
             self.queues,
-            self._meter,
+            self._quotas,
             self._requests,
             failed,
             crashes=self._crashes,
         )
         self._reporter = self._reporter_to(reports)
-        self._keeper = PlacesKeeper(
+        self._leases = LeaseClient(
             reports,
             self._places,
             self._reporter.in_touch_s,
@@ -155,9 +153,9 @@ class Gateway:
         self._changes = changes
         self._draining = False
         health = self._health(number, certificate)
-        self._siblings = None if sockets is None else Siblings(number, sockets, health.answers())
+        self._peers = None if sockets is None else PeerProcesses(number, sockets, health.answers())
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
-        front = Front(self._models, self._controller, own, proxies, cors, hsts_s)
+        router = Router(self._shared, self._controller, own, proxies, cors, hsts_s)
         door = Door(
             limits,
             name="gateway",
@@ -165,7 +163,7 @@ class Gateway:
             make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
-        self._server = _server(front, door, client_stall_s, certificate)
+        self._server = _server(router, door, client_stall_s, certificate)
 
     def _reporter_to(self, reports: DemandReports) -> Reporter:
         return Reporter(
@@ -173,7 +171,7 @@ class Gateway:
             self.demand,
             self.queues,
             self._loop.time,
-            self._models.outcomes,
+            self._shared.outcomes,
             self.routes.table.rollouts,
             self._places_among,
         )
@@ -192,15 +190,15 @@ class Gateway:
         )
 
     @property
-    def under_way(self) -> set[Holding]:
+    def under_way(self) -> set[Request]:
         """The requests to models that are not over."""
-        return self._models.under_way
+        return self._shared.under_way
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What runs from `start` to `close`. A task that ends before has a defect."""
-        own = (self.keys.task, self.routes.refreshing, self._reporter.task, self._keeper.task, self._crashes.task)
-        each = (*own, *self._meter.tasks)
+        own = (self.keys.task, self.routes.refreshing, self._reporter.task, self._leases.task, self._crashes.task)
+        each = (*own, *self._quotas.tasks)
         return [task for task in each if task is not None]
 
     @property
@@ -211,11 +209,11 @@ class Gateway:
     async def start(self, listening: socket.socket) -> None:
         """Serves on a bound socket."""
         self.keys.start()
-        if self._siblings is not None:
-            await self._siblings.start()
+        if self._peers is not None:
+            await self._peers.start()
         self._reporter.start()
-        self._keeper.start(self._changes)
-        self._meter.start()
+        self._leases.start(self._changes)
+        self._quotas.start()
         self._crashes.start(self._changes)
         self._sweeper.start()
         await self._server.listen_on(listening)
@@ -266,29 +264,29 @@ class Gateway:
         self._collections.close()
         steps: list[tuple[str, Step]] = [
             ("connections", lambda: self._server.close(_CLOSE_S)),
-            ("usage", self._meter.stop),
+            ("usage", self._quotas.stop),
             ("crashes", self._crashes.stop),
             ("routes", self.routes.stop),
-            ("places", self._keeper.stop),
+            ("places", self._leases.stop),
             ("reports", self._reporter.stop),
             ("keys", self.keys.stop),
             ("sweeps", self._sweeper.stop),
             ("agents", self._agents.close),
             ("controller", self._controller.pool.close),
         ]
-        if self._siblings is not None:
-            steps.append(("siblings", self._siblings.stop))
+        if self._peers is not None:
+            steps.append(("peers", self._peers.stop))
         return await each_in_time(steps)
 
     async def _ask_others(self, question: str) -> Mapping[int, bytes | None]:
-        return await (alone(question) if self._siblings is None else self._siblings.ask(question))
+        return await (alone(question) if self._peers is None else self._peers.ask(question))
 
     def _routes_changed(self) -> None:
         self.queues.routes_changed()
         self._requests.keep(self.routes.table.revisions(), self._loop.time())
 
     def _places_lack(self) -> None:
-        self._keeper.poke()
+        self._leases.poke()
 
     def _places_among(self, told: Told) -> None:
         self._places.rank, self._places.gateways = told.rank, told.gateways
@@ -321,8 +319,8 @@ def _metrics(
     return metrics
 
 
-def _server(front: Front, door: Door, client_stall_s: float, certificate: "ServedCertificate | None") -> Server:
+def _server(router: Router, door: Door, client_stall_s: float, certificate: "ServedCertificate | None") -> Server:
     """Serves what passes the door. An exchange has a limit for its whole body, after which it says so."""
     progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
     context = None if certificate is None else lambda: certificate.context
-    return Server(Service(front.handle, front.malformed, door, progress), context)
+    return Server(Service(router.handle, router.malformed, door, progress), context)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 
 class BodiesFullError(Exception):
@@ -112,3 +113,14 @@ class Bodies:
         self.held += size
         if of_key:
             self._of_key[key] = of_key
+
+
+_TINY_BYTES: Final = 1024
+
+
+def keep(pieces: list[bytes], data: bytes) -> None:
+    """Adds a piece, to the last one where both are tiny."""
+    if pieces and len(data) < _TINY_BYTES and len(pieces[-1]) < _TINY_BYTES:
+        pieces[-1] += data
+    else:
+        pieces.append(data)

@@ -12,10 +12,8 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from http1.acceptor import PlainAcceptor
-from http1.connections import KEY, Connection, Refusal, Standing, State
-from http1.door import Door
-from http1.listening import open_listener
+from http1.protocol.admission import KEY, Connection, Door, Refusal, Standing, State
+from http1.protocol.listening import PlainAcceptor, open_listener
 from http1.tls.acceptor import TlsAcceptor
 
 BACKLOG: Final = 1024

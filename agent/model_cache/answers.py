@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 from agent.decide.eviction import CachedRevision, Use, held_bytes, is_used
 from agent.model_cache.fetches import Fetches
 from agent.proxy_answers import error_body
-from http1.streamed_answer import StreamedAnswer
+from http1.protocol.streamed_answer import StreamedAnswer
 from schemas.api.model_cache import CachedModels, CachedModelView, CachedRevisionView
 
 _MOST_FIELDS: Final = 2_000

@@ -59,9 +59,9 @@ from controller.api.resources import (
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
+from controller.runtime.origin import origin_middleware
 from controller.store.deployments.creations import Creations
-from http1.log_limit import LogLimit
-from http1.origin_middleware import origin_middleware
+from http1.daemon.log_limit import LogLimit
 from schemas.api.models import (
     FORM_PATHS,
     MODEL_PATH,

@@ -20,11 +20,11 @@ from controller.api.errors import error_response, unavailable
 from controller.api.login_limit import Tries, client_of
 from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
 from controller.api.route import Access, Route
+from controller.live.same_origin import SAFE_METHODS
 from controller.runtime.audited import AUDITED
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.audit_log import Entry, Outcome, write_entries
 from controller.store.core.database import Database
-from http1.same_origin import SAFE_METHODS
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from controller.api.context import KEYS
 from controller.api.errors import ApiError
 from controller.live.credentials import credential_in, session_tokens
 from controller.live.key_ring import Principal, session_credential
-from http1.same_origin import SAFE_METHODS, is_same_origin
+from controller.live.same_origin import SAFE_METHODS, is_same_origin
 
 
 async def caller_of(request: web.Request) -> Principal | None:

@@ -15,14 +15,14 @@ from controller.domain.placement import Need
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
 from controller.live.known_secrets import KnownSecrets
+from controller.runtime.origin import GatewayTrust
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
-from http1.connections import limits_for
 from http1.forwarded import TrustedProxies
-from http1.origin_middleware import GatewayTrust
+from http1.protocol.admission import limits_for
 from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.worker_labels import TRUSTED_LABELS

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from controller.api.server_log import MALFORMED
 from controller.engines.base import SpecError
 from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
@@ -32,8 +33,7 @@ from controller.store.core.refusals import (
 )
 from controller.store.views.paging import BadCursorError
 from http1.bodies import BodiesFullError
-from http1.connections import Refusal
-from http1.server_log import MALFORMED
+from http1.protocol.admission import Refusal
 from schemas.api.response_error import ResponseError
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 from schemas.manifest.problems import FieldProblem, ManifestError

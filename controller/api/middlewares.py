@@ -23,10 +23,10 @@ from controller.api.errors import (
 from controller.api.parameters import refuse_preconditions, refuse_repeated, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
+from controller.live.same_origin import SAFE_METHODS
 from controller.store.core.acting import acting
-from http1.connections import ADMINISTRATOR, KEY
-from http1.log_limit import LogLimit
-from http1.same_origin import SAFE_METHODS
+from http1.daemon.log_limit import LogLimit
+from http1.protocol.admission import ADMINISTRATOR, KEY
 from schemas.database_disk import DATABASE_FULL
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from aiohttp import WSCloseCode, web
 
-from http1.peer_state import taken_bytes
+from http1.protocol.peer_state import taken_bytes
 
 SLOW_CLIENT_S: Final = 10.0
 _LOOKS: Final = 8  # within that time, at what the client has taken

@@ -29,7 +29,7 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.workers.sessions import Identity, WorkerGoneError
-from http1.log_limit import LogLimit
+from http1.daemon.log_limit import LogLimit
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 
 log = structlog.get_logger(__name__)

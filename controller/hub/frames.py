@@ -9,8 +9,8 @@ from typing import Final
 from aiohttp import WSMessage, WSMsgType, web
 
 from controller.hub.worker_time import WorkerTime
-from http1.paced_socket import pace
-from http1.rate import Rate
+from controller.runtime.paced_socket import pace
+from controller.runtime.rate import Rate
 from schemas.wire import MAX_MESSAGE_BYTES
 
 BURST: Final = 1_000  # frames at once: a host that reports all its processes after a reconnection

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from controller.runtime.audited import AUDITED, Audited
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.origin import BEHIND_PROXY
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
@@ -22,8 +23,7 @@ from controller.store.core.refusals import (
     TokenRefusedError,
     WorkerNameTakenError,
 )
-from http1.log_limit import LogLimit
-from http1.origin_middleware import BEHIND_PROXY
+from http1.daemon.log_limit import LogLimit
 from schemas.api.envelopes import ErrorBody, ErrorView
 from schemas.wire import (
     CREDENTIAL_FORM,

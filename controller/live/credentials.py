@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controller.live.same_origin import cookie_in
 from controller.store.access.key_reads import (
     SECURE_SESSION_COOKIE,
     SESSION_COOKIE,
     key_credential,
     session_credential,
 )
-from http1.same_origin import cookie_in
 
 _KEY_FIELDS: Final = ("x-api-key", "api-key")
 # Behind TLS the name itself vouches that no other host has set the cookie, so it counts first.

@@ -13,9 +13,9 @@ from controller.runtime.serving_metrics import ServingMetrics
 from controller.store.access.key_expiry import KeyExpiry
 from controller.store.views.fleet_figures import Amount, Capacity, FleetFigures, Idle, Replicas
 from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
-from gateway.metrics import GatewayMetrics
-from gateway.queue_metrics import QueueMetrics
-from gateway.request_metrics import RequestMetrics
+from gateway.queueing.queue_metrics import QueueMetrics
+from gateway.reporting.metrics import GatewayMetrics
+from gateway.reporting.request_metrics import RequestMetrics
 from schemas.process_metrics import ProcessMetrics
 from schemas.wire import GpuDetails
 from tables import code, sentence, table, words

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.begun_event import BegunEvent
-from gateway.request_body import AnswerSize
+from gateway.bodies.parameters import AnswerSize
+from gateway.requests.event_stream import PartialEvent
 
 _MARK: Final = b'"usage"'
 _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
@@ -60,7 +60,7 @@ class AnswerUsage:
     """Reads one answer.
 
     Args:
-        request_bytes: size of the request, from which the prompt is estimated where the engine tells nothing.
+        request_bytes: size of the request, from which the prompt is estimated where the engine reports nothing.
         events: whether the answer is a stream of server-sent events.
         encoding: its `Content-Encoding`.
         has_completion: whether this endpoint makes tokens, so that its answer is counted.
@@ -68,8 +68,9 @@ class AnswerUsage:
     """
 
     __slots__ = (
-        *("_begun", "_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_parsable"),
-        *("_plain", "_request_bytes", "_size", "_start", "_told", "_unpack", "_unpacked", "failed"),
+        *("_blind", "_completions", "_end", "_events", "_has_completion", "_last", "_length", "_parsable"),
+        *("_partial",),
+        *("_plain", "_request_bytes", "_size", "_start", "_reported", "_unpack", "_unpacked", "failed"),
     )
 
     def __init__(
@@ -84,13 +85,13 @@ class AnswerUsage:
         self._length = length or 0
         self._events = events
         self._has_completion = has_completion
-        self._begun = BegunEvent()
-        self._end = bytearray()  # of an answer that comes as a whole
+        self._partial = PartialEvent() if events else None
+        self._end = bytearray()  # of an answer without events
         self._start = b""  # of the same, where some servers write the counts
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self.failed = False  # an error event passed
         packed = encoding and encoding.strip().lower()
         self._unpack = zlib.decompressobj(wbits=47) if packed in ("gzip", "x-gzip", "deflate") else None
@@ -101,7 +102,8 @@ class AnswerUsage:
 
     def feed(self, piece: bytes) -> bool:
         """Reads a piece of the answer's body, as it came; returns whether it may hold a part of token counts."""
-        if self._plain and not self._begun.held and piece[-2:] == b"\n\n":  # whole events, as engines write them
+        partial = self._partial
+        if self._plain and partial is not None and not partial.held and piece[-2:] == b"\n\n":  # complete events
             return self._take(piece)
         if self._blind:
             self._size += len(piece)
@@ -129,57 +131,58 @@ class AnswerUsage:
     def tokens(self) -> Tokens:
         """What the answer used, as far as it came."""
         if not self._events and not self._blind:
-            self._read_whole()
-        prompt, completion = self._told.get("prompt"), self._told.get("completion")
+            self._read_complete()
+        prompt, completion = self._reported.get("prompt"), self._reported.get("completion")
         if prompt is not None and (completion is not None or not self._has_completion):
-            return Tokens(prompt, self._told.get("cached", 0), completion or 0)
+            return Tokens(prompt, self._reported.get("cached", 0), completion or 0)
         counted = self._events and not self._blind
         made = self._pieces_of_an_answer() if counted else max(self._size, self._length) // _BYTES_PER_TOKEN
         made = made if self._has_completion else 0
-        total = self._told.get("total")
+        total = self._reported.get("total")
         if total is not None and completion is None:  # servers of embeddings and ranks report it alone
             made = min(made, total) if prompt is None else max(total - prompt, 0)
-            return Tokens(total - made if prompt is None else prompt, self._told.get("cached", 0), made)
+            return Tokens(total - made if prompt is None else prompt, self._reported.get("cached", 0), made)
         return Tokens(
             estimated_prompt(self._request_bytes).prompt if prompt is None else prompt,
-            self._told.get("cached", 0),
+            self._reported.get("cached", 0),
             made if not completion else max(made, completion),
             estimated=True,
         )
 
     def _feed_plain(self, data: bytes) -> None:
         self._size += len(data)
-        if not self._events:
+        partial = self._partial
+        if partial is None:
             if len(self._start) < _MOST_USAGE:
                 self._start += data[: _MOST_USAGE - len(self._start)]
             self._end += data[-_MOST_HELD:]
             if len(self._end) > 2 * _MOST_HELD:  # not with each piece: what stays is copied
                 del self._end[:-_MOST_HELD]
             return
-        whole = self._begun.add(data)
-        if len(self._begun.held) > _MOST_HELD:
-            self._begun.take()
-        if whole:
-            self._take(whole)
+        complete = partial.add(data)
+        if len(partial.held) > _MOST_HELD:
+            partial.take()
+        if complete:
+            self._take(complete)
 
-    def _take(self, whole: bytes) -> bool:
-        """Reads whole events; returns whether one may hold token counts."""
+    def _take(self, complete: bytes) -> bool:
+        """Reads complete events; returns whether one may hold token counts."""
         # `find` and not `in`, which makes and drops an error before it searches bytes: it costs four times as much.
-        self._last = whole
-        if whole[:6] == b"event:" or whole.find(b"\nevent:") >= 0:
-            self._completions += whole.count(b'content_block_delta"') + whole.count(b'.delta"')
+        self._last = complete
+        if complete[:6] == b"event:" or complete.find(b"\nevent:") >= 0:
+            self._completions += complete.count(b'content_block_delta"') + complete.count(b'.delta"')
         else:
-            self._completions += whole.count(_CHOICES)
-        marked = whole.find(_MARK)
+            self._completions += complete.count(_CHOICES)
+        marked = complete.find(_MARK)
         if marked >= 0:
-            self._read_marked(whole, marked)
-        if whole.find(_ERROR) >= 0 and any(mark in whole for mark in _ERROR_MARKS):
+            self._read_marked(complete, marked)
+        if complete.find(_ERROR) >= 0 and any(mark in complete for mark in _ERROR_MARKS):
             self.failed = True
         return marked >= 0
 
-    def _read_marked(self, whole: bytes, first: int) -> None:
+    def _read_marked(self, complete: bytes, first: int) -> None:
         """Parses what may hold counts: the first line, which may begin a stream of messages, and the last ones."""
-        for line in _marked_lines(whole, first):
+        for line in _marked_lines(complete, first):
             if line.startswith(b"data:"):
                 if self._unpack is not None:
                     self._parsable -= len(line)
@@ -193,12 +196,12 @@ class AnswerUsage:
         ended = _DONE in self._last and self._completions > 0
         return self._completions - int(ended)
 
-    def _read_whole(self) -> None:
+    def _read_complete(self) -> None:
         end = bytes(self._end[-_MOST_HELD:])
         for text, at in ((end, end.rfind(_MARK)), (self._start, self._start.find(_MARK))):
-            if at >= 0 and not self._told:
+            if at >= 0 and not self._reported:
                 self._read(text)
-                if not self._told:
+                if not self._reported:
                     self._read_part(text[text.find(b"{", at) :][:_MOST_USAGE])
 
     def _read_part(self, text: bytes) -> None:
@@ -218,13 +221,13 @@ class AnswerUsage:
             return
         message, answer, usage = content.get("message"), content.get("response"), content.get("usage")
         if isinstance(message, dict):  # a stream of messages begins with it, before the answer's tokens are known
-            self._note(message.get("usage"), begun=True)
+            self._note(message.get("usage"), started=True)
         if isinstance(answer, dict):
             self._note(answer.get("usage"))
         if usage is not None:
             self._note(usage)
 
-    def _note(self, usage: Any, *, begun: bool = False) -> None:
+    def _note(self, usage: Any, *, started: bool = False) -> None:
         """Later counts replace earlier ones: they are totals."""
         if not isinstance(usage, dict):
             return
@@ -236,32 +239,32 @@ class AnswerUsage:
             inner = usage.get(details)
             if isinstance(inner, dict) and cached is None:
                 cached = _first(inner, ("cached_tokens",))
-        completion, total = (None, None) if begun else (_first(usage, _COMPLETION), _first(usage, _TOTAL))
+        completion, total = (None, None) if started else (_first(usage, _COMPLETION), _first(usage, _TOTAL))
         if prompt is not None:
-            self._told["prompt"] = prompt
+            self._reported["prompt"] = prompt
         if cached is not None:
-            self._told["cached"] = cached
+            self._reported["cached"] = cached
         if completion is not None:
-            self._told["completion"] = completion
+            self._reported["completion"] = completion
         if total is not None:
-            self._told["total"] = total
+            self._reported["total"] = total
 
 
-def _marked_lines(whole: bytes, first: int) -> list[bytes]:
+def _marked_lines(complete: bytes, first: int) -> list[bytes]:
     """Of the lines with the mark the first one and the last ones, in their order. `first`: where it stands first."""
-    begin, behind = _line_around(whole, first)
-    lines = [whole[begin:behind]]
-    end = len(whole)
-    while len(lines) < _MOST_MARKED and (at := whole.rfind(_MARK, behind, end)) >= 0:
-        end, line_end = _line_around(whole, at)
-        lines.insert(1, whole[end:line_end])
+    begin, behind = _line_around(complete, first)
+    lines = [complete[begin:behind]]
+    end = len(complete)
+    while len(lines) < _MOST_MARKED and (at := complete.rfind(_MARK, behind, end)) >= 0:
+        end, line_end = _line_around(complete, at)
+        lines.insert(1, complete[end:line_end])
     return lines
 
 
-def _line_around(whole: bytes, at: int) -> tuple[int, int]:
-    begin = max(whole.rfind(b"\n", 0, at), whole.rfind(b"\r", 0, at)) + 1
-    ends = [end for mark in (b"\n", b"\r") if (end := whole.find(mark, at)) >= 0]
-    return begin, min(ends, default=len(whole))
+def _line_around(complete: bytes, at: int) -> tuple[int, int]:
+    begin = max(complete.rfind(b"\n", 0, at), complete.rfind(b"\r", 0, at)) + 1
+    ends = [end for mark in (b"\n", b"\r") if (end := complete.find(mark, at)) >= 0]
+    return begin, min(ends, default=len(complete))
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from http1.acceptor import Acceptor
-from http1.connections import Connection
-from http1.door import Door
+from http1.protocol.admission import Connection, Door
+from http1.protocol.listening import Acceptor
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from controller.domain.key_shares import (
     fraction_of,
     new_bucket,
 )
-from gateway.limits.limits import Limits, Must, Ticket
+from gateway.quotas.limits import Limits, Must, Ticket
 from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
 
 KEY = "key-1"

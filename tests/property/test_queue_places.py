@@ -15,7 +15,7 @@ from controller.domain.queue_places import (
     part_of_length,
     present,
 )
-from gateway.queue_places import QueuePlaces
+from gateway.queueing.queue_leases import QueueLeases
 
 UID = "uid-m"
 
@@ -27,7 +27,7 @@ class World:
         self.length = length
         self.now = 100.0
         self.rows: dict[str, tuple[int, int, float]] = {}  # held, need, when
-        self.places: dict[str, QueuePlaces[int]] = {}
+        self.places: dict[str, QueueLeases[int]] = {}
         self.waits: dict[str, list[int]] = {}
         self.asked = 0
         self.number = 0
@@ -35,7 +35,7 @@ class World:
             self.open(f"g{rank}", rank, gateways)
 
     def open(self, name: str, rank: int, gateways: int) -> None:
-        places: QueuePlaces[int] = QueuePlaces(lambda: self.now, lambda: None)
+        places: QueueLeases[int] = QueueLeases(lambda: self.now, lambda: None)
         places.rank, places.gateways = rank, gateways
         self.places[name], self.waits[name] = places, []
 

@@ -19,7 +19,7 @@ from controller.store.access.tokens import create_token
 from controller.store.core.database import Database
 from controller.store.core.database_space import is_disk_full, take_space
 from controller.store.core.server_sessions import TRANSACTION_TIMEOUT
-from gateway.live_routes import LiveRoutes
+from gateway.routing.live_routes import LiveRoutes
 
 TROUBLE = (
     socket.gaierror(-2, "Name or service not known"),

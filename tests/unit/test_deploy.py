@@ -11,7 +11,7 @@ import pytest
 
 from agent.settings import AgentSettings
 from cli.transport.connection import read_client_env
-from http1.files import LOW_LIMIT
+from http1.daemon.open_files import LOW_LIMIT
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

@@ -17,9 +17,9 @@ from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
-from http1.paced_socket import pace
-from http1.peer_state import taken_bytes
-from http1.rate import Rate
+from controller.runtime.paced_socket import pace
+from controller.runtime.rate import Rate
+from http1.protocol.peer_state import taken_bytes
 from schemas.api.live import LiveMessage, LiveRequest
 from schemas.manifest.problems import FieldProblem
 

@@ -18,10 +18,10 @@ from controller.api.route import Access, Route
 from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
+from controller.live.same_origin import cookie_in
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE
 from controller.store.access.sessions import SESSION_S, close_session, open_session
 from controller.store.core.acting import acting
-from http1.same_origin import cookie_in
 from schemas.api.access import Role
 from schemas.api.session import MeView, Right, SessionBody
 

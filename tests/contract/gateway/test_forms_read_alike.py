@@ -11,10 +11,10 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engine_controls import CONTROLS
-from gateway.form_grammar import media_type
-from gateway.form_reader import FormReader, model_part
-from gateway.request_body import BadRequestError
+from gateway.bodies.engine_controls import CONTROLS
+from gateway.bodies.form_grammar import media_type
+from gateway.bodies.form_reader import FormReader, model_part
+from gateway.bodies.parameters import BadRequestError
 from support.form_parsers import PARSERS, readings
 
 TYPE: Final = b"multipart/form-data; boundary=BoUnDaRy"

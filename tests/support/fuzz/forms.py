@@ -6,8 +6,8 @@ The first byte is the size of the pieces.
 import warnings
 from typing import Final
 
-from gateway.form_reader import FormReader, model_part
-from gateway.request_body import BadRequestError
+from gateway.bodies.form_reader import FormReader, model_part
+from gateway.bodies.parameters import BadRequestError
 from support.builders.bounds import bounded
 from support.form_parsers import PARSERS, readings
 from support.fuzz.refusals import explained

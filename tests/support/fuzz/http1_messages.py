@@ -7,7 +7,9 @@ one is the size of the pieces.
 import re
 from typing import Final
 
-from http1 import head, request_reader, response_reader
+from http1.protocol import heads as head
+from http1.protocol import reader as request_reader
+from http1.protocol import reader as response_reader
 from support.builders.bounds import bounded
 from support.http1 import oracle, responses
 
@@ -29,8 +31,8 @@ def check(data: bytes) -> None:
     if not stream:
         return
     pieces = [stream[at : at + (size or 1)] for at in range(0, len(stream), size or 1)]
-    request_reader._KNOWN._known.clear()  # so that a finding does not depend on what was read before
-    response_reader._KNOWN._known.clear()
+    request_reader._KNOWN_REQUESTS._known.clear()  # so that a finding does not depend on what was read before
+    response_reader._KNOWN_RESPONSES._known.clear()
     if data[0] & 1:
         _requests(stream, pieces)
     else:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import h11
 
-from http1.head import RequestHead
-from http1.reading import MessageError
-from http1.request_reader import RequestReader
+from http1.protocol.heads import RequestHead
+from http1.protocol.reader import MessageError, RequestReader
 
 Seen = list[tuple[object, ...]]
 ERROR = ("error",)

@@ -6,9 +6,8 @@ from typing import Any
 
 import h11
 
-from http1.head import ResponseHead
-from http1.reading import MessageError
-from http1.response_reader import ResponseReader
+from http1.protocol.heads import ResponseHead
+from http1.protocol.reader import MessageError, ResponseReader
 from support.fuzz.refusals import explained
 
 

@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import h11
 
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"

@@ -21,15 +21,15 @@ from controller.live.known_secrets import KnownSecrets
 from controller.live.proxy_keys import ProxyKeys
 from controller.runtime.child import ChildError
 from controller.runtime.metrics import Metrics
+from controller.runtime.origin import GatewayTrust
 from controller.store.access.keys import create_key
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
-from http1.connections import Limits
 from http1.forwarded import TrustedProxies
-from http1.origin_middleware import GatewayTrust
+from http1.protocol.admission import Limits
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
 

@@ -10,12 +10,10 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import DROPPED, Handler
-from http1.head import RequestHead
-from http1.server import Server
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.heads import RequestHead
+from http1.protocol.server import Server
+from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
 from http1.tls.certificate import ServedCertificate
 from http1.tls.issue import Issued, issue_server, make_authority
 

@@ -4,7 +4,7 @@ import asyncio
 
 from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
-from gateway.crash_watch import WAIT_S, CrashWatch
+from gateway.requests.crash_watch import WAIT_S, CrashWatch
 
 
 class Crashes(CrashWatch):
@@ -19,6 +19,7 @@ class Crashes(CrashWatch):
 
     def note(self, _: Endpoint, request: bytes) -> None:
         self.at_ends.append(request)
+        self.suspicions[request] = Suspicion(1, 9.5)
 
     def note_error(self, _: Endpoint, request: bytes) -> None:
         self.errors.append(request)
@@ -26,11 +27,8 @@ class Crashes(CrashWatch):
     def end_engines(self) -> None:
         """All engines end now."""
         self.at_ends += self.errors
+        self.suspicions |= dict.fromkeys(self.errors, Suspicion(1, 9.5))
         self.errors.clear()
-
-    @property
-    def suspects(self) -> bool:
-        return bool(self.at_ends)
 
     def suspicion(self, request: bytes) -> Suspicion | None:
         return Suspicion(self.crashes, 9.5) if request in self.at_ends else None

@@ -10,23 +10,21 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.demand import Demand
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.holding import Models
-from gateway.exchange.states import State
-from gateway.meter import Meter
-from gateway.pick_instance import RoutingTable
-from gateway.queues import Queues
-from gateway.request_metrics import RequestMetrics
-from http1 import client_states
+from gateway.queueing.queues import Queues
+from gateway.quotas.quota_client import QuotaClient
+from gateway.reporting.demand import Demand
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.request import Admission, Request
+from gateway.requests.shared import Shared
+from gateway.requests.states import State
+from gateway.requests.upload import Upload
+from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.pool import ConnectError, Pool
-from http1.server_connection import ServerConnection, Service
+from http1.protocol import client as client_states
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.builders.models import model
 from support.http1.transport import MemoryTransport
 
@@ -64,7 +62,7 @@ class MemoryPool(Pool):
 class World:
     """One client's connection, two replicas of its model, and what the network and the clock do."""
 
-    request_type: type[Exchange] = Exchange
+    upload: type[Upload] = Upload
     request_head, request_body = HEAD, BODY
 
     def __init__(self) -> None:
@@ -75,17 +73,17 @@ class World:
         self.table.update({"m": known}, endpoints)
         self.queues = Queues(self.table, Demand(0.0), lambda: self.now)
         self.pool = MemoryPool()
-        self.exchanges: list[Exchange] = []
-        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda _: asyncio.sleep(0))
+        self.exchanges: list[Request] = []
+        routes: Any = SimpleNamespace(table=self.table, recheck=lambda _: asyncio.sleep(0))
         keys: Any = SimpleNamespace()
-        self.bodies = Bodies(10**6, 10**6)
-        self.models = Models(
+        self.bodies = Bodies(10**8, 10**8)
+        self.models = Shared(
             keys,
             routes,
             self.pool,
             self.bodies,
             self.queues,
-            Meter(DATABASE),
+            QuotaClient(DATABASE),
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
@@ -100,9 +98,9 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        exchange = self.request_type(self.models, head, connection, "id", lambda _: None)
+        exchange = Request(self.models, head, connection, "id", Admission(lambda _: None), upload=self.upload)
         self.exchanges.append(exchange)
-        exchange.begin(self.owner, "")
+        exchange.start(self.owner, ())
         return exchange
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from controller.domain.key_shares import Bucket, Member, exchange, new_bucket
-from gateway.limits.limits import Limits, Must, Refused, Ticket
+from gateway.quotas.limits import Limits, Must, Refused, Ticket
 from schemas.key_limits import KeyLimits, LimitKind, SharesAnswer
 
 KEY = "key-1"

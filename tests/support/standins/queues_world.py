@@ -7,11 +7,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint, Model, Stopped
-from gateway.demand import Demand
 from gateway.errors import GatewayError
-from gateway.pick_instance import RoutingTable
-from gateway.queue_metrics import QueueMetrics
-from gateway.queues import Queues
+from gateway.queueing.queue_metrics import QueueMetrics
+from gateway.queueing.queues import Queues
+from gateway.reporting.demand import Demand
+from gateway.routing.routing_table import RoutingTable
 
 
 @dataclass

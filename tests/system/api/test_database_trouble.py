@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from controller.store.core import database as database_module
 from controller.store.core.database import POOL_SIZE, Database
-from gateway import live_routes
+from gateway.routing import live_routes
 from support.database.gate import DatabaseGate, gate_to
 from support.database.ledger import add_deployment, add_host, add_instance, claim, report
 from support.leading.served_api import ServedApi, proxy, served

@@ -8,8 +8,8 @@ import pytest
 
 from controller.api.app import all_routes
 from controller.api.route import Access, Route
+from controller.live.same_origin import SAFE_METHODS
 from controller.store.core.database import Database
-from http1.same_origin import SAFE_METHODS
 from support.database.ledger import add_host
 from support.leading.served_api import ServedApi
 

@@ -7,7 +7,7 @@ import aiohttp
 import psutil
 import pytest
 
-from http1.files import raise_file_limit
+from http1.daemon.open_files import raise_file_limit
 from support.processes.cluster import Cluster
 from support.processes.flood import Flood
 

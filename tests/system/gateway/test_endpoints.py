@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from support.processes.cluster import Cluster
@@ -63,8 +64,13 @@ async def every_endpoint_is_routed(cluster: Cluster) -> None:
         assert await post(cluster, path, {"model": "named", **JSON_BODIES[path]}) == (404, {"detail": "Not Found"})
 
 
+def values(body: bytes) -> dict[str, bytes]:
+    """The top-level values of a JSON body, as they are written."""
+    return {name: bytes(value) for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()}
+
+
 async def bytes_pass_unchanged_but_for_the_model(cluster: Cluster) -> None:
-    """G1, G2, G9."""
+    """G1, G2, G9. A body with another name of the model is written again from its top-level values."""
     text = """{ "temperature":0.10,  "n" : 1e0,
       "messages":[{"role":"user","content":"\u00e4 \\"model\\": \\"gpt\\" \\u00e9"}],
       "model" : "%s", "vllm_xargs": {"model":"x", "base_url":"http://127.0.0.1:1"},"api_base":"http://127.0.0.1:1",
@@ -79,7 +85,8 @@ async def bytes_pass_unchanged_but_for_the_model(cluster: Cluster) -> None:
         status, content = await post(cluster, CHAT, (text % asked).encode())
         assert status == 200, content
         assert content["model"] == seen
-        assert await last_body(cluster, deployment) == (text % seen).encode()
+        sent, wanted = await last_body(cluster, deployment), (text % seen).encode()
+        assert sent == wanted if asked == seen else values(sent) == values(wanted)
     told = {"model": "chat", "messages": [{"role": "user", "content": "[simulate gzip tokens=3]"}]}
     async with aiohttp.ClientSession(auto_decompress=False, headers=cluster.session.headers) as client:
         for stream in (False, True):

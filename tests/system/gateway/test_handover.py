@@ -154,7 +154,7 @@ def listens(port: int) -> bool:
 
 
 def test_it_takes_one_socket_that_listens() -> None:
-    code = "from http1.listening import inherited_listener as taken; print(taken())"
+    code = "from http1.protocol.listening import inherited_listener as taken; print(taken())"
     script = 'exec 3<"$1" 4<"$1"; LISTEN_PID=$$ LISTEN_FDS=$2 exec "$3" -c "$4"'
     for count, said in (("2", "keep one ListenStream="), ("1", "not a listening TCP socket")):
         argv = ["sh", "-c", script, "sh", "/dev/null", count, sys.executable, code]

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from http1.files import raise_file_limit
+from http1.daemon.open_files import raise_file_limit
 from support.processes.cluster import Cluster
 from support.processes.served_models import CHAT, counters, engine_urls, listed, serve
 from support.processes.sleeping import ask, body, gauge

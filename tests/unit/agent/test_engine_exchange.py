@@ -7,12 +7,10 @@ import pytest
 
 from agent.engine_exchange import Engines
 from agent.in_flight import InFlightRequests
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
 from support.standins.exchange_world import MemoryPool, settle
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.app_paths import app_of, is_listed, path_problem
+from gateway.admission.app_paths import app_of, is_listed, path_problem
 from schemas.manifest.serving import ServingLimits
 
 

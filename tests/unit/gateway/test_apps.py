@@ -9,12 +9,11 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
-from gateway.exchange.states import State
-from gateway.front import Front
+from gateway.admission.router import Router
+from gateway.requests.states import State
 from http1.forwarded import TrustedProxies
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection
 from schemas.key_limits import KeyLimits
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
@@ -46,7 +45,7 @@ class AppWorld(World):
         keys.owner = lambda _: self.owner
         keys.known = lambda _: self.owner if self.valid else None
         self.valid = True
-        self.front = Front(self.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
+        self.front = Router(self.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         handler = self.front.handle(head, connection)
@@ -313,7 +312,7 @@ async def asks_again(first: tuple[str, str, str], then: tuple[str, str, str]) ->
     """What the client gets for a request once another one was alone at a server that crashed."""
     world, crashes = AppWorld(), Crashes()
     world.models = replace(world.models, crashes=crashes)
-    world.front = Front(world.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
+    world.front = Router(world.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
     await world.ask(first[1], body=first[2], method=first[0])
     while world.engine is None:  # a long body is read in a thread
         await settle()

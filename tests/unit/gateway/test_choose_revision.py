@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from controller.live.endpoints import Endpoint, RolloutRoute
-from gateway.choose_revision import by_revision, place_in_turn, place_of_session
-from gateway.pick_instance import RoutingTable
-from gateway.revision_outcomes import RevisionOutcomes
+from gateway.reporting.revision_outcomes import RevisionOutcomes
+from gateway.routing.choose_revision import by_revision, place_in_turn, place_of_session
+from gateway.routing.routing_table import RoutingTable
 from support.builders.models import model
 
 MANY = 10_000
@@ -136,3 +136,16 @@ def test_counts_of_an_attempt_are_told_once_and_forgotten_with_it() -> None:
     assert outcomes.report({}) == []
     outcomes.everything_again()
     assert outcomes.report({"uid": again}) == []
+
+
+def test_a_place_from_a_rollout_that_has_ended_binds_no_request() -> None:
+    table = table_of(50, [NEW])
+    table.update({"m": model("m")}, [NEW])
+    assert table.pick("m", place=0.5) is NEW
+    assert table.pick("m", place=0.0, bound=True) is NEW
+
+
+def test_a_request_without_a_place_goes_to_any_revision_while_one_is_rolled_out() -> None:
+    table = table_of(50, [OLD[0], NEW])
+    picked = {found.revision for _ in range(2) if (found := table.pick("m")) is not None}
+    assert picked == {"1", "2"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.cors import Cors
+from gateway.admission.cors import Cors
 from schemas.addresses import page_origin
 
 PAGE = b"https://chat.example.org"

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from controller.live.crashed_requests import Suspicion
 from controller.live.endpoints import Endpoint
-from gateway.crash_watch import CrashWatch
-from gateway.exchange.form_exchange import FormExchange
-from gateway.exchange.states import State
+from gateway.requests.crash_watch import CrashWatch
+from gateway.requests.form_upload import FormUpload
+from gateway.requests.states import State
 from support.standins.crashes import Crashes
 from support.standins.exchange_world import BODY, DIED, END, EVENT, HEAD, OK, World, settle
 
@@ -39,7 +39,7 @@ def a_world(kind: type[World] = World) -> tuple[World, Crashes]:
 
 
 class Forms(World):
-    request_type = FormExchange
+    upload = FormUpload
 
 
 def sent(world: World) -> bytes:
@@ -277,7 +277,7 @@ async def test_a_form_waits_too_while_it_is_undecided(crashed: bool, asked_first
 async def test_an_answer_under_way_is_not_ended_as_if_it_were_whole() -> None:
     """An engine may answer before it has all of a form."""
     world, crashes = a_world(Forms)
-    crashes.at_ends.append(b"another")
+    crashes.suspicions[b"another"] = Suspicion(1, 9.5)
     head, model, file = form(b"X")
     world.transport.receive(head + model)
     await settle()
@@ -296,7 +296,7 @@ async def test_an_answer_under_way_is_not_ended_as_if_it_were_whole() -> None:
 
 async def test_another_form_passes_whole_while_one_is_refused() -> None:
     world, crashes = a_world(Forms)
-    crashes.at_ends.append(b"another")
+    crashes.suspicions[b"another"] = Suspicion(1, 9.5)
     head, model, file = form(b"X")
     world.transport.receive(head + model)
     await settle()
@@ -327,4 +327,4 @@ async def test_errors_alone_hold_up_nothing_however_many() -> None:
     for number in range(20_000):
         watch.note_error(ENDPOINT, b"%032d" % number)
     assert time.process_time() - began < 1
-    assert not watch.suspects
+    assert not watch.suspicions

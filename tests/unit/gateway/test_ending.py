@@ -15,26 +15,26 @@ from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
-from gateway import ending
-from gateway.ending import Watch, each_in_time, in_time
 from gateway.gateway import Gateway
-from gateway.live_routes import LiveRoutes
-from gateway.meter import Meter
-from gateway.places_keeper import PlacesKeeper
-from gateway.reporter import Reporter
+from gateway.lifecycle import shutdown as ending
+from gateway.lifecycle.shutdown import Watch, each_in_time, in_time
+from gateway.queueing.lease_client import LeaseClient
+from gateway.quotas.quota_client import QuotaClient
+from gateway.reporting.reporter import Reporter
+from gateway.routing.live_routes import LiveRoutes
 from http1.bodies import Bodies
-from http1.pool import Pool
-from http1.server import Server
-from http1.sweeper import Sweeper
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.client import Pool
+from http1.protocol.server import Server
 from support.database.away import AwayDatabase
 
 LIMIT_S = 20.0
 # In the order in which they end. A pool and a sweeper end twice: those of the gateway, and another one.
 STEPS = {
     "connections": (Server, "close"),
-    "usage": (Meter, "stop"),
+    "usage": (QuotaClient, "stop"),
     "routes": (LiveRoutes, "stop"),
-    "places": (PlacesKeeper, "stop"),
+    "places": (LeaseClient, "stop"),
     "reports": (Reporter, "stop"),
     "keys": (KeyRing, "stop"),
     "sweeps": (Sweeper, "stop"),
@@ -168,7 +168,7 @@ async def test_time_in_which_the_process_stands_still_does_not_count() -> None:
 def program(body: str) -> str:
     begin = """
         import os, sys, time
-        from gateway import ending
+        from gateway.lifecycle import shutdown as ending
         ending._DRAIN_MARGIN_S = ending._STOP_LIMIT_S = ending._LAST_MARGIN_S = 0.5
         ending._TICK_S = 0.1
     """

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from gateway.errors import GatewayError, error_event
-from gateway.event_stream import MAX_HELD_BYTES, WholeEvents, is_event_stream, is_plain
+from gateway.requests.event_stream import MAX_HELD_BYTES, CompleteEvents, is_event_stream, is_plain
 from support.growth import assert_in_line
 
 STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata: [DONE]\n\n"
@@ -15,14 +15,14 @@ STREAM = b"data: one\n\n: ping\r\n\r\nevent: x\ndata: two\n\ndata: three\r\rdata
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_all_bytes_pass_in_order(size: int) -> None:
-    events = WholeEvents()
+    events = CompleteEvents()
     pieces = [events.pass_on(STREAM[at : at + size]) for at in range(0, len(STREAM), size)]
     assert b"".join((*pieces, events.rest())) == STREAM
 
 
 @pytest.mark.parametrize("end", range(len(STREAM)))
 def test_an_error_event_never_joins_a_begun_one(end: int) -> None:
-    events = WholeEvents()
+    events = CompleteEvents()
     passed = events.pass_on(STREAM[:end]) + events.last(ended())
     whole, _, last = passed.rstrip(b"\n").rpartition(b"data: {")
     assert json.loads(b"{" + last)["error"]["code"] == "engine_died"
@@ -36,7 +36,7 @@ def ends_of(stream: bytes) -> list[int]:
 
 
 def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
-    events, piece = WholeEvents(), b"data: " + b"x" * 50_000
+    events, piece = CompleteEvents(), b"data: " + b"x" * 50_000
     sizes = [len(events.pass_on(piece)) for _ in range(8)]
     assert sum(sizes) > 0, "it is not held for ever"
     assert all(sum(sizes[:one]) + MAX_HELD_BYTES >= len(piece) * one for one, _ in pairwise(range(9)))
@@ -45,7 +45,7 @@ def test_an_event_beyond_the_bound_passes_in_pieces() -> None:
 
 def test_a_line_without_an_end_passes_in_tiny_pieces() -> None:
     """What is held stays within its bound; the events behind it are whole again."""
-    events, passed = WholeEvents(), b""
+    events, passed = CompleteEvents(), b""
     for came in range(8, MAX_HELD_BYTES * 5 // 2, 8):
         passed += events.pass_on(8 * b"x")
         assert came - len(passed) <= MAX_HELD_BYTES
@@ -61,7 +61,7 @@ def test_a_stream_of_tiny_pieces_costs_in_line_with_its_length(text: bytes) -> N
         pieces = [text[at % len(text) :][:1] for at in range(number)]
 
         def pass_on() -> None:
-            events = WholeEvents()
+            events = CompleteEvents()
             for piece in pieces:
                 events.pass_on(piece)
 
@@ -83,7 +83,7 @@ def test_messages_have_an_error_event_of_their_own_form(status: int, kind: str) 
 
 
 def test_responses_have_an_error_event_of_their_own_form() -> None:
-    events = WholeEvents()
+    events = CompleteEvents()
     for number in (0, 41):
         text = b'event: x\ndata: {"sequence_number": %d, "delta": "\\"sequence_number\\": 7"}\n\n' % number
         for at in range(0, len(text), 9):

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from controller.live.key_ring import Principal
 from controller.live.key_use import Counts
-from gateway.exchange.states import State
+from gateway.requests.states import State
 from schemas.key_limits import KeyLimits, LimitKind
 from support.standins.exchange_world import BODY, END, HEAD, OK, World, play, settle
 
@@ -122,7 +122,7 @@ async def test_no_engine_gets_an_id_twice_whatever_its_clients_choose() -> None:
 async def test_a_client_that_leaves_before_its_answer_has_used_its_prompt(order: Step, prompt: int) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
     await play_in(world, *order)
     world.transport.lose()
     assert [counts.prompt_tokens for counts in used] == [prompt]
@@ -156,7 +156,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4
 async def test_a_client_that_leaves_pays_for_what_was_made(said: bytes, answer: bytes, completion: int | None) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
     world.request_body = BODY[:-1] + said + b"}"
     world.request_head = HEAD.replace(b": %d\r" % len(BODY), b": %d\r" % len(world.request_body))
     await play_in(world, "request")
@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_pays_for_what_was_made(said: bytes, answer: 
         assert world.engine is None
         world.transport.lose()
         return
-    world.exchanges[0]._sent_at -= 10.01
+    world.exchanges[0].exchange.sent_at -= 10.01
     if answer:
         world.answer(answer)
     world.transport.lose()
@@ -176,12 +176,12 @@ async def test_a_client_that_leaves_pays_for_what_was_made(said: bytes, answer: 
 async def test_a_client_that_leaves_is_charged_against_its_limits() -> None:
     world = World()
     limits = KeyLimits(tpm=1000)
-    use = world.models.meter._limits.use_of("k", limits)
+    use = world.models.quotas._limits.use_of("k", limits)
     share = use.shares[LimitKind.TOKENS]
     share.held = 1000.0
     world.owner = Principal("k", "k", "admin", limits)
     await play_in(world, "request")
-    world.exchanges[0]._sent_at -= 10.01
+    world.exchanges[0].exchange.sent_at -= 10.01
     world.transport.lose()
     assert share.held <= 1000 - 300
 
@@ -201,13 +201,13 @@ async def test_an_answer_that_ends_in_504_is_charged(
 ) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.meter._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
     world.owner = Principal("k", "k", "admin", limits)
-    share = world.models.meter._limits.use_of("k", limits).shares.get(LimitKind.TOKENS)
+    share = world.models.quotas._limits.use_of("k", limits).shares.get(LimitKind.TOKENS)
     if share is not None:
         share.held = 10_000.0
     await play_in(world, "request")
-    world.exchanges[0]._sent_at -= 10.01
+    world.exchanges[0].exchange.sent_at -= 10.01
     for part in answer:
         world.answer(part)
     world.late()

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
 from gateway import daemon
-from gateway.ending import Stop, Watch
 from gateway.gateway import Gateway
-from gateway.meter import Meter
+from gateway.lifecycle.shutdown import Stop, Watch
+from gateway.quotas.quota_client import QuotaClient
 from gateway.settings import GatewaySettings
 from http1.bodies import Bodies
 from support.database.away import AwayDatabase
@@ -151,7 +151,7 @@ async def raises(_self: object) -> None:
 
 
 async def test_a_step_of_the_end_that_fails_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Meter, "stop", raises)
+    monkeypatch.setattr(QuotaClient, "stop", raises)
     with capture_logs() as logs:
         assert await Served(monkeypatch, drain_s=0.1).run() == 1
     assert [line["step"] for line in logs if line["log_level"] == "error"] == ["usage"]

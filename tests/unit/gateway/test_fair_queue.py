@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.fair_queue import FairQueue, Finished
+from gateway.queueing.fair_queue import FairQueue
+from gateway.queueing.queues import Finished
 
 
 def served(queue: FairQueue[str], in_flight: dict[str, int]) -> list[str]:

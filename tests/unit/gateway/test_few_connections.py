@@ -15,7 +15,7 @@ from controller.live.key_ring import Principal
 from controller.store.access.key_reads import hash_secret
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
-from http1.connections import limits_for
+from http1.protocol.admission import limits_for
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
 from support.database.away import AwayDatabase
@@ -159,7 +159,7 @@ async def test_requests_at_engines_leave_connections_to_the_administrator_and_to
 async def test_requests_that_wait_end_for_a_key_with_fewer(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four slow models may hold thousands for minutes."""
     if stream:
-        monkeypatch.setattr("gateway.exchange.holding.FIRST_S", 0.0)
+        monkeypatch.setattr("gateway.requests.request.FIRST_S", 0.0)
         monkeypatch.setattr(f"{__name__}.BODY", b'{"model": "m", "stream": true}')
     async with a_site(max_in_flight=10, queue={"length": 512}) as site:
         waiting = await site.ask_many("one", ALONE)

@@ -1,5 +1,6 @@
 """Forms: every order of what may happen while they come, and what is still held when no other replica may have them."""
 
+import asyncio
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -11,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
-from gateway.exchange.form_exchange import FormExchange
-from gateway.exchange.states import State
+from gateway.requests.form_upload import FormUpload
+from gateway.requests.states import State
 from support.builders.models import model
 from support.standins.exchange_world import END, EVENT, OK, World, play, settle
 
@@ -34,7 +35,7 @@ def quiet() -> Iterator[None]:
 class Forms(World):
     """Its client sends forms."""
 
-    request_type = FormExchange
+    upload = FormUpload
     request_head, request_body = HEAD, MODEL + FILE
 
     def events(self) -> dict[str, Callable[[], None]]:
@@ -110,7 +111,7 @@ class SlowForms(Forms):
 
     def __init__(self) -> None:
         super().__init__()
-        loop: Any = SimpleNamespace(time=lambda: self.now)
+        loop: Any = SimpleNamespace(time=lambda: self.now, create_task=asyncio.get_running_loop().create_task)
         self.models = replace(self.models, loop=loop)
         self.left = LONG_FILE
 

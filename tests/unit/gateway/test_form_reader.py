@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.form_reader import FormReader, is_form, model_part
-from gateway.request_body import BadRequestError
+from gateway.bodies.form_reader import FormReader, is_form, model_part
+from gateway.bodies.parameters import BadRequestError
 
 TYPE = b"multipart/form-data; boundary=XX"
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nchat'

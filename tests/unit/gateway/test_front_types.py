@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.front import Front
+from gateway.admission.router import Router
 from http1.forwarded import TrustedProxies
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection
 from support.standins.exchange_world import World, settle
 
 CHAT, FORMS = "/v1/chat/completions", "/v1/audio/transcriptions"
@@ -27,7 +26,7 @@ class FrontWorld(World):
         keys: Any = self.models.keys
         keys.owner = lambda _: self.owner
         controller: Any = None  # nothing is passed on
-        self.front = Front(self.models, controller, {}, TrustedProxies())
+        self.front = Router(self.models, controller, {}, TrustedProxies())
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         return self.front.handle(head, connection)

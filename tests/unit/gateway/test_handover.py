@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from controller.data_folder import locked_folder
 from controller.settings import ControllerSettings
-from gateway.prefork import Handover, serve_forked
+from gateway.lifecycle.prefork import Handover, serve_forked
 from gateway.settings import GatewaySettings
 from http1.tls.authority import Authority
 

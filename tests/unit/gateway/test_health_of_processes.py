@@ -9,9 +9,9 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway import health as module
-from gateway.fetch import FetchError
-from gateway.health import Health
+from gateway.control_plane.fetch import FetchError
+from gateway.reporting import health as module
+from gateway.reporting.health import Health
 
 FINE = orjson.dumps({"lag_s": 0.0, "problem": ""})
 

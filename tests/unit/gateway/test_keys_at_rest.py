@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.limits.limits import Limits, Must, Refused, Ticket
-from gateway.limits.share import Share
+from gateway.quotas.limits import Limits, Must, Refused, Ticket
+from gateway.quotas.share import Share
 from schemas.key_limits import KeyLimits, ShareAsk, ShareGrant, SharesAnswer
 
 DAY_LEFT_S = 1e6

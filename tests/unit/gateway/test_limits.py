@@ -7,9 +7,10 @@ import pytest
 from controller.domain.key_shares import EXPIRES_S, Member, expired, fraction_of
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
-from gateway.limits.limits import Must, Refused, Ticket
-from gateway.meter import Meter
-from schemas.key_limits import KeyLimits, LimitKind
+from gateway.quotas.limits import Must, Refused, Ticket
+from gateway.quotas.quota_client import QuotaClient
+from gateway.quotas.share import Share
+from schemas.key_limits import KeyLimits, LimitKind, ShareGrant
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, refused
 
 
@@ -205,7 +206,7 @@ def test_a_slot_that_is_given_back_just_after_a_denial_can_be_had_again() -> Non
 
 async def test_a_request_waits_for_a_slow_store_no_longer_than_it_may() -> None:
     database: Any = None  # no exchange ever ends
-    meter = Meter(database)
+    meter = QuotaClient(database)
     principal = Principal("k", "k", "inference", limits=KeyLimits(parallel=1))
     assert meter.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
     first = await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
@@ -213,3 +214,17 @@ async def test_a_request_waits_for_a_slow_store_no_longer_than_it_may() -> None:
         await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
     first.over()
     assert meter.begin(principal, "/v1/chat/completions")
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [(LimitKind.TOKENS, 4.0), (LimitKind.DAY, 4.0), (LimitKind.REQUESTS, 4.0), (LimitKind.PARALLEL, 7.0)],
+)
+def test_use_since_an_ask_is_taken_off_its_answer_but_slots_are_not_used_up(kind: LimitKind, held: float) -> None:
+    share = Share(KEY, kind, 10)
+    share.waiting = 3
+    ask = share.ask(0.0)
+    assert ask is not None
+    share.spent += 3
+    share.granted(ask, ShareGrant(KEY, kind, 7.0, 3.0, 10), 0.1)
+    assert share.held == held

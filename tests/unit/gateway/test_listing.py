@@ -9,20 +9,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.live.key_ring import Principal
-from gateway.exchange.holding import Holding
-from gateway.front import Front
-from gateway.request_metrics import RequestMetrics
-from gateway.served_name import ServedName
-from http1.connections import Limits
-from http1.door import Door
+from gateway.admission.router import Router
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.request import Request
+from gateway.routing.routing_table import ServedName
 from http1.forwarded import TrustedProxies
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 ASK = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer gpw_x\r\n\r\n"
 
 
-async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, set[Holding]]:
+async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, set[Request]]:
     """What the client reads, and what is still under way."""
     looked_up = asyncio.Event()
 
@@ -30,11 +29,11 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         await looked_up.wait()
         return owner
 
-    under_way: set[Holding] = set()
+    under_way: set[Request] = set()
     table = SimpleNamespace(served_models=lambda _: {"m": ServedName("running")}, knows=lambda _: False)
     models: Any = SimpleNamespace(
         keys=SimpleNamespace(owner=lambda _: None, first_owner=first_owner),
-        routes=SimpleNamespace(current=lambda: table, table=table),
+        routes=SimpleNamespace(table=table),
         metrics=RequestMetrics(CollectorRegistry()),
         under_way=under_way,
         failed=lambda *_: None,
@@ -42,7 +41,7 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         loop=asyncio.get_running_loop(),
     )
     controller: Any = None  # nothing is passed on
-    front = Front(models, controller, {}, TrustedProxies())
+    front = Router(models, controller, {}, TrustedProxies())
     door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
     service = Service(front.handle, front.malformed, door)
     transport = MemoryTransport(ServerConnection(service, opened=lambda _: None, closed=lambda _: None))

@@ -11,12 +11,12 @@ import pytest
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import Principal
-from gateway import live_routes, meter
 from gateway.errors import GatewayError
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.holding import DATABASE_S
-from gateway.live_routes import LiveRoutes
-from gateway.meter import Meter
+from gateway.quotas import quota_client as meter
+from gateway.quotas.quota_client import QuotaClient
+from gateway.requests.request import DATABASE_S, Request
+from gateway.routing import live_routes
+from gateway.routing.live_routes import LiveRoutes
 from schemas.key_limits import KeyLimits
 
 LIMIT_S = 0.1
@@ -80,8 +80,8 @@ async def test_what_one_request_has_waited_for_in_vain_the_next_does_not(
 
 async def test_all_waits_of_a_request_share_one_second() -> None:
     """For its key, for a share of its limits, and for the routes."""
-    waiting = object.__new__(Exchange)
-    waiting._loop, waiting._database_s = asyncio.get_running_loop(), DATABASE_S
+    waiting = object.__new__(Request)
+    waiting.loop, waiting._database_s = asyncio.get_running_loop(), DATABASE_S
     told: list[float] = []
 
     async def ask(limit_s: float) -> None:
@@ -89,19 +89,19 @@ async def test_all_waits_of_a_request_share_one_second() -> None:
         await asyncio.sleep(0.2)
 
     for _ in range(3):
-        await waiting._of_database(ask)
+        await waiting.of_database(ask)
     assert told[0] == DATABASE_S
     assert told[0] - told[1] >= 0.19
     assert told[1] - told[2] >= 0.19
     waiting._database_s = 0.1
-    await waiting._of_database(ask)
+    await waiting.of_database(ask)
     assert waiting._database_s == 0.0
 
 
 async def test_a_request_waits_for_a_share_no_longer_than_it_may(database: Frozen) -> None:
     database.hangs = True
     known: Any = database
-    limits = Meter(known)
+    limits = QuotaClient(known)
     limits.start()
     owner = Principal("k", "k", "inference", limits=KeyLimits(rpm=6))
     began = time.monotonic()

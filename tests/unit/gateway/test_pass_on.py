@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.pass_on import ANSWER_LIMIT_S, Controller, Passed, State
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, Controller, Passed
 from gateway.settings import addresses_of
-from http1 import server_states
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.head import RequestHead
-from http1.pool import ConnectError, Pool
-from http1.server_connection import Handler, ServerConnection, Service
+from http1.protocol import states as server_states
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.relay import State
 from support.http1.transport import MemoryTransport
 
 GET = b"GET /api/v1/deployments HTTP/1.1\r\nHost: a\r\n\r\n"

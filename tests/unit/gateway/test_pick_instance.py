@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 import pytest
 
 from controller.live.endpoints import Endpoint
-from gateway.pick_instance import RoutingTable
-from gateway.session_home import SessionHomes, home_of
+from gateway.routing.routing_table import RoutingTable
+from gateway.routing.session_home import SessionHomes, home_of
 from support.builders.models import endpoint, model, models
 
 
@@ -51,12 +51,12 @@ def test_requests_of_other_gateways_count_for_a_while() -> None:
     made.update(models("m"), endpoints("m", "a", "b"))
     (busy,) = endpoints("m", "a")
     made.enter(busy)
-    made.told(busy, 3)
+    made.reported(busy, 3)
     made.leave(busy)
     assert [chosen(made) for _ in range(3)] == ["b", "b", "b"], "two of them are others'"
     now[0] += 2.0
     assert {chosen(made), chosen(made)} == {"a", "b"}, "an old count says nothing"
-    made.told(busy, 0)
+    made.reported(busy, 0)
     assert {chosen(made), chosen(made)} == {"a", "b"}
 
 
@@ -296,7 +296,7 @@ def test_g26_the_home_of_a_session_that_comes_again_is_known(monkeypatch: pytest
         asked.append(session)
         return home_of(session, endpoints)
 
-    monkeypatch.setattr("gateway.session_home.home_of", noted)
+    monkeypatch.setattr("gateway.routing.session_home.home_of", noted)
     made = RoutingTable()
     made.update(models("m"), many(8))
     first = home(made, b"s")

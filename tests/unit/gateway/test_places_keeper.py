@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import DemandReports, PlacesAsk
-from gateway.places_keeper import PlacesKeeper
-from gateway.queue_places import QueuePlaces
+from gateway.queueing.lease_client import LeaseClient
+from gateway.queueing.queue_leases import QueueLeases
 
 UID, LENGTH, LIMIT_S = "uid-m", 4, 5.0
 
@@ -52,10 +52,10 @@ async def test_g24_its_part_only_where_the_others_cannot_ask_either(
     def lacks() -> None:
         keeper.poke()
 
-    places: QueuePlaces[int] = QueuePlaces(loop.time, lacks)
+    places: QueueLeases[int] = QueueLeases(loop.time, lacks)
     places.gateways = 2
     reports = cast("DemandReports", Away(error))
-    keeper = PlacesKeeper(reports, places, lambda: 0.0, refuse, ask_controller)
+    keeper = LeaseClient(reports, places, lambda: 0.0, refuse, ask_controller)
     began = loop.time()
     with capture_logs() as logs:
         keeper.start(ChangeFanout())

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.lifeline import Holder, holder_of
-from gateway.process_metrics import joined
+from gateway.lifecycle.parent_pipe import Holder, holder_of
+from gateway.reporting.process_metrics import joined
 from gateway.settings import part_of
-from http1.listening import open_listeners
+from http1.protocol.listening import open_listeners
 
 
 def exposition(count: int) -> str:

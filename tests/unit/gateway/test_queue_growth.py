@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from controller.live.endpoints import Endpoint, RolloutRoute
-from gateway.fair_queue import FairQueue
-from gateway.pick_instance import RoutingTable
+from gateway.queueing.fair_queue import FairQueue
+from gateway.routing.routing_table import RoutingTable
 from support.builders.models import endpoint, model, models
 from support.standins.queues_world import World
 
@@ -203,7 +203,7 @@ def test_what_is_free_is_that_of_a_look_at_all_replicas(number: int) -> None:
             case "end" if at:
                 table.leave(at.pop(draw.randrange(len(at))))
             case "told":
-                table.told(one, table.in_flight(one.instance) + draw.choice([-1, 0, 1, 2]))
+                table.reported(one, table.in_flight(one.instance) + draw.choice([-1, 0, 1, 2]))
             case "refused":
                 table.refused(one)
             case "answered":

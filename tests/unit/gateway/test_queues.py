@@ -8,8 +8,8 @@ import pytest
 from controller.domain.queue_places import Holder, lease_places
 from controller.live.endpoints import RolloutRoute
 from gateway.errors import GatewayError
-from gateway.queue_places import QueuePlaces
-from gateway.queues import Queues
+from gateway.queueing.queue_leases import QueueLeases
+from gateway.queueing.queues import Queues
 from support.builders.models import endpoint, model
 from support.standins.queues_world import World
 
@@ -38,7 +38,7 @@ def test_g24_the_limit_then_the_queue_then_the_refusal(world: World) -> None:
 def test_g24_what_waits_at_other_gateways_counts(world: World) -> None:
     """A request may wait until the others have said what they hold; where they hold the rest, it is refused."""
     asked: list[float] = []
-    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: asked.append(world.now))
+    places: QueueLeases[Any] = QueueLeases(lambda: world.now, lambda: asked.append(world.now))
     world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
     known = model("m", serving={"queue": {"length": 4}})
     world.route(known, [endpoint("a", most=1)])
@@ -57,7 +57,7 @@ def test_g24_what_waits_at_other_gateways_counts(world: World) -> None:
 
 
 def test_g24_a_slow_store_refuses_no_request_that_it_was_not_asked_for(world: World) -> None:
-    places: QueuePlaces[str] = QueuePlaces(lambda: world.now, lambda: None)
+    places: QueueLeases[str] = QueueLeases(lambda: world.now, lambda: None)
     places.join("m", "early", 1)
     places.leave("m", "early")
     places.join("m", "gone", 2)
@@ -132,7 +132,7 @@ def test_g26_g56_without_a_queue_a_session_moves_within_its_revision_alone(world
 
 def test_a_request_that_finds_no_replica_after_all_keeps_its_place(world: World) -> None:
     """What applies for a place meanwhile does not get it."""
-    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: None)
+    places: QueueLeases[Any] = QueueLeases(lambda: world.now, lambda: None)
     world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
     known = replace(model("m", serving={"queue": {"length": 1}}), rollout=RolloutRoute("2", 1, 50))
     new = replace(endpoint("new", most=1), revision="2")
@@ -222,7 +222,7 @@ def test_a_key_that_fills_a_queue_gives_places_up_to_others(world: World) -> Non
 
 
 def test_a_place_is_given_up_too_where_the_queue_is_full_over_all_gateways(world: World) -> None:
-    places: QueuePlaces[Any] = QueuePlaces(lambda: world.now, lambda: None)
+    places: QueueLeases[Any] = QueueLeases(lambda: world.now, lambda: None)
     world.queues = Queues(world.table, world.demand, lambda: world.now, places=places)
     world.route(model("m", serving={"queue": {"length": 4}}), [endpoint("a", most=1)])
     world.come("running", "greedy")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.exchange.form_exchange import FormExchange
+from gateway.requests.form_upload import FormUpload
 from support.standins.exchange_world import DIED, END, EVENT, OK, World, settle
 
 STREAM = b'{"model": "m", "stream": true}'
@@ -25,7 +25,7 @@ async def world_asked(path: bytes = b"/v1/chat/completions", body: bytes = STREA
     """A request at its engine, complete and unanswered."""
     world = World()
     if kind:
-        world.request_type = FormExchange
+        world.upload = FormUpload
     head = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % (path, len(body))
     world.transport.receive(head + (b"content-type: %b\r\n" % kind if kind else b"") + b"\r\n" + body)
     await settle()

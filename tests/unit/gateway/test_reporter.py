@@ -8,12 +8,12 @@ import pytest
 
 from controller.live.demand import GatewayLoad, Told
 from controller.live.endpoints import Trouble
-from gateway.demand import Demand
 from gateway.errors import GatewayError
-from gateway.pick_instance import RoutingTable
-from gateway.queues import Queues
-from gateway.reporter import Reporter
-from gateway.revision_outcomes import RevisionOutcomes
+from gateway.queueing.queues import Queues
+from gateway.reporting.demand import Demand
+from gateway.reporting.reporter import Reporter
+from gateway.reporting.revision_outcomes import RevisionOutcomes
+from gateway.routing.routing_table import RoutingTable
 from support.builders.models import model
 
 UID = "uid-m"

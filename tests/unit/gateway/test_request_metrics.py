@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.live.key_use import Counts
-from gateway.queue_metrics import QueueMetrics
-from gateway.request_metrics import RequestMetrics, count_tokens
+from gateway.queueing.queue_metrics import QueueMetrics
+from gateway.reporting.request_metrics import RequestMetrics, count_tokens
 
 CHAT = ("chat", "3", "/v1/chat/completions")
 ORDER = ("deployment", "revision", "endpoint", "status", "kind", "reason", "le")

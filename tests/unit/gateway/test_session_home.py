@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gateway.session_home import SESSION_FIELDS, session_of
+from gateway.requests.heads import SESSION_FIELDS, session_of
 
 
 @pytest.mark.parametrize(

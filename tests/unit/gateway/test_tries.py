@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint
-from gateway.exchange.states import State
+from gateway.requests.states import State
 from support.builders.models import model
 from support.standins.exchange_world import BUSY, END, EVENT, OK, World, settle
 

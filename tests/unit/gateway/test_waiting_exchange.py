@@ -13,24 +13,22 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint, Stopped
 from controller.live.key_ring import Principal
-from gateway.comments import FIRST_S
-from gateway.demand import Demand
-from gateway.exchange.exchange import Exchange
-from gateway.exchange.holding import Models
-from gateway.exchange.states import State
-from gateway.meter import Meter
-from gateway.pick_instance import RoutingTable
-from gateway.queues import Queues
-from gateway.request_metrics import RequestMetrics
-from http1 import client_states
+from gateway.queueing.queues import Queues
+from gateway.quotas.quota_client import QuotaClient
+from gateway.reporting.demand import Demand
+from gateway.reporting.request_metrics import RequestMetrics
+from gateway.requests.comments import FIRST_S
+from gateway.requests.dispatch import Dispatch
+from gateway.requests.request import Admission, Request
+from gateway.requests.shared import Shared
+from gateway.requests.states import State
+from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import Handler
-from http1.head import RequestHead
-from http1.pool import Pool
-from http1.server_connection import ServerConnection, Service
+from http1.protocol import client as client_states
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import Handler, ServerConnection, Service
 from schemas.key_limits import KeyLimits, LimitKind
 from support.builders.models import model
 from support.http1.transport import MemoryTransport
@@ -80,13 +78,13 @@ class World:
         self.queues = Queues(self.table, self.demand, lambda: self.now)
         self.routes()
         self.pool = MemoryPool()
-        self.exchanges: list[Exchange] = []
-        routes: Any = SimpleNamespace(table=self.table, current=lambda: self.table, recheck=lambda _: asyncio.sleep(0))
+        self.exchanges: list[Request] = []
+        routes: Any = SimpleNamespace(table=self.table, recheck=lambda _: asyncio.sleep(0))
         bodies = Bodies(10**6, 10**6)
         keys: Any = SimpleNamespace()
-        self.meter = Meter(DATABASE)
+        self.meter = QuotaClient(DATABASE)
         self.meter._limits.away = True  # the key's slots are all this gateway's
-        self.models = Models(
+        self.models = Shared(
             keys,
             routes,
             self.pool,
@@ -109,9 +107,9 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        exchange = Exchange(self.models, head, connection, "id", lambda _: None)
+        exchange = Request(self.models, head, connection, "id", Admission(lambda _: None))
         self.exchanges.append(exchange)
-        exchange.begin(Principal("k", "k", "admin", limits=LIMITS), "")
+        exchange.start(Principal("k", "k", "admin", limits=LIMITS), ())
         return exchange
 
     @property
@@ -238,7 +236,7 @@ async def test_a_defect_as_a_request_goes_on_ends_that_request_alone(
         raise TypeError("odd")
 
     world = await play(order[:-1])
-    monkeypatch.setattr(Exchange, "_next_replica", odd)
+    monkeypatch.setattr(Dispatch, "next_replica", odd)
     world.happens(order[-1])
     world.check()
     assert not world.models.under_way

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from http1.acceptor import PlainAcceptor
+from http1.protocol.listening import PlainAcceptor
 
 ARRIVING = 300
 TURNS = 30
@@ -100,7 +100,7 @@ async def test_a_port_goes_on_after_any_error_of_one_connection(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall refuses one connection, or the network was down as it came: the next one is served."""
-    monkeypatch.setattr("http1.acceptor._PAUSE_S", 0.01)
+    monkeypatch.setattr("http1.protocol.listening._PAUSE_S", 0.01)
 
     class Faulty(socket.socket):
         failed = False

@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from http1.client_connection import ClientConnection
-from http1.client_states import State
-from http1.head import ResponseHead
-from http1.pool import IDLE_S, Pool
+from http1.protocol.client import IDLE_S, ClientConnection, Pool, State
+from http1.protocol.heads import ResponseHead
 from support.http1.transport import MemoryTransport
 
 ADDRESS = ("127.0.0.1", 9)

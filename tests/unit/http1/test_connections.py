@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http1.connections import Connection, Connections, Limits, Refusal, Standing, State, limits_for
-from http1.door import Door
+from http1.protocol.admission import Connection, Connections, Door, Limits, Refusal, Standing, State, limits_for
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:

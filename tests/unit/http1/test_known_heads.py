@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from http1.protocol.fast_paths import KnownHeads
 
-from http1 import known_heads, request_reader, response_reader
-from http1.head import RequestHead, ResponseHead
-from http1.known_heads import KnownHeads
-from http1.reading import MessageError, MessageReader
-from http1.request_reader import RequestReader
-from http1.response_reader import ResponseReader
+from http1.protocol import fast_paths as known_heads
+from http1.protocol import reader as request_reader
+from http1.protocol import reader as response_reader
+from http1.protocol.heads import RequestHead, ResponseHead
+from http1.protocol.reader import MessageError, MessageReader, RequestReader, ResponseReader
 
 START = b"POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nX-A:  b \r\n"
 STATUS = b"HTTP/1.1 200 OK\r\nServer: s\r\n"
@@ -47,8 +47,8 @@ class Sink:
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(request_reader, "_KNOWN", KnownHeads[RequestHead]())
-    monkeypatch.setattr(response_reader, "_KNOWN", KnownHeads[ResponseHead]())
+    monkeypatch.setattr(request_reader, "_KNOWN_REQUESTS", KnownHeads[RequestHead]())
+    monkeypatch.setattr(response_reader, "_KNOWN_RESPONSES", KnownHeads[ResponseHead]())
     return
 
 
@@ -82,7 +82,7 @@ def head(length: int, given: bytes = b"", *, end: bytes = b"X-C: d\r\n") -> byte
 def test_a_request_like_the_last_one_is_read_without_the_parser(first: bytes, second: bytes) -> None:
     request(head(3, first) + b"abc")
     known = request(head(12, second) + b"abcdefghijkl", parser=False)
-    request_reader._KNOWN = KnownHeads()
+    request_reader._KNOWN_REQUESTS = KnownHeads()
     parsed = request(head(12, second) + b"abcdefghijkl")
     assert known.seen == parsed.seen == [("head", True, b"abcdefghijkl")]
     assert known.heads == parsed.heads
@@ -178,7 +178,7 @@ def test_only_what_the_bytes_say_is_learned(line: bytes, fields: bytes) -> None:
 )
 def test_no_unusual_head_is_kept(unusual: bytes) -> None:
     request(unusual)
-    assert request_reader._KNOWN.find(unusual) is None
+    assert request_reader._KNOWN_REQUESTS.find(unusual) is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_smuggles_is_refused_also_where_the_head_is_known(value: bytes) -> 
 def test_the_place_of_what_varies_counts() -> None:
     request(head(3) + b"abc")
     moved = START + b"X-C: d\r\nContent-Length: 3\r\n\r\n"
-    assert request_reader._KNOWN.find(moved) is None
+    assert request_reader._KNOWN_REQUESTS.find(moved) is None
 
 
 def test_what_was_worked_out_for_a_head_serves_those_like_it() -> None:
@@ -208,7 +208,7 @@ def test_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [b"X-C: %d\r\n" % number for number in range(3)]
     for end in ends:
         request(head(3, end=end) + b"abc")
-    assert [request_reader._KNOWN.find(head(3, end=end)) is not None for end in ends] == [False, True, True]
+    assert [request_reader._KNOWN_REQUESTS.find(head(3, end=end)) is not None for end in ends] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_response_like_the_last_one_is_read_without_the_parser(chunks: tuple[b
     chunks = (chunks[0] % STATUS, *chunks[1:])
     answer(STATUS + b"Content-Length: 1\r\n\r\nx")
     assert answer(*chunks, parser=False).seen == seen
-    response_reader._KNOWN = KnownHeads()
+    response_reader._KNOWN_RESPONSES = KnownHeads()
     assert answer(*chunks).seen == seen
 
 
@@ -242,7 +242,7 @@ def test_a_known_length_says_nothing_of_an_answer_to_head() -> None:
 def test_an_answer_without_a_body_is_not_kept(status: bytes) -> None:
     bodiless = STATUS.replace(b"200 OK", status) + b"Content-Length: 3\r\n\r\n"
     answer(bodiless)
-    assert response_reader._KNOWN.find(bodiless) is None
+    assert response_reader._KNOWN_RESPONSES.find(bodiless) is None
 
 
 IDS = (b"", b"a1", b"a-b.c_d", b"~!", b"x" * 128, b"x" * 129, b"a b", b"\xe9", b"a\tb")
@@ -259,7 +259,7 @@ def test_on_one_connection_each_head_is_read_as_by_the_parser(second: bytes, len
     for first in firsts:
         alone, behind = read_in_turn(second), read_in_turn(first, first, second)
         assert behind[2:] == alone, "what the connection knows makes no difference"
-    request_reader._KNOWN = KnownHeads()
+    request_reader._KNOWN_REQUESTS = KnownHeads()
     assert read_in_turn(second) == alone
 
 

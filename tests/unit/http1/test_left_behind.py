@@ -2,14 +2,11 @@
 
 import gc
 
-from http1.client_connection import ClientConnection
-from http1.connections import Limits
-from http1.door import Door
-from http1.handler import DROPPED, Handler
-from http1.head import RequestHead, ResponseHead
-from http1.request_reader import RequestReader
-from http1.response_reader import ResponseReader
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import ClientConnection
+from http1.protocol.heads import RequestHead, ResponseHead
+from http1.protocol.reader import RequestReader, ResponseReader
+from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 KINDS = (ClientConnection, ResponseReader, ServerConnection, RequestReader)

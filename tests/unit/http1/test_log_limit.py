@@ -1,6 +1,6 @@
 """One line of a kind in a period; the next one says how many were held back."""
 
-from http1.log_limit import MAX_KINDS, LogLimit
+from http1.daemon.log_limit import MAX_KINDS, LogLimit
 
 
 def test_one_line_of_each_kind_in_a_period() -> None:

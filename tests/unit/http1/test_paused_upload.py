@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from http1.connections import Limits
-from http1.door import Door
-from http1.head import RequestHead, ResponseHead
-from http1.pool import Pool
-from http1.server import Server
-from http1.server_connection import ServerConnection, Service
+from http1.protocol.admission import Door, Limits
+from http1.protocol.client import Pool
+from http1.protocol.heads import RequestHead, ResponseHead
+from http1.protocol.server import Server
+from http1.protocol.server_connection import ServerConnection, Service
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 30000000\r\n\r\n"
 LIMIT_S = 2.0  # 0.1 s, on a loaded machine

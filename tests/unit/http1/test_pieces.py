@@ -2,7 +2,7 @@
 
 import pytest
 
-from http1.pieces import keep
+from http1.bodies import keep
 
 
 @pytest.mark.parametrize("sizes", [(2,) * 50_000, (1023, 1) * 1000, (1, 4096) * 100, (70_000,), ()])

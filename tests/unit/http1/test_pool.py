@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from http1.head import ResponseHead
-from http1.pool import ConnectError, Pool
+from http1.protocol.client import ConnectError, Pool
+from http1.protocol.heads import ResponseHead
 
 
 def test_a_unix_socket_with_a_full_queue_is_waited_for(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from http1.reading import MessageError
-from http1.server_states import State
+from http1.protocol.reader import MessageError
+from http1.protocol.states import State
 from support.http1.server_world import POST, World
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from http1 import connections
-from http1.server_states import Progress, State
+from http1.protocol import admission as connections
+from http1.protocol.states import Progress, State
 from support.http1.server_world import GET, POST, Request, World
 
 

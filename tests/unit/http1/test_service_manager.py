@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from http1.service_manager import ALIVE, READY, STOPPING, ServiceManager
+from http1.daemon.service_manager import ALIVE, READY, STOPPING, ServiceManager
 
 NAMES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from http1 import site
-from http1.connections import Limits, State
+from http1.protocol.admission import Limits, State
 from http1.site import BoundedSite, Bounds
 
 KEY = {"Authorization": "Bearer key"}

@@ -7,12 +7,11 @@ import time
 
 import pytest
 
-from http1 import server
-from http1.connections import Limits
-from http1.door import Door
-from http1.head import RequestHead
-from http1.server_connection import ServerConnection, Service
-from http1.server_states import Progress
+from http1.protocol import server
+from http1.protocol.admission import Door, Limits
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection, Service
+from http1.protocol.states import Progress
 
 STALL_S, SLOW_S, LIMIT_S = 0.6, 2.0, 10.0
 # Longer ones go by `writelines`, with which asyncio's own loop of Python 3.12 and 3.13.0 holds nothing back.

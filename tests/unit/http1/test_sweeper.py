@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from http1 import sweeper
-from http1.log_limit import LogLimit
-from http1.sweeper import Sweeper
+from http1.daemon import sweeper
+from http1.daemon.log_limit import LogLimit
+from http1.daemon.sweeper import Sweeper
 
 PERIOD_S, LIMIT_S = 0.002, 10.0
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from http1.connections import Connection, Limits, Standing
+from http1.protocol.admission import Connection, Limits, Standing
 from http1.site import BoundedSite, Bounds
 from http1.tls.bounded import MOST_HANDSHAKE_BYTES, MOST_KEY_UPDATES
 from http1.tls.certificate import CertificateError, ServedCertificate

@@ -1,0 +1,38 @@
+"""aiohttp's log of a server: what strangers send is one line a minute, what is our own defect is logged whole."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from http1.daemon.log_limit import MalformedLog
+
+MALFORMED: Final = (HttpProcessingError, web.RequestPayloadError)
+
+log = structlog.get_logger(__name__)
+
+
+class ServerLog(logging.Logger):
+    """Give it to a runner as `logger`.
+
+    Args:
+        name: of the server.
+        monotonic: seconds that never go backwards.
+    """
+
+    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(name)
+        self._malformed = MalformedLog(name, monotonic)
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
+        """Logs an error of the server, as aiohttp calls it."""
+        text = str(msg) % args if args else str(msg)
+        if not isinstance(exc_info, MALFORMED):
+            log.error(text, server=self.name, exc_info=exc_info)
+        else:
+            reason = str(exc_info).strip().partition("\n")[0]
+            self._malformed.note(f"{text}: {reason!r}")

@@ -1,0 +1,1 @@
+"""What the gateway reads of a request's body: JSON and forms."""

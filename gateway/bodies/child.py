@@ -1,0 +1,58 @@
+"""Reads one body in a process of its own: from stdin to its end, the answer to stdout.
+
+The answer is a line of JSON, and behind it the body without the values that may be changed.
+"""
+
+import sys
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from gateway.bodies.json_body import read_json, split_values
+from gateway.bodies.parameters import BadRequestError, Parameters
+from gateway.bodies.prompt_text import prompt_bytes
+
+CHANGED: Final = ("model", "stream_options")  # values that the gateway may change
+
+
+class ChildAnswer(msgspec.Struct):
+    """What is known of a body.
+
+    Attributes:
+        error: why it cannot be routed; empty: it can.
+        param: the field at fault.
+        parameters: of the body.
+        values: JSON of the values that may be changed.
+        digest: SHA-256 of the body.
+        prompt_bytes: its bytes of text.
+    """
+
+    error: str = ""
+    param: str = ""
+    parameters: Parameters | None = None
+    values: dict[str, bytes] = {}
+    digest: bytes = b""
+    prompt_bytes: int = 0
+
+
+def answered(body: bytes) -> tuple[ChildAnswer, bytes]:
+    """The answer, and the body without the values that may be changed."""
+    try:
+        parameters = read_json(body)
+    except BadRequestError as error:
+        return ChildAnswer(error=str(error), param=error.param), b""
+    rest, values = split_values(body, CHANGED)
+    return ChildAnswer("", "", parameters, values, sha256(body).digest(), prompt_bytes(body)), rest
+
+
+def main() -> None:
+    """Answers for one body."""
+    answer, rest = answered(sys.stdin.buffer.read())
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.write(rest)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

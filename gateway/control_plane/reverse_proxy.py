@@ -1,0 +1,176 @@
+"""What is not for a model goes on to the controller: bytes both ways, WebSockets included.
+
+Each request gets a connection of its own, so that none inherits what the controller thinks of another one's key.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import structlog
+
+from gateway.errors import response, unavailable
+from http1.daemon.log_limit import LogLimit
+from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
+from http1.protocol.admission import AGENT
+from http1.protocol.client import Address, ClientConnection, ConnectError, Pool
+from http1.protocol.heads import (
+    HOP_BY_HOP,
+    SWITCHING,
+    Fields,
+    RequestHead,
+    ResponseHead,
+    end_to_end,
+    lines_of,
+    request_bytes,
+)
+from http1.protocol.server_connection import ServerConnection
+from http1.relay import DONE, SENT, Relay, State
+from schemas.wire import OUR_HEADERS
+
+log = structlog.get_logger(__name__)
+
+BEHIND_PROXY_FIELD: Final = BEHIND_PROXY_HEADER.lower().encode()
+_GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
+_OURS: Final = OUR_HEADERS.encode()
+# Only the gateway's own word on where a request comes from reaches the controller.
+_NOT_FORWARDED: Final = HOP_BY_HOP | {
+    *(b"forwarded", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-port"),
+    *(b"x-forwarded-prefix", b"x-forwarded-server", b"x-real-ip", b"x-request-id", b"expect"),
+}
+_NOT_RETURNED: Final = HOP_BY_HOP | {b"content-length"}
+_CONNECTION: Final = b"connection"
+_UPGRADE: Final = b"upgrade"
+# Longer than any handler of the controller takes. It counts from the last sign of the request's progress.
+ANSWER_LIMIT_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Controller:
+    """Where the controller is, or several that share a database: the one that answers is asked.
+
+    Attributes:
+        address: that of the one to ask: its Unix socket, or host and port.
+        secret: by which it believes what the gateway says of clients; empty on its socket, which needs none.
+        pool: makes the connections; none is kept.
+        under_way: requests that are passed on.
+        failures: bounds the log lines about requests that could not be passed on.
+        others: addresses of further ones, in the order in which they are asked next.
+    """
+
+    address: Address
+    secret: str
+    pool: Pool
+    under_way: "set[Passed]" = field(default_factory=set)
+    failures: LogLimit = field(default_factory=LogLimit)
+    others: deque[Address] = field(default_factory=deque)
+
+    async def connect(self) -> ClientConnection:
+        """A new connection, to the next one where this one takes none: no byte has left until then.
+
+        Raises:
+            ConnectError: none of them takes one.
+        """
+        for _ in range(len(self.others)):
+            asked = self.address
+            try:
+                return await self.pool.connect(asked)
+            except ConnectError:
+                self.silent(asked)
+        return await self.pool.connect(self.address)
+
+    def silent(self, asked: Address) -> None:
+        """The controller at this address does not answer: the next one is asked, unless that has happened already."""
+        if self.others and asked == self.address:
+            self.others.append(self.address)
+            self.address = self.others.popleft()
+
+    def credential(self) -> Fields:
+        """The fields by which the controller knows the gateway."""
+        return [(_GATEWAY_FIELD, self.secret.encode())] if self.secret else []
+
+
+class Passed(Relay):
+    """One request on its way to the controller, and the answer on its way back.
+
+    Args:
+        controller: where it goes.
+        head: of the request.
+        client: its connection.
+        fields: that the gateway adds to the request's head.
+        known: whether the connection was admitted with a key of the API.
+    """
+
+    __slots__ = ("_controller", "_fields", "_known", "_requested")
+    limits_s: ClassVar[Mapping[State, float]] = {SENT: ANSWER_LIMIT_S}
+
+    def __init__(
+        self,
+        controller: Controller,
+        head: RequestHead,
+        client: ServerConnection,
+        fields: Fields,
+        *,
+        known: bool = False,
+    ) -> None:
+        super().__init__(head, client, asyncio.get_running_loop())
+        self._controller = controller
+        self._requested = controller.address
+        self._fields = fields
+        self._known = known
+
+    def begin(self) -> None:
+        """Connects."""
+        self._controller.under_way.add(self)
+        self.connect(self._controller.connect)
+
+    def connected(self, server: ClientConnection) -> None:
+        """Sends the request."""
+        self._requested = self._controller.address
+        head = self.head
+        fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
+        fields += self._fields
+        fields += self._controller.credential()
+        if head.length is None:
+            fields.append((b"transfer-encoding", b"chunked"))
+        fields += [(_CONNECTION, _UPGRADE), (_UPGRADE, head.upgrade)] if head.upgrade else [(_CONNECTION, b"close")]
+        self.send(server, request_bytes(head.method, head.target, fields))
+
+    def response_head(self, head: ResponseHead) -> None:
+        """The controller answers. With a switch of protocols it has accepted the credential."""
+        if head.status == SWITCHING and not self._known:
+            self.client.admit(standing=AGENT)
+        super().response_head(head)
+
+    def answer_lines(self, head: ResponseHead) -> bytes:
+        """All of the controller's fields."""
+        return lines_of(end_to_end(head, _NOT_RETURNED))
+
+    def not_connected(self, error: ConnectError) -> None:
+        """Answers 503."""
+        self._fail(f"the controller cannot be reached: {error}; try again in a moment")
+
+    def unanswered(self, why: str) -> None:
+        """Answers 503."""
+        self._fail(f"the controller ended before it answered: {why}; try again in a moment")
+
+    def silent(self) -> None:
+        """Answers 503; further requests go to the next controller."""
+        self._controller.silent(self._requested)
+        self._fail(f"the controller did not answer within {ANSWER_LIMIT_S:.0f} s; try again in a moment")
+
+    def over(self, state: State) -> None:
+        """Ends it."""
+        super().over(state)
+        self._controller.under_way.discard(self)
+
+    def _fail(self, message: str) -> None:
+        self.over(DONE)
+        held_back = self._controller.failures.admit("not passed on")
+        if held_back is not None:
+            log.warning("request not passed on", error=message, more_before=held_back)
+        fields, body = response(unavailable(message), self.head.path, "")
+        fields += [field for field in self._fields if field[0] == b"x-request-id"]
+        self.client.answer(503, fields, body)

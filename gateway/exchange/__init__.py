@@ -1,1 +1,0 @@
-"""One request to a model: received, admitted, sent to one replica, answered."""

@@ -1,0 +1,1 @@
+"""Limits of keys at this gateway, and the shares of them that the store leases."""

@@ -1,0 +1,311 @@
+"""Limits of keys at this gateway: what may pass, what is refused and why, and what to ask of the store. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import ceil
+from typing import Final
+
+from gateway.quotas.share import OF_TOKENS, Share
+from gateway.quotas.token_history import TokenHistory
+from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
+
+_ORDER: Final = (LimitKind.DAY, LimitKind.PARALLEL, LimitKind.REQUESTS, LimitKind.TOKENS)
+_TOLD: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
+_CODES: Final = {
+    LimitKind.DAY: "quota_used_up",
+    LimitKind.PARALLEL: "too_many_parallel",
+    LimitKind.REQUESTS: "rate_limited",
+    LimitKind.TOKENS: "rate_limited",
+}
+DAY_S: Final = 86400.0
+_MOST_HISTORIES: Final = 256  # of a key; the one that was used least recently goes first
+
+
+class Must(Enum):
+    """What a request without a share must do first."""
+
+    ASK = "ask"  # the store may have more
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request beyond a limit.
+
+    Attributes:
+        code: of the error.
+        message: for people.
+        headers: of the answer.
+    """
+
+    code: str
+    message: str
+    headers: Mapping[str, str]
+
+
+class KeyUse:
+    """The shares of one key, how many of its requests are under way, and what those before them used."""
+
+    __slots__ = ("_histories", "limits", "shares", "under_way")
+
+    def __init__(self, key: str, limits: KeyLimits) -> None:
+        self.limits = limits
+        self.under_way = 0
+        self._histories: dict[str, TokenHistory] = {}
+        self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
+
+    def change(self, key: str, limits: KeyLimits) -> None:
+        """Limits that were changed in place: what is under way and used stays counted."""
+        same, self.limits = limits == self.limits, limits
+        if same:
+            return
+        capacities = limits.capacities()
+        for kind, capacity in capacities.items():
+            share = self.shares.setdefault(kind, Share(key, kind, capacity))
+            share.capacity = capacity
+        for kind in set(self.shares) - set(capacities):
+            del self.shares[kind]
+
+    def limits_tokens(self) -> bool:
+        """Whether there is a limit of tokens."""
+        return not self.shares.keys().isdisjoint(OF_TOKENS)
+
+    def history(self, name: str) -> TokenHistory:
+        """What its latest requests of this kind used. `name`: of the kind."""
+        found = self._histories.pop(name, None) or TokenHistory()
+        self._histories[name] = found
+        if len(self._histories) > _MOST_HISTORIES:
+            del self._histories[next(iter(self._histories))]
+        return found
+
+    def lacks(self, tokens: int) -> dict[LimitKind, int]:
+        """What is missing at this gateway to reserve so many tokens, of each limit."""
+        needs = {kind: min(tokens, share.capacity) for kind, share in self.shares.items() if kind in OF_TOKENS}
+        return {kind: need for kind, need in needs.items() if not self.shares[kind].has(need)}
+
+    def asks(self, now: float) -> list[ShareAsk]:
+        """What to ask of the store now."""
+        return [ask for share in self.shares.values() if (ask := share.ask(now))]
+
+    def rests(self) -> bool:
+        """Whether nothing is to be asked until it is used again, once nothing is to be asked now."""
+        return not self.under_way and all(share.rests() for share in self.shares.values())
+
+    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
+        """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
+        told: dict[str, str] = {}
+        if not self.shares:
+            return told
+        for kind in _TOLD:
+            share = self.shares.get(kind)
+            if share is not None:
+                told[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
+                told[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
+                told[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
+        return told
+
+
+class Ticket:
+    """A request that passed. `end` it exactly once; both work on the limits that the key has then.
+
+    Attributes:
+        use: of its key.
+    """
+
+    __slots__ = ("_reserved", "_reserved_at", "_shares", "use")
+
+    def __init__(self, use: KeyUse) -> None:
+        self.use = use
+        use.under_way += 1
+        self._reserved: tuple[tuple[Share, int, int], ...] = ()
+        self._reserved_at = 0.0
+        self._shares = tuple(use.shares.values())
+        for share in self._shares:
+            share.take()
+
+    def reserve(self, tokens: int, now: float) -> None:
+        """Counts tokens that it may use, of each limit at most all of it, until they are charged."""
+        shares = [share for kind, share in self.use.shares.items() if kind in OF_TOKENS]
+        self._reserved = tuple((share, min(tokens, share.capacity), share.days) for share in shares)
+        self._reserved_at = now
+        for share, amount, _ in self._reserved:
+            share.reserve(amount)
+
+    def charge(self, tokens: int, now: float) -> None:
+        """Counts tokens of its prompt and answer, in place of those that were reserved."""
+        reserved, self._reserved = self._reserved, ()
+        for kind, share in self.use.shares.items():
+            if kind in OF_TOKENS:
+                # What was reserved on another day, or of a limit that was taken away meanwhile, is not this share's.
+                amounts = (amount for other, amount, day in reserved if other is share and day == share.days)
+                share.settle(next(amounts, 0), tokens, now, now - self._reserved_at)
+
+    def end(self) -> bool:
+        """Frees its slot. Returns whether other gateways may wait for it."""
+        for share in self._shares:
+            share.leave()
+        self._shares = ()
+        self.use.under_way -= 1
+        return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
+
+    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
+        """The `x-ratelimit-*` headers of its answer."""
+        return self.use.headers(now, fraction)
+
+
+class Limits:
+    """All keys' shares.
+
+    Attributes:
+        away: whether the store does not answer.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, KeyUse] = {}
+        self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
+        self._fraction = 0.0
+        self._known = False  # whether the store ever told a fraction
+        self._day_ends_at = float("inf")
+        self.away = False
+
+    @property
+    def fraction(self) -> float | None:
+        """What this gateway refills by itself; None while the store does it."""
+        return self._own_fraction if self.away else None
+
+    @property
+    def _own_fraction(self) -> float:
+        return self._fraction if self._known else 1.0
+
+    def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
+        """The shares of a key with these limits, for a request."""
+        use = self._keys.get(key)
+        if use is None:
+            use = self._keys[key] = KeyUse(key, limits)
+        elif limits is not use.limits:
+            use.change(key, limits)
+        self._stirred[key] = use
+        return use
+
+    def begin(
+        self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+    ) -> Ticket | Refused | Must:
+        """Lets one request pass, refuses it, or says that the store must be asked first.
+
+        Args:
+            use: of the request's key.
+            now: monotonic seconds.
+            day_left_s: until 00:00 UTC.
+            asked: whether the store was asked for this request; what is lacking now is refused.
+            answered: whether it answered; else this gateway's own part decides, since what is left is unknown.
+        """
+        if not use.shares:
+            return Ticket(use)
+        self._end_day(now)
+        if self.away or not answered:
+            for share in use.shares.values():
+                share.refill_alone(now, self._own_fraction)
+        lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has()]
+        if not lacking:
+            return Ticket(use)
+        if self.away or asked or any(use.shares[kind].denied(now) for kind in lacking):
+            return self._refusal(use, lacking[0], now, day_left_s)
+        return Must.ASK
+
+    def reserve(
+        self, ticket: Ticket, tokens: int, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+    ) -> Refused | Must | None:
+        """Reserves tokens for a request that passed. Returns None once that is done. Arguments as of `begin`.
+
+        While the store is away, a request needs one token that is left: what this gateway refills may never be
+        as much as the request may use.
+        """
+        use = ticket.use
+        self._end_day(now)
+        alone = self.away or not answered
+        if alone:
+            for kind in OF_TOKENS:
+                if kind in use.shares:
+                    use.shares[kind].refill_alone(now, self._own_fraction)
+        lacking = use.lacks(min(tokens, 1) if alone else tokens)
+        if not lacking:
+            ticket.reserve(tokens, now)
+            return None
+        if alone or asked:
+            kind = next(one for one in _ORDER if one in lacking)
+            return self._refusal(use, kind, now, day_left_s, lacking[kind])
+        return Must.ASK
+
+    def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float, need: int = 1) -> Refused:
+        share = use.shares[kind]
+        comes_back = kind is LimitKind.DAY and share.left(now) + share.reserved >= need
+        if comes_back:
+            wait, code = 1.0, "rate_limited"
+            what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
+        else:
+            wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
+            code, what = _CODES[kind], _what(share, max(0, int(share.left(now))), need)
+        headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
+        if code == _CODES[LimitKind.DAY]:
+            headers["x-should-retry"] = "false"
+        return Refused(code, f"{what}; try again in {ceil(wait)} s", headers)
+
+    def is_short(self, key: str) -> bool:
+        """Whether the store has nothing left for the key, or this gateway owes it."""
+        use = self._keys.get(key)
+        return use is not None and bool(use.shares) and any(share.is_short() for share in use.shares.values())
+
+    # The store
+
+    def asks(self, now: float) -> list[ShareAsk]:
+        """What to ask of the store now, by key and kind. Keys that are not used are not looked at."""
+        self._end_day(now)
+        found: list[ShareAsk] = []
+        for key, use in tuple(self._stirred.items()):
+            asks = use.asks(now)
+            found += asks
+            if not asks and use.rests():
+                del self._stirred[key]
+        return found
+
+    def told(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
+        """Takes the answer of the store."""
+        self.away = False
+        self._fraction, self._known = answer.fraction, True
+        self._day_ends_at = now + answer.day_ends_s
+        grants = {(grant.key, grant.kind): grant for grant in answer.grants}
+        for ask in asks:
+            use, grant = self._keys.get(ask.key), grants.get((ask.key, ask.kind))
+            if use is not None and grant is not None and ask.kind in use.shares:
+                use.shares[ask.kind].granted(ask, grant, now)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These keys are gone. What is under way with them ends as it began."""
+        for key in keys:
+            self._keys.pop(key, None)
+            self._stirred.pop(key, None)
+
+    def _end_day(self, now: float) -> None:
+        if now >= self._day_ends_at:
+            self._day_ends_at += DAY_S
+            self._stirred.update(self._keys)
+            for use in self._keys.values():
+                share = use.shares.get(LimitKind.DAY)
+                if share is not None:
+                    share.new_day(self.fraction)
+
+
+def _what(share: Share, left: int, need: int) -> str:
+    """What a request lacks."""
+    if need > 1:
+        period = "for today (UTC)" if share.kind is LimitKind.DAY else "per minute"
+        return (
+            f"this request may use {need} tokens, and {left} of this key's {share.capacity} {period} are left; "
+            "state a smaller max_tokens"
+        )
+    return {
+        LimitKind.DAY: f"all {share.capacity} tokens of this key for today (UTC) are used",
+        LimitKind.PARALLEL: f"this key may have {share.capacity} requests at once, and has them",
+        LimitKind.REQUESTS: f"this key may send {share.capacity} requests per minute, and has sent them",
+        LimitKind.TOKENS: f"this key may use {share.capacity} tokens per minute, and has used them",
+    }[share.kind]

@@ -1,0 +1,265 @@
+"""Keys' limits and usage: asks the store for shares and hands usage over, each by a task of its own.
+
+No request waits for the database but one that would be refused: it waits for an exchange, at most `ANSWER_S`.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from controller.live.endpoints import DATABASE_ERRORS, Database
+from controller.live.key_ring import Principal
+from controller.live.key_use import Counts, UsageRow, exchange_shares, leave_shares, write_usage
+from gateway.errors import GatewayError
+from gateway.quotas.limits import DAY_S, Limits, Must, Refused, Ticket
+from gateway.quotas.share import Share
+from gateway.usage.usage_record import UsageRecord
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S: Final = 1.0
+PERIOD_S: Final = 1.0
+SPACING_S: Final = 0.02  # between two exchanges
+FLUSH_S: Final = 2.0
+_EXCHANGE_LIMIT_S: Final = 1.5
+_WRITE_LIMIT_S: Final = 10.0
+_STOP_LIMIT_S: Final = 2.0
+_MINUTE_S: Final = 60
+MOST_ROWS: Final = 50_000  # while the database is away; then minutes become hours
+MOST_IN_BATCH: Final = 5_000
+_HOUR_MIN: Final = 60
+Name = tuple[int, str, str, str]
+_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
+
+
+class Batches:
+    """Usage by key, model, endpoint and minute since the last batch that the store has taken."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Name, Counts] = {}
+        self._number = 0
+        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
+
+    def add(self, minute: int, key: str, model: str, endpoint: str, counts: Counts) -> None:
+        """Counts one request. `minute`: whole minutes since 1970, UTC."""
+        name = (minute, key, model, endpoint)
+        if name not in self._rows and len(self._rows) >= MOST_ROWS:
+            name = (minute - minute % _HOUR_MIN, key, model, endpoint)
+        found = self._rows.get(name)
+        if found is None:
+            self._rows[name] = counts
+        else:
+            found.add(counts)
+
+    def next(self) -> tuple[int, Sequence[UsageRow]] | None:
+        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
+        if not self._sent:
+            if not self._rows:
+                return None
+            self._number += 1
+            names = list(self._rows)[:MOST_IN_BATCH]
+            self._sent = [UsageRow(*name, self._rows.pop(name)) for name in names]
+        return self._number, self._sent
+
+    def taken(self) -> None:
+        """The store has the last batch."""
+        self._sent = []
+
+
+class QuotaClient:
+    """Limits and usage of all keys at this gateway.
+
+    Args:
+        database: of shares and usage.
+
+    Attributes:
+        tasks: from `start`. They end only by a defect.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._id = str(uuid.uuid4())
+        self._limits = Limits()
+        self._batches = Batches()
+        self._wake = asyncio.Event()
+        self._next: asyncio.Future[None] = self._loop.create_future()  # set when the next exchange has ended
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Starts the tasks. They end only by a defect."""
+        self.tasks = [
+            asyncio.create_task(self._share(), name="key-shares"),
+            asyncio.create_task(self._hand_over(), name="usage"),
+        ]
+
+    async def stop(self) -> None:
+        """Hands over what was used, gives the shares back, and ends the tasks."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_STOP_LIMIT_S)
+        with suppress(*_ERRORS):
+            async with asyncio.timeout(_STOP_LIMIT_S):
+                while await self._flush():
+                    pass
+                async with self._database.transaction() as connection:
+                    await leave_shares(connection, self._id)
+
+    # Requests
+
+    def begin(self, principal: Principal, path: str) -> UsageRecord | None:
+        """Lets a request pass; None where the store must be asked first: see `wait`.
+
+        Raises:
+            GatewayError: 429: it is beyond a limit of its key.
+        """
+        use = self._limits.use_of(principal.key_id, principal.limits)
+        if not use.shares:
+            return UsageRecord(principal.key_id, path, Ticket(use), self._loop.time, self._record)
+        found = self._limits.begin(use, self._loop.time(), _day_left_s())
+        return None if found is Must.ASK else self._usage_record(principal, path, found)
+
+    async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
+        """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
+
+        A store that is slow refuses nothing: then this gateway's part of each limit decides.
+
+        Raises:
+            GatewayError: 429: nothing is left.
+        """
+        use = self._limits.use_of(principal.key_id, principal.limits)
+        answered = await self._ask_for([(share, 1) for share in use.shares.values()], limit_s)
+        use = self._limits.use_of(principal.key_id, principal.limits)
+        found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
+        if found is Must.ASK:
+            raise AssertionError("it was asked")
+        return self._usage_record(principal, path, found)
+
+    def reserve(self, usage: UsageRecord, *, asked: bool = False, answered: bool = True) -> bool:
+        """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
+
+        Args:
+            usage: of the request.
+            asked: whether the store was asked for it.
+            answered: whether it answered.
+
+        Raises:
+            GatewayError: 429: so many are not left.
+        """
+        ticket = usage.ticket
+        if ticket is None or not usage.expected:
+            return True
+        now, day_left_s = self._loop.time(), _day_left_s()
+        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, asked=asked, answered=answered)
+        if isinstance(found, Refused):
+            raise GatewayError(429, found.code, found.message, headers=found.headers)
+        return found is None
+
+    async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
+        """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
+
+        Raises:
+            GatewayError: 429: so many are not left.
+        """
+        shares = usage.use.shares
+        lacks = usage.use.lacks(usage.expected)
+        answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
+        if not self.reserve(usage, asked=True, answered=answered):
+            raise AssertionError("it was asked")
+
+    async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
+        """Asks the store for larger shares. Returns whether it has answered within the limit."""
+        for share, need in needs:
+            share.waiting += need
+        try:
+            self._wake.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await asyncio.shield(self._next)
+                    return True
+            return False
+        finally:
+            for share, need in needs:
+                share.waiting -= need
+
+    def _usage_record(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> UsageRecord:
+        if isinstance(found, Ticket):
+            return UsageRecord(principal.key_id, path, found, self._loop.time, self._record)
+        if isinstance(found, Refused):
+            raise GatewayError(429, found.code, found.message, headers=found.headers)
+        raise AssertionError("the store must be asked first")
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These keys (by id) are revoked or have expired."""
+        self._limits.forget(keys)
+
+    def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:
+        """The fields of an answer that tell what its key has left."""
+        told = usage.headers(self._limits.fraction)
+        return [(name.encode(), value.encode()) for name, value in told.items()]
+
+    def _record(self, usage: UsageRecord, model: str, counts: Counts) -> None:
+        if model:
+            minute = int(time.time() // _MINUTE_S)
+            self._batches.add(minute, usage.key, model, usage.path.removeprefix("/v1").lstrip("/"), counts)
+        if self._limits.is_short(usage.key):
+            self._wake.set()  # other gateways may wait for what is free, or must know of what is owed
+
+    # Tasks
+
+    async def _share(self) -> None:
+        while True:
+            this, self._next = self._next, self._loop.create_future()
+            try:
+                await self._exchange()
+                if self._limits.away:
+                    log.info("shares of keys' limits are fresh again")
+                self._limits.away = False
+            except _ERRORS as error:
+                if not self._limits.away:
+                    why = str(error) or type(error).__name__
+                    log.warning("shares of keys' limits not refreshed, going on with this gateway's part", error=why)
+                self._limits.away = True
+            finally:
+                this.set_result(None)
+            await asyncio.sleep(SPACING_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    async def _exchange(self) -> None:
+        async with asyncio.timeout(_EXCHANGE_LIMIT_S):
+            async with self._database.transaction() as connection:
+                asks = self._limits.asks(self._loop.time())
+                answer = await exchange_shares(connection, self._id, asks)
+            self._limits.told(asks, answer, self._loop.time())
+
+    async def _hand_over(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            try:
+                while await self._flush():
+                    pass
+            except _ERRORS as error:
+                log.warning("usage not written, tried again", error=str(error) or type(error).__name__)
+
+    async def _flush(self) -> bool:
+        """Hands one batch over; False where there is none."""
+        batch = self._batches.next()
+        if batch is None:
+            return False
+        async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
+            await write_usage(connection, self._id, *batch)
+        self._batches.taken()
+        return True
+
+
+def _day_left_s() -> float:
+    return DAY_S - time.time() % DAY_S

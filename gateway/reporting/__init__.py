@@ -1,0 +1,1 @@
+"""Health, metrics, and what the leader learns of demand."""

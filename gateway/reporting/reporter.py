@@ -1,0 +1,132 @@
+"""Tells the leader once a second what each model has here, and at once which models shall wake."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from controller.live.demand import WAKE_S, DemandReports, Told
+from controller.live.endpoints import DATABASE_ERRORS, RolloutRoute
+from gateway.queueing.queues import Queues
+from gateway.reporting.demand import Demand
+from gateway.reporting.revision_outcomes import RevisionOutcomes
+
+log = structlog.get_logger(__name__)
+
+REPORT_S: Final = 1.0
+_LIMIT_S: Final = 5.0
+_GATHER_S: Final = 0.02  # requests that come together wake a model together
+_AGAIN_S: Final = WAKE_S / 3
+
+
+class Reporter:
+    """The task that reports. Without the database it goes on trying, and tells everything again after.
+
+    Args:
+        reports: writes them.
+        demand: what is counted.
+        queues: the models that shall wake.
+        clock: seconds, monotonic.
+        outcomes: of revisions while one is rolled out.
+        rollouts: those under way, by the deployment's uid.
+        told: called with each answer.
+
+    Attributes:
+        task: from `start`. It ends only by a defect.
+    """
+
+    def __init__(
+        self,
+        reports: DemandReports,
+        demand: Demand,
+        queues: Queues,
+        clock: Callable[[], float],
+        outcomes: RevisionOutcomes,
+        rollouts: Callable[[], Mapping[str, RolloutRoute]],
+        told: Callable[[Told], None] = lambda _: None,
+    ) -> None:
+        self._reports = reports
+        self._demand = demand
+        self._queues = queues
+        self._clock = clock
+        self._outcomes = outcomes
+        self._rollouts = rollouts
+        self._told = told
+        self._answered_since: float | None = None  # without a gap
+        self._poked = asyncio.Event()
+        self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
+        self._unwanted: set[str] = set()  # deployments whose wakes are to be withdrawn
+        self._failing = False
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts the task."""
+        self.task = asyncio.create_task(self._run(), name="demand-reports")
+
+    def in_touch_s(self) -> float:
+        """For how long the database has taken each report, in seconds."""
+        return 0.0 if self._answered_since is None else self._clock() - self._answered_since
+
+    def poke(self) -> None:
+        """Reports now: a model shall wake, or need no longer."""
+        self._poked.set()
+
+    async def stop(self) -> None:
+        """Ends the task, and tells that this gateway is gone."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=_LIMIT_S)
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await self._reports.leave()
+        except DATABASE_ERRORS as error:
+            log.warning("gateway could not sign off", error=str(error) or type(error).__name__)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_LIMIT_S):
+                    await self._report()
+                if self._answered_since is None:
+                    self._answered_since = self._clock()
+                if self._failing:
+                    log.info("demand is reported again")
+                self._failing = False
+            except DATABASE_ERRORS as error:
+                if not self._failing:
+                    log.warning("demand could not be reported", error=str(error) or type(error).__name__)
+                self._failing = True
+                self._answered_since = None
+                self._demand.everything_again()
+                self._outcomes.everything_again()
+                self._asked.clear()
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        try:
+            async with asyncio.timeout(REPORT_S):
+                await self._poked.wait()
+        except TimeoutError:
+            return
+        self._poked.clear()
+        await asyncio.sleep(_GATHER_S)
+
+    async def _report(self) -> None:
+        counts = self._outcomes.report(self._rollouts())
+        told = await self._reports.report(self._demand.report(self._clock(), self._queues.at_replicas()), counts)
+        if told.anew:
+            self._demand.everything_again()
+            self._outcomes.everything_again()
+        self._told(told)
+        now, wakes = self._clock(), self._queues.wakes()
+        self._unwanted = (self._unwanted | self._queues.take_withdrawn()) - wakes.keys()
+        for uid in tuple(self._unwanted):
+            self._asked.pop(uid, None)
+            await self._reports.withdraw(uid)
+            self._unwanted.discard(uid)
+        due = {u: r for u, r in wakes.items() if now - self._asked.get(u, float("-inf")) >= _AGAIN_S}
+        for uid, request_id in (self._queues.take_refused() | due).items():
+            await self._reports.wake(uid, request_id)
+            self._asked[uid] = now
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in wakes}

@@ -1,0 +1,1 @@
+"""One request to a model, from its head to the end of its answer."""

@@ -1,0 +1,404 @@
+"""One request to a model, from its head to the end of its answer.
+
+A request holds its parts: the admission of its key, the upload of its body, the dispatch to a replica, the exchange
+with that replica, and its usage. It alone changes its state, and gives back what the parts hold. It has no timer: the
+gateway sweeps deadlines by `overdue`.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from controller.live.errors import UnknownWhileAwayError
+from controller.live.key_ring import Principal
+from gateway.bodies.parameters import BadRequestError, Parameters
+from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
+from gateway.requests.comments import FIRST_S
+from gateway.requests.dispatch import Dispatch
+from gateway.requests.event_stream import CompleteEvents
+from gateway.requests.exchange import Exchange
+from gateway.requests.heads import path_of
+from gateway.requests.refusals import model_not_found
+from gateway.requests.shared import Shared
+from gateway.requests.states import (
+    ADMITTED,
+    ANSWERING,
+    CUT,
+    DONE,
+    EDGES,
+    LIMITS_S,
+    OVER,
+    RECEIVING,
+    SENT,
+    UPLOAD_LIMIT_S,
+    State,
+)
+from gateway.requests.upload import Upload
+from gateway.usage.usage_record import UsageRecord
+from http1.protocol.heads import RequestHead
+from http1.protocol.server_connection import ServerConnection
+
+DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
+_TIMED_OUT: Final = 504
+R = TypeVar("R")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who may send a request.
+
+    Attributes:
+        check: called with the key's owner; refuses it by a `GatewayError`.
+        unknown: makes the error without a valid key.
+        answer: answers a request that no replica gets, called with the key's owner; None: a replica answers.
+    """
+
+    check: Callable[[Principal], None]
+    unknown: Callable[[], GatewayError] = unauthenticated
+    answer: Callable[[Principal], None] | None = None
+
+
+class Request:
+    """One request.
+
+    Args:
+        shared: by all requests.
+        head: of the request.
+        connection: of the client.
+        request_id: of the request.
+        admission: who may send it.
+        upload: makes the part that takes its body.
+        path: by which it is counted; empty: that of the head.
+
+    Attributes:
+        state: how far it is.
+        arrived: loop time at which it came.
+        deadline: loop time at which its state ends.
+        comment_at: loop time at which a comment to its client may be due.
+        keys: that its client sent.
+        key: id of the valid key.
+        role: of its key.
+        model: the deployment that it is for.
+        status: of its answer; 0: none yet.
+    """
+
+    __slots__ = (
+        *("_database_s", "_failed", "_task", "admission", "arrived", "client_gone", "comment_at", "commented"),
+        *(
+            "connection",
+            "deadline",
+            "dispatch",
+            "exchange",
+            "head",
+            "key",
+            "keys",
+            "loop",
+            "model",
+            "path",
+            "principal",
+        ),
+        *("request_id", "role", "shared", "state", "status", "upload", "usage"),
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        head: RequestHead,
+        connection: ServerConnection,
+        request_id: str,
+        admission: Admission,
+        *,
+        upload: Callable[[Any], Upload] = Upload,
+        path: str = "",
+    ) -> None:
+        self.shared = shared
+        self.head = head
+        self.connection = connection
+        self.request_id = request_id
+        self.path = path or path_of(head)
+        self.loop = shared.loop
+        self.state: State = RECEIVING
+        self.arrived = self.loop.time()
+        self.deadline = self.arrived + UPLOAD_LIMIT_S
+        self.comment_at = self.arrived + FIRST_S
+        self.principal: Principal | None = None
+        self.keys: Sequence[str] = ()
+        self.key = self.role = self.model = ""
+        self.status = 0
+        self.client_gone = self._failed = False
+        self._task: asyncio.Task[None] | None = None
+        self._database_s = DATABASE_S
+        self.admission = admission
+        self.upload = upload(self)
+        self.dispatch = Dispatch(self)
+        self.exchange = Exchange(self)
+        self.commented = False  # a comment was sent, and with it the status
+        self.usage: UsageRecord | None = None  # from the admission to the end
+
+    # From the head to a complete body
+
+    def start(self, principal: Principal | None, keys: Sequence[str]) -> None:
+        """Admits it at once where its key is in memory, else looks the keys up: the first valid key counts."""
+        self.keys = keys
+        self.shared.under_way.add(self)
+        if principal is not None:
+            self._admit(principal)
+        else:
+            self.work(self._authenticate, keys)
+
+    async def _authenticate(self, keys: Sequence[str]) -> None:
+        principal = await self.of_database(lambda _: self.shared.keys.first_owner(keys))
+        if self.state in OVER:
+            return
+        if principal is None:
+            self.fail(self.admission.unknown())
+        else:
+            self._admit(principal)
+
+    def _admit(self, principal: Principal) -> None:
+        """Refuses by key, limits and head, before the body is read."""
+        try:
+            self.admission.check(principal)
+            if self.admission.answer is not None:
+                self.over(DONE)
+                self.admission.answer(principal)
+                return
+            self.usage = self.shared.quotas.begin(principal, self.path)
+        except GatewayError as error:
+            self.fail(error)
+            return
+        if self.usage is None:
+            self.work(self._await_share, principal)
+        else:
+            self._receive(principal)
+
+    async def _await_share(self, principal: Principal) -> None:
+        """Only a request that would be refused gets here."""
+        usage = await self.of_database(partial(self.shared.quotas.wait, principal, self.path))
+        if self.state in OVER:
+            usage.over()
+        else:
+            self.usage = usage
+            self._receive(principal)
+
+    def _receive(self, principal: Principal) -> None:
+        self.principal = principal
+        self.key, self.role = principal.key_id, principal.role
+        try:
+            self.upload.start(principal.key_id)
+        except GatewayError as error:
+            self.fail(error)
+
+    def uploaded(self, parameters: Parameters, size: int) -> None:
+        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it means nothing for tokens."""
+        self.enter(ADMITTED)
+        table = self.shared.routes.table
+        self.model = table.name_of(parameters.model)
+        if not self._may_use(parameters.model):
+            self.model = ""  # as for a name that does not exist, in metrics too
+            self.fail(model_not_found(parameters.model))
+            return
+        known = table.model(self.model)
+        self.dispatch.choose_by(parameters.model, known)
+        usage = self.usage
+        if usage is None:
+            self._go_on()
+            return
+        if known is not None:
+            reserves = usage.use.limits_tokens()
+            usage.expect(self.model, size, parameters, self.upload.text_bytes() if reserves else None)
+        if not usage.expected:
+            self._go_on()
+            return
+        try:
+            reserved = self.shared.quotas.reserve(usage)
+        except GatewayError as error:
+            self.fail(error)
+            return
+        if reserved:
+            self._go_on()
+        else:
+            self.work(self._await_tokens, usage)
+
+    def _may_use(self, name: str) -> bool:
+        """Whether its key may use the model, by the name that the client gave or by its own."""
+        limits = None if self.principal is None else self.principal.limits
+        return limits is None or not limits.models or limits.allows(name) or limits.allows(self.model)
+
+    async def _await_tokens(self, usage: UsageRecord) -> None:
+        await self.of_database(partial(self.shared.quotas.wait_to_reserve, usage))
+        if self.state is ADMITTED:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The limits of its key let it pass for good."""
+        self.shared.queues.arrived(self.model)
+        self.dispatch.next_replica()
+
+    # The client's side
+
+    def body(self, data: bytes) -> None:
+        """A part of the body, or of a tunnel."""
+        if not self.exchange.from_client(data):
+            self.upload.body(data)
+
+    def end(self) -> None:
+        """The body is complete."""
+        self.upload.end()
+
+    def writable(self, *, ready: bool) -> None:
+        """Whether the client takes more of the answer."""
+        self.exchange.writable(ready=ready)
+
+    def gone(self) -> None:
+        """The client is gone: the engine's request ends with it."""
+        if self.state in OVER or self.exchange.end_tunnel():
+            return
+        endpoint = self.exchange.endpoint
+        log.info("client gone", request_id=self.request_id, instance=endpoint and endpoint.instance)
+        self.dispatch.leave_queue(refused=False)
+        self.client_gone = True
+        self.shared.queues.note_cancel(self.model, self.state)
+        self.over(CUT)
+
+    # The queue's side
+
+    def go(self) -> None:
+        """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
+        self.guard(self.dispatch.go)
+
+    # The end
+
+    def refuse(self, error: BadRequestError) -> None:
+        """Answers a request that cannot be routed."""
+        self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
+
+    def fail(self, error: GatewayError) -> None:
+        """Answers with an error of ours. Nothing of an answer was sent, except perhaps comments."""
+        if self.state in OVER:
+            return
+        self._failed = True
+        self.status = error.status
+        self.shared.queues.note_refusal(self.model, error)
+        self.shared.failed(error, self.head.path, self.request_id)
+        if self.commented:
+            self.break_off(error)
+            return
+        self.over(DONE)
+        fields, body = response(error, self.head.path, self.request_id)
+        fields.append((b"x-request-id", self.request_id.encode()))
+        self.connection.answer(error.status, fields, body)
+
+    def break_off(self, error: GatewayError) -> None:
+        """Ends an answer of which a part was sent: by an error event in a stream, and by cutting the connection."""
+        events = CompleteEvents() if self.exchange.events is None and self.commented else self.exchange.events
+        self.over(CUT)
+        if events is not None:
+            event = error_event(error, self.head.path, self.request_id, events.next_number())
+            self.connection.send(events.last(event))
+        self.connection.close()
+
+    def overdue(self, now: float) -> None:
+        """Ends the state whose deadline has passed at loop time `now`, if so."""
+        if self.exchange.ends_tunnel_at(now):
+            return
+        if now < self.deadline:
+            if now >= self.comment_at:
+                self.exchange.comment(now)
+            return
+        match self.state:
+            case State.RECEIVING:
+                self.upload.late()
+            case State.ADMITTED | State.WAITING:
+                self.dispatch.late()
+            case State.SENT if self.upload.is_late_at_replica():
+                pass
+            case _:
+                self.exchange.silent()
+
+    def end_for_stop(self) -> None:
+        """The gateway stops, and the time to drain is over."""
+        message = "the gateway stops; the answer is incomplete and is not repeated"
+        error = GatewayError(503, "unavailable", message, headers=NO_RETRY)
+        if self.state in OVER or self.exchange.end_tunnel():
+            return
+        if self.state is ANSWERING:
+            self.break_off(error)
+        else:
+            self.fail(error)
+
+    def over(self, state: State) -> None:
+        """Ends it, and gives back what its parts hold."""
+        broken = self.state is ANSWERING and state is CUT and not self.client_gone
+        late = self.status == _TIMED_OUT  # the engine works on for nothing
+        left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
+        left_after_s = self.loop.time() - self.exchange.sent_at if left else None
+        self.dispatch.leave_queue(refused=True)
+        self.enter(state)
+        usage, self.usage = self.usage, None
+        if usage is not None:
+            usage.over(broken=broken or self._failed, left_after_s=left_after_s)
+        self.shared.metrics.count(self, usage, broken=broken)
+        self.upload.drop()
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        self.shared.under_way.discard(self)
+        self.exchange.close(state)  # other requests go on within it: a failure there leaves nothing of this one behind
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in OVER
+
+    def enter(self, state: State) -> None:
+        """Changes the state, and sets its deadline."""
+        if state not in EDGES[self.state]:
+            raise AssertionError(f"no edge from {self.state} to {state}")
+        self.state = state
+        limit_s = LIMITS_S.get(state)
+        if limit_s is not None:
+            self.deadline = self.loop.time() + limit_s
+
+    # Waits
+
+    def work(self, wait: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Runs what has to wait. An error of ours becomes the answer; a defect ends this request alone."""
+
+        async def run() -> None:
+            try:
+                await wait(*args)
+            except GatewayError as error:
+                self.fail(error)
+            except UnknownWhileAwayError as error:
+                self.fail(unavailable(str(error)))
+            except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+                self._end_by_defect(error)
+
+        self._task = asyncio.create_task(run(), name="request")
+
+    def guard(self, step: Callable[..., None], *args: Any) -> None:
+        """Takes a step that another request's end or a task has called: a defect ends this request alone."""
+        try:
+            step(*args)
+        except Exception as error:  # noqa: BLE001 - it is logged, and ends this request alone
+            self._end_by_defect(error)
+
+    def _end_by_defect(self, error: Exception) -> None:
+        log.error("request failed", request_id=self.request_id, exc_info=error)
+        text = "internal error; search the gateway's log for the request id"
+        self.fail(GatewayError(500, "internal", text, details={"cause": type(error).__name__}))
+
+    async def of_database(self, read: Callable[[float], Coroutine[Any, Any, R]]) -> R:
+        """The result of `read`, which gets the seconds that it may wait: all waits of a request share `DATABASE_S`."""
+        began = self.loop.time()
+        try:
+            return await read(self._database_s)
+        finally:
+            self._database_s = max(0.0, self._database_s - (self.loop.time() - began))

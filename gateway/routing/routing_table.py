@@ -1,0 +1,360 @@
+"""Picks the instance for a request, from a table in memory: fewest requests in flight first. No I/O."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
+from gateway.routing.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
+from gateway.routing.open_replicas import OpenReplicas
+from gateway.routing.replica_backoff import ReplicaBackoff
+from gateway.routing.session_home import SessionHomes, home_of
+
+_NEVER: Final = 0
+_REPORTED_S: Final = 2.0  # for which a count of other gateways' requests is believed
+_MOST_COMPARED: Final = 64  # replicas; beyond it two are drawn, and the less busy one is picked
+
+ModelStateName = Literal["asleep", "waking", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedName:
+    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
+
+    state: ModelStateName
+    adapter_of: str = ""
+
+
+class RoutingTable:
+    """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
+
+    Args:
+        clock: seconds, monotonic.
+        chance: draws from many replicas.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._in_flight: dict[str, int] = {}
+        self._others: dict[str, tuple[int, float]] = {}  # requests of other gateways, and when they were reported
+        self._backoff = ReplicaBackoff()
+        self._open = OpenReplicas(self._takes_at)
+        self._models: Mapping[str, Model] = {}
+        self._aliases: dict[str, str] = {}
+        self._adapters: dict[str, str] = {}
+        self._stopped: Mapping[str, Stopped] = {}
+        self._by_model: dict[str, list[Endpoint]] = {}
+        self._last_picked: dict[str, int] = {}
+        self._picks = _NEVER
+        self._places = 0
+        self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
+        self._refuse_usage: set[tuple[str, int]] = set()  # starts of instances whose engines do not know the field
+
+    def update(
+        self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
+    ) -> None:
+        """Replaces the endpoints.
+
+        Args:
+            models: all live deployments, by name.
+            endpoints: of their running instances.
+            stopped: those that want no replicas, with the reason.
+        """
+        by_model: dict[str, list[Endpoint]] = {}
+        present: set[str] = set()
+        starts: set[tuple[str, int]] = set()
+        for endpoint in endpoints:
+            by_model.setdefault(endpoint.model, []).append(endpoint)
+            present.add(endpoint.instance)
+            starts.add((endpoint.instance, endpoint.epoch))
+        self._models, self._by_model, self._stopped = models, by_model, stopped or {}
+        self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
+        self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
+        self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
+        self._refuse_usage &= starts
+        self._keep(by_model)
+        self._homes = {name: homes for name, homes in self._homes.items() if name in by_model}
+        for name, homes in self._homes.items():
+            homes.update(by_model[name])
+
+    def asks_for_usage(self, endpoint: Endpoint) -> bool:
+        """Whether streams of this replica are asked for token counts where the client did not ask."""
+        return endpoint.limits.stream_usage != "off" and (endpoint.instance, endpoint.epoch) not in self._refuse_usage
+
+    def refuses_usage(self, endpoint: Endpoint) -> None:
+        """The engine of this replica refuses the field that asks for token counts: it is sent no more."""
+        self._refuse_usage.add((endpoint.instance, endpoint.epoch))
+
+    def name_of(self, asked: str) -> str:
+        """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
+        if asked in self._models:
+            return asked
+        return self._aliases.get(asked) or self._adapters.get(asked, asked)
+
+    def is_adapter(self, asked: str) -> bool:
+        """Whether a request asks for an adapter of a deployment."""
+        return asked in self._adapters and self.name_of(asked) == self._adapters[asked]
+
+    def model(self, name: str) -> Model | None:
+        """The live deployment of that name."""
+        return self._models.get(name)
+
+    def uids(self) -> frozenset[str]:
+        """The uids of all live deployments."""
+        return frozenset(model.uid for model in self._models.values())
+
+    def names(self) -> frozenset[str]:
+        """The names of all live deployments."""
+        return frozenset(self._models)
+
+    def revisions(self) -> set[tuple[str, str]]:
+        """All live deployments: each with every revision of which an instance runs, and with an empty one."""
+        running = {(name, one.revision) for name, running in self._by_model.items() for one in running}
+        return running | {(name, "") for name in self._models}
+
+    def knows(self, model: str) -> bool:
+        """Whether a live deployment has that name."""
+        return model in self._models
+
+    def runs(self, model: str, adapter: str = "") -> bool:
+        """Whether an instance of it runs, at its limit or not. With an adapter: one that has loaded that."""
+        running = self._by_model.get(model, ())
+        return any(adapter in one.adapters for one in running) if adapter else bool(running)
+
+    def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ServedName]:
+        """All names under which requests may ask for a model that is not stopped.
+
+        Args:
+            allows: whether the key may ask for a name; a deployment's aliases and adapters follow its name.
+        """
+        found: dict[str, ServedName] = {}
+        for name, model in self._models.items():
+            if name in self._stopped or not model.serves:
+                continue
+            asleep: ModelStateName = "asleep" if model.wanted == 0 else "waking"
+            state: ModelStateName = "running" if self.runs(name) else asleep
+            aliases = [alias for alias in model.limits.aliases if self._aliases.get(alias) == name]
+            names = {one: ServedName(state) for one in (name, *aliases)}
+            for one in model.limits.adapters:
+                if self.is_adapter(one) and self._adapters[one] == name:
+                    loaded = state != "running" or self.runs(name, one)
+                    names[one] = ServedName(state if loaded else "waking", name)
+            found |= {one: served for one, served in names.items() if allows(name) or allows(one)}
+        return dict(sorted(found.items()))
+
+    def stopped(self, model: str) -> Stopped | None:
+        """Why that deployment wants no replicas; None: it wants some, or is unknown."""
+        return self._stopped.get(model)
+
+    def running_models(self) -> list[str]:
+        """The models with at least one running instance."""
+        return sorted(self._by_model)
+
+    def rollouts(self) -> dict[str, RolloutRoute]:
+        """The rollouts under way, by the deployment's uid."""
+        return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
+
+    def place(self, model: str, session: bytes) -> float | None:
+        """A request's place while a share of the requests goes to a new revision; None: none does."""
+        known = self._models.get(model)
+        if known is None or known.rollout is None or known.rollout.weight is None:
+            return None
+        if session:
+            return place_of_session(session, known.uid, known.rollout.revision)
+        self._places += 1
+        return place_in_turn(self._places)
+
+    def lane(self, model: str, session: bytes, place: float | None, adapter: str = "") -> str:
+        """The revisions to which a session's request is bound, `new` or `old`; empty: to none.
+
+        It is bound while a replica of its own revision runs, at its limit or not.
+        """
+        rollout = self._rollout(model, place)
+        if not session or place is None or rollout is None:
+            return ""
+        own, _ = by_revision(self._with_adapter(model, adapter), rollout, place)
+        return ("new" if belongs_to_new(rollout, place) else "old") if own else ""
+
+    def _rollout(self, model: str, place: float | None) -> RolloutRoute | None:
+        """The rollout in which requests have places."""
+        rollout = self._models[model].rollout if place is not None and model in self._models else None
+        return rollout if rollout is not None and rollout.weight is not None else None
+
+    def _with_adapter(self, model: str, adapter: str) -> list[Endpoint]:
+        known = self._by_model.get(model, [])
+        return [e for e in known if adapter in e.adapters] if adapter else known
+
+    def pick(
+        self,
+        model: str,
+        tried: Collection[str] = (),
+        *,
+        queued: bool = False,
+        adapter: str = "",
+        session: bytes = b"",
+        place: float | None = None,
+        bound: bool = False,
+    ) -> Endpoint | None:
+        """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
+
+        One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
+        picked, once, but not for a request that can wait in the queue.
+
+        Args:
+            model: the deployment's name.
+            tried: instances that this request has tried already.
+            queued: the request waits in the queue.
+            adapter: only instances that have loaded it; empty: any.
+            session: it goes to its home while that can take it; empty: it has none.
+            place: among all requests, which says to which revision it goes while that can take it; None: to any.
+            bound: it goes to that revision alone: see `lane`.
+        """
+        now, known = self._clock(), self._with_adapter(model, adapter)
+        chosen = None
+        rollout = self._rollout(model, place)
+        if place is not None and rollout is not None:
+            groups = by_revision(known, rollout, place)
+            if bound:
+                known = groups[0]
+            for group in groups[:1] if bound else groups:
+                chosen = chosen or self._best(group, tried, now, queued=True, session=session)
+        chosen = chosen or self._best(known, tried, now, queued=queued, session=session)
+        if chosen is None:
+            return None
+        self._picks += 1
+        self._last_picked[chosen.instance] = self._picks
+        if self._backoff.suspects:
+            self._backoff.picked(chosen.instance, now)
+        return chosen
+
+    def _best(
+        self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool, session: bytes
+    ) -> Endpoint | None:
+        home = self._home(known, session) if session else None
+        if home is not None and self._can_take(home, tried, now):
+            return home
+        return self._least_busy(known, tried, now, queued=queued)
+
+    def _home(self, known: list[Endpoint], session: bytes) -> Endpoint | None:
+        model = self._all_of(known)
+        if not model:
+            return home_of(session, known)
+        if model not in self._homes:
+            self._homes[model] = SessionHomes(known)
+        return self._homes[model].of(session)
+
+    def _all_of(self, known: list[Endpoint]) -> str:
+        """The model of which these are all replicas; empty: they are a part of them, or none."""
+        model = known[0].model if known else ""
+        return model if known is self._by_model.get(model) else ""
+
+    def _least_busy(
+        self, known: list[Endpoint], tried: Collection[str], now: float, *, queued: bool
+    ) -> Endpoint | None:
+        compared = known
+        if len(known) > _MOST_COMPARED:
+            drawn = [known[int(self._chance() * len(known))] for _ in range(2)]
+            drawn = [e for e in drawn if self._can_take(e, tried, now)]
+            if drawn:
+                return min(drawn, key=lambda e: self._load(e.instance, now))
+            if model := self._all_of(known):
+                compared = self._open.some(model, now, _MOST_COMPARED + len(tried))
+        least, best = (0, 0), None
+        for one in compared:
+            load = self._load(one.instance, now)
+            if load >= one.max_in_flight or one.instance in tried:
+                continue
+            if self._backoff.suspects and self._backoff.waits_until(one.instance) > now:
+                continue
+            rank = (load, self._last_picked.get(one.instance, _NEVER))
+            if best is None or rank < least:
+                least, best = rank, one
+        if best is None and self._backoff.suspects and not tried and not queued:
+            below = (one for one in known if self._load(one.instance, now) < one.max_in_flight)
+            return min(below, key=lambda e: self._backoff.waits_until(e.instance), default=None)
+        return best
+
+    def _can_take(self, endpoint: Endpoint, tried: Collection[str], now: float) -> bool:
+        return endpoint.instance not in tried and self._takes_at(endpoint, now) <= now
+
+    def at_replicas(self) -> dict[str, dict[str, int]]:
+        """Requests in flight from this gateway to each running instance that has some, by the deployment's uid."""
+        found: dict[str, dict[str, int]] = {}
+        for name, running in self._by_model.items():
+            counts = {one.instance: self._in_flight[one.instance] for one in running if one.instance in self._in_flight}
+            if counts and (known := self._models.get(name)) is not None:
+                found[known.uid] = counts
+        return found
+
+    # The load of each replica
+
+    def _keep(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
+        """Replaces the replicas. Requests in flight to others stay counted."""
+        present = {one.instance for running in by_model.values() for one in running}
+        self._others = {instance: reported for instance, reported in self._others.items() if instance in present}
+        self._backoff.keep(present)
+        self._open.update(by_model)
+
+    def enter(self, endpoint: Endpoint) -> None:
+        """Counts a request in flight; `leave` must follow."""
+        self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
+
+    def leave(self, endpoint: Endpoint) -> None:
+        """A request in flight has ended."""
+        left = self._in_flight[endpoint.instance] - 1
+        if left:
+            self._in_flight[endpoint.instance] = left
+        else:
+            del self._in_flight[endpoint.instance]
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)
+
+    def in_flight(self, instance: str) -> int:
+        """Requests in flight to an instance, from this gateway."""
+        return self._in_flight.get(instance, 0)
+
+    def reported(self, endpoint: Endpoint, in_flight: int) -> None:
+        """The endpoint's agent reports how many requests the instance has, those of other gateways included."""
+        others = in_flight - self._in_flight.get(endpoint.instance, 0)
+        if others > 0:
+            self._others[endpoint.instance] = (others, self._clock())
+        else:
+            self._others.pop(endpoint.instance, None)
+        if endpoint.instance in self._open.closed:
+            self._open.opened(endpoint.instance)
+
+    def refused(self, endpoint: Endpoint) -> None:
+        """The endpoint could not take a request: it is left alone for a while."""
+        self._backoff.refused(endpoint.instance, self._clock())
+
+    def answered(self, endpoint: Endpoint, in_flight: int | None = None) -> None:
+        """The endpoint's engine answers. `in_flight`: requests that the instance has, as its agent reports; or None."""
+        if in_flight is not None:
+            self.reported(endpoint, in_flight)
+        if self._backoff.suspects:
+            self._backoff.answered(endpoint.instance)
+            if endpoint.instance in self._open.closed:
+                self._open.opened(endpoint.instance)
+
+    def free(self, model: str) -> bool:
+        """Whether a replica is below its limit and not left alone."""
+        return bool(self._open.some(model, self._clock(), 1))
+
+    def _load(self, instance: str, now: float) -> int:
+        own, reported = self._in_flight.get(instance, 0), self._others.get(instance)
+        return own if reported is None or now >= reported[1] + _REPORTED_S else own + reported[0]
+
+    def _takes_at(self, endpoint: Endpoint, now: float) -> float:
+        """When it can take a request if nothing more happens; infinity: never."""
+        instance, most = endpoint.instance, endpoint.max_in_flight
+        if (until := self._backoff.waits_until(instance)) > now:
+            return until
+        if self._in_flight.get(instance, 0) >= most:
+            return math.inf
+        return now if self._load(instance, now) < most else self._others[instance][1] + _REPORTED_S

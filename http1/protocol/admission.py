@@ -1,0 +1,503 @@
+"""Which connections a server keeps: bounds in all and per address, and which one gives way. Pure; times are arguments.
+
+A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown connection
+that has stayed longest in its state gives way: with an incomplete head, or whatever else a stranger can do. Then go
+known ones between two requests, or with one that is not served; they go first while the unknown ones are fewer than
+the reserve. Requests with a key never take all connections: some remain for new heads and agents, some for
+administrators, and some for keys that have fewer than others.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+import structlog
+
+from http1.daemon.sweeper import Sweeper
+
+
+class Refusal(StrEnum):
+    """Why a request with a valid key is not served."""
+
+    CLIENT = "client"  # the client has too many incomplete bodies
+    SHARE = "share"  # connections are few, and the client has its equal part
+    ALL = "all"  # too many requests are served
+
+
+class Standing(StrEnum):
+    """Which connections a request may use."""
+
+    KEY = "key"  # neither the administrators' nor the agents'
+    ADMINISTRATOR = "administrator"  # not the agents'
+    AGENT = "agent"  # all
+
+
+class State(StrEnum):
+    """What a connection does."""
+
+    HEAD = "head"  # a request's head is incomplete
+    BODY = "body"  # known; a request's body is incomplete
+    BUSY = "busy"  # a request is being answered
+    IDLE = "idle"  # the next request is awaited
+
+
+# Names of their own: through the class each costs more than all else that a transition does.
+HEAD, BODY, BUSY, IDLE = State
+KEY, ADMINISTRATOR, AGENT = Standing
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One connection.
+
+    Attributes:
+        address: of the other side, without the port.
+        since_s: when it came into its state.
+        counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
+        known: whether one of its requests carried a valid key or credential.
+        client: whose key it was; "" where clients are not told apart.
+        held: whether it counts as its client's: a request of that key is served.
+        group: those of its server that are as known and in the same state; None: it is not counted.
+    """
+
+    address: str
+    since_s: float
+    counted: bool = True
+    known: bool = False
+    state: State = HEAD
+    client: str = ""
+    held: bool = False
+    group: "_Group | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds and deadlines of one server.
+
+    Attributes:
+        most: connections in all.
+        most_unknown_per_address: connections of one address that have not shown a valid key or credential.
+        most_bodies_per_client: incomplete bodies of one client.
+        reserved: connections that no requests may use but agents'.
+        for_administrators: connections that requests of other keys may not use either.
+        for_fewer: connections that requests of a key may not use which has its equal part, or is alone.
+        head_s: seconds within which a request's head must be complete.
+        answer_s: seconds within which a request without a valid key must be answered.
+        idle_s: seconds for which a connection is kept for its next request.
+        unread_s: seconds for which a connection does not give way to another one of its address: a client may open many
+            at once, and all are accepted before the first of their heads is read.
+        body_s: seconds after which an incomplete body gives way to another request where connections are few.
+    """
+
+    most: int
+    most_unknown_per_address: int
+    most_bodies_per_client: int
+    reserved: int = 0
+    for_administrators: int = 0
+    for_fewer: int = 0
+    head_s: float = 10.0
+    answer_s: float = 30.0
+    idle_s: float = 75.0
+    unread_s: float = 5.0
+    body_s: float = 10.0
+
+
+_MOST: Final = 1 << 16
+_MOST_UNKNOWN_PER_ADDRESS: Final = 512
+_RESERVED_SHARE: Final = 8
+_FURTHER_SHARE: Final = 16  # for administrators, and as much for keys that have fewer than others
+_CLIENT_SHARE: Final = 5
+_Group = dict[Connection, None]  # in order of insertion, which is the order of `since_s`
+
+
+def limits_for(connections: int) -> Limits:
+    """The usual limits of a server that can have so many connections."""
+    most = min(connections, _MOST)
+    unknown = min(max(1, most // 2), _MOST_UNKNOWN_PER_ADDRESS)
+    further = most // _FURTHER_SHARE
+    return Limits(
+        most,
+        unknown,
+        max(1, most // _CLIENT_SHARE),
+        reserved=most // _RESERVED_SHARE,
+        for_administrators=further,
+        for_fewer=further,
+    )
+
+
+class Connections:
+    """All open connections of one server.
+
+    Attributes:
+        few: whether the newest request found so many others that its key's part counts.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        served = limits.most - limits.reserved
+        self._most_served = {KEY: served - limits.for_administrators, ADMINISTRATOR: served, AGENT: limits.most}
+        self._few_from = self._most_served[KEY] - limits.for_fewer
+        self._strangers: dict[State, _Group] = {state: {} for state in State}
+        self._known: dict[State, _Group] = {state: {} for state in State}
+        self._bodies, self._busy = self._known[BODY], self._known[BUSY]
+        self._unserved: _Group = {}  # known and busy, without a key or refused
+        self._unknown: _Group = {}
+        self._unknown_of: dict[str, _Group] = {}  # by address
+        self._bodies_of: dict[str, _Group] = {}  # by client
+        self._held_by: dict[str, int] = {}  # connections of each client that has some
+        self._held = 0  # by all of them
+        self.few = False
+
+    def __len__(self) -> int:
+        return len(self._unknown) + len(self._unserved) + sum(map(len, self._known.values()))
+
+    def count(self, state: State) -> int:
+        """How many connections are in a state."""
+        unserved = len(self._unserved) if state is BUSY else 0
+        return len(self._strangers[state]) + len(self._known[state]) + unserved
+
+    def admit(self, connection: Connection) -> Connection | None:
+        """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
+
+        The caller closes what is returned; it is no longer counted.
+        """
+        yielding: Connection | None = None
+        mine = self._unknown_of.get(connection.address, {})
+        oldest = next(iter(mine), None)
+        crowded = connection.counted and len(mine) >= self._limits.most_unknown_per_address
+        if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
+            yielding = oldest
+        elif len(self) >= self._limits.most:
+            between = (self._known[IDLE], self._known[HEAD], self._unserved)
+            # The reserve is for new heads: they do not push one another out while others only wait for a request.
+            few = len(self._unknown) < self._limits.reserved
+            groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
+            yielding = next(found for group in groups for found in group)
+        if yielding is not connection:
+            if yielding is not None:
+                self.remove(yielding)
+            self._add(connection)
+        return yielding
+
+    def serve(
+        self, connection: Connection, now_s: float, body: bool, client: str = "", standing: Standing = KEY
+    ) -> tuple[Refusal | None, Connection | None]:
+        """Makes a connection known and serves its request, unless too many are served.
+
+        Args:
+            connection: whose request carried a valid key or credential.
+            now_s: the time.
+            body: whether the request's body is incomplete.
+            client: whose key it was; "" where clients are not told apart.
+            standing: which connections it may use.
+
+        Returns:
+            Why the request is not served, and the connection that gives way to it, which the caller closes.
+        """
+        if connection.held:
+            self._let_go(connection)
+        refusal: Refusal | None = None
+        yielding: Connection | None = None
+        self.few = standing is not AGENT and len(self._busy) + len(self._bodies) >= self._few_from
+        if self.few or body:
+            refusal, yielding = self._refusal(connection, body, client, standing)
+        if yielding is not None:
+            if now_s - yielding.since_s >= self._limits.body_s:
+                self.remove(yielding)
+                refusal = None
+            else:
+                yielding = None
+        if refusal is not None:
+            if connection.known and self._take(connection):
+                self._put(connection, self._unserved, BUSY, now_s)
+            return refusal, yielding
+        group = connection.group
+        if connection.known and group is not None and group is not self._bodies and not body:
+            del group[connection]
+            self._put(connection, self._busy, BUSY, now_s)
+        elif self._take(connection):
+            connection.known = True
+            connection.client, connection.state, connection.since_s = client, BODY if body else BUSY, now_s
+            self._add(connection)
+        connection.client = client
+        if client and standing is KEY and connection.group is not None:
+            connection.held = True
+            self._held += 1
+            self._held_by[client] = self._held_by.get(client, 0) + 1
+        return refusal, yielding
+
+    def _refusal(
+        self, connection: Connection, body: bool, client: str, standing: Standing
+    ) -> tuple[Refusal | None, Connection | None]:
+        """Why a request is not served, and the connection whose end would mend that."""
+        if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
+            return Refusal.CLIENT, next(iter(self._bodies_of[client]))
+        group = connection.group
+        served = len(self._busy) + len(self._bodies) - (group is self._busy or group is self._bodies)
+        if not self.few or served < self._few_from:
+            return None, None
+        if served >= self._most_served[standing]:
+            return Refusal.ALL, next(iter(self._bodies), None)
+        if standing is KEY and client:
+            mine = self._held_by.get(client, 0)
+            others = len(self._held_by) - (mine > 0)
+            if mine and mine * (others + 1) >= self._held:
+                return Refusal.SHARE, next(iter(self._bodies_of.get(client, ())), None)
+        return None, None
+
+    def with_most(self, client: str) -> str | None:
+        """The client that holds the most, where that is more than this one has with another one; None: none does."""
+        most = max(self._held_by, key=self._held_by.__getitem__, default=client)
+        return most if self._held_by.get(most, 0) > self._held_by.get(client, 0) + 1 else None
+
+    def enter(self, connection: Connection, state: State, now_s: float) -> None:
+        """Moves a connection to another state. A removed one stays so.
+
+        A known one that becomes busy without `serve` gives way: many could else take all connections.
+        """
+        if connection.held and state is not BUSY:
+            self._let_go(connection)
+        group = connection.group
+        if group is not None and connection.known and group is not self._bodies and state is not BODY:
+            served = state is not BUSY or group is self._busy
+            del group[connection]  # it is in no other group
+            group = connection.group = self._known[state] if served else self._unserved
+            group[connection] = None
+            connection.state, connection.since_s = state, now_s
+        elif self._take(connection):
+            connection.state, connection.since_s = state, now_s
+            self._add(connection)
+
+    def _put(self, connection: Connection, group: _Group, state: State, now_s: float) -> None:
+        """Puts a known one, which is in no group, into this one."""
+        connection.group = group
+        group[connection] = None
+        connection.state, connection.since_s = state, now_s
+
+    def _let_go(self, connection: Connection) -> None:
+        """Its client has one connection less."""
+        connection.held = False
+        self._held -= 1
+        left = self._held_by[connection.client] - 1
+        if left:
+            self._held_by[connection.client] = left
+        else:
+            del self._held_by[connection.client]
+
+    def remove(self, connection: Connection) -> None:
+        """Forgets a connection; repeating it changes nothing."""
+        if connection.held:
+            self._let_go(connection)
+        self._take(connection)
+
+    def overdue(self, now_s: float) -> list[Connection]:
+        """Those whose head, answer or next request is overdue, in no order. They stay counted until removed."""
+        limits = self._limits
+        deadlines = (
+            (self._strangers[HEAD], limits.head_s),
+            (self._known[HEAD], limits.head_s),
+            (self._strangers[BUSY], limits.answer_s),
+            (self._strangers[IDLE], limits.idle_s),
+            (self._known[IDLE], limits.idle_s),
+        )
+        found = []
+        for group, limit_s in deadlines:
+            for connection in group:
+                if now_s - connection.since_s < limit_s:
+                    break
+                found.append(connection)
+        return found
+
+    def _add(self, connection: Connection) -> None:
+        group = connection.group = (self._known if connection.known else self._strangers)[connection.state]
+        group[connection] = None
+        if connection.known:
+            if group is self._bodies and connection.client:
+                self._bodies_of.setdefault(connection.client, {})[connection] = None
+            return
+        self._unknown[connection] = None
+        if connection.counted:
+            self._unknown_of.setdefault(connection.address, {})[connection] = None
+
+    def _take(self, connection: Connection) -> bool:
+        group, connection.group = connection.group, None
+        if group is None:
+            return False
+        del group[connection]
+        if group is self._bodies:
+            _discard(self._bodies_of, connection.client, connection)
+        elif not connection.known:
+            del self._unknown[connection]
+            _discard(self._unknown_of, connection.address, connection)
+        return True
+
+
+def _discard(groups: dict[str, _Group], name: str, connection: Connection) -> None:
+    """Removes a connection from the named group, and the group once it is empty."""
+    group = groups.get(name, {})
+    group.pop(connection, None)
+    if not group:
+        groups.pop(name, None)
+
+
+log = structlog.get_logger(__name__)
+
+SWEEP_S: Final = 1.0
+_LOG_EVERY_S: Final = 60.0
+_SATURATIONS: Final = ("bound", "body", "refused")
+
+
+class Guarded(Protocol):
+    """A connection behind the door."""
+
+    @property
+    def record(self) -> Connection:
+        """What the rules know of it."""
+
+    def shut(self, *, late_head: bool) -> None:
+        """Ends it at once, or in a moment; `late_head`: a part of a head has come, and the rest has not."""
+
+
+class Door:
+    """The bounded connections of one server.
+
+    Args:
+        limits: bounds and deadlines.
+        name: of the server, for logs.
+        is_proxy: whether an address is a trusted proxy's, to which the bound for each address does not apply.
+        make_way: called with a client that holds more connections than another one, which needs some where they are
+            few: ends a request of it that has cost nothing yet, and returns whether there was one.
+        closed: a metric. Called with `bound`, `head`, `busy`, `idle` or `body` for each connection that was closed for
+            it, with `handshake` for each that failed in that of TLS, and with `refused` for each request that found too
+            many others.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        name: str,
+        is_proxy: Callable[[str], bool] = lambda _address: False,
+        make_way: Callable[[str], bool] = lambda _client: False,
+        closed: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._make_way = make_way
+        self._connections = Connections(limits)
+        self._limits = limits
+        self._name = name
+        self._is_proxy = is_proxy
+        self._closed = closed
+        self._of: dict[Connection, Guarded] = {}
+        self._now: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+        self._sweeper = Sweeper("connections", SWEEP_S, self._sweep)
+        self._logged_s = float("-inf")
+        self._saturated: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def count(self, state: State) -> int:
+        """How many connections are in a state."""
+        return self._connections.count(state)
+
+    def admit(self, guarded: Guarded) -> bool:
+        """Takes a new connection up; False where it has to go at once, which it is told by `shut`.
+
+        One that was admitted for its handshake keeps its place and its time.
+        """
+        record = guarded.record
+        if record in self._of:
+            self._of[record] = guarded
+            if record.group is None:
+                guarded.shut(late_head=False)
+            return record.group is not None
+        self._of[record] = guarded
+        record.counted = not self._is_proxy(record.address)
+        yielding = self._connections.admit(record)
+        if yielding is not None:
+            self.close(yielding, "bound")
+        if yielding is record:  # a handshake that does not begin has no end that would be told
+            self.lost(record)
+        if self._sweeper.due == math.inf:
+            self._now = asyncio.get_running_loop().time  # to ask for the running loop is a system call each time
+            self._sweeper.start()
+        return yielding is not record
+
+    def enter(self, record: Connection, state: State) -> None:
+        """The connection does something else now."""
+        self._connections.enter(record, state, self._now())
+
+    def admit_request(
+        self, record: Connection, body: bool, client: str = "", standing: Standing = KEY
+    ) -> Refusal | None:
+        """Notes that the request which is being answered carried a valid key or credential.
+
+        Args:
+            record: of its connection.
+            body: whether its body is incomplete.
+            client: whose key it was; "" where clients are not told apart.
+            standing: which of the reserved connections it may use.
+
+        Returns:
+            Why the request has to be refused: with 429 for its client, with 503 for all.
+        """
+        connections = self._connections
+        refusal, yielding = connections.serve(record, self._now(), body, client, standing)
+        # A request that is refused for its own key's part is not helped by another one's end.
+        if connections.few and standing is KEY and client and refusal in (None, Refusal.ALL):
+            most = connections.with_most(client)
+            if most is not None and self._make_way(most) and refusal is Refusal.ALL:
+                refusal, yielding = connections.serve(record, self._now(), body, client, standing)
+        if yielding is not None:
+            self.close(yielding, "body")
+        if refusal is not None:
+            self._count("refused")
+        return refusal
+
+    def note(self, reason: str) -> None:
+        """Counts a connection that ends before its first head: `handshake`."""
+        self._count(reason)
+
+    def body_complete(self, record: Connection) -> None:
+        """The body of the request that is being answered is complete."""
+        if record.state is BODY:
+            self.enter(record, BUSY)
+
+    def lost(self, record: Connection) -> None:
+        """The connection is closed; repeating it changes nothing."""
+        self._connections.remove(record)
+        self._of.pop(record, None)
+
+    def close(self, record: Connection, reason: str) -> None:
+        """Closes a connection for this reason, which is counted."""
+        self._connections.remove(record)
+        guarded = self._of.get(record)
+        if guarded is not None:
+            self._count(reason)
+            guarded.shut(late_head=reason == HEAD)
+
+    def _sweep(self, now: float) -> None:
+        self._sweeper.each(self._connections.overdue(now), lambda record: self.close(record, record.state.value))
+        if not len(self._connections):
+            self._sweeper.stop()
+
+    def _count(self, reason: str) -> None:
+        """Counts what a bound did; says at most once a minute that connections are saturated."""
+        self._closed(reason)
+        if reason not in _SATURATIONS:
+            return
+        self._saturated[reason] = self._saturated.get(reason, 0) + 1
+        now_s = self._now()
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning(
+                "connections are saturated",
+                server=self._name,
+                most=self._limits.most,
+                most_unknown_per_address=self._limits.most_unknown_per_address,
+                **self._saturated,
+            )
+            self._saturated.clear()

@@ -1,0 +1,501 @@
+"""The client's side of one HTTP/1.1 connection: one request at a time; it is kept only while it is at rest."""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Final, Protocol, TypeAlias, cast
+
+from http1.protocol.heads import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
+from http1.protocol.peer_state import reset_at_close
+from http1.protocol.reader import MessageError, ResponseReader
+from http1.tls.pinned import Pinned, Verified, any_certificate, is_pinned
+
+
+class State(StrEnum):
+    """What a connection does."""
+
+    REST = "rest"  # open, nothing under way: it can take a request
+    SENDING = "sending"  # a request is not complete, and no answer has begun
+    AWAITING = "awaiting"  # the request is complete, the response's head is not
+    RECEIVING = "receiving"  # the response's head is complete; the request may still be sent
+    TUNNEL = "tunnel"  # the protocol was switched: bytes both ways
+    CLOSED = "closed"
+
+
+EDGES: Final = {
+    State.REST: {State.SENDING, State.AWAITING, State.CLOSED},
+    State.SENDING: {State.AWAITING, State.RECEIVING, State.TUNNEL, State.CLOSED},
+    State.AWAITING: {State.RECEIVING, State.TUNNEL, State.CLOSED},
+    State.RECEIVING: {State.REST, State.CLOSED},
+    State.TUNNEL: {State.CLOSED},
+    State.CLOSED: set[State](),
+}
+# Names of their own: through the class each costs more than all else that a transition does.
+REST, SENDING, AWAITING, RECEIVING, TUNNEL, CLOSED = State
+
+
+_SENDS: Final = (SENDING, RECEIVING, TUNNEL)
+_READS: Final = (RECEIVING, TUNNEL)
+
+
+class Receiver(Protocol):
+    """Gets the response to one request."""
+
+    def response_head(self, head: ResponseHead) -> None:
+        """The head is complete."""
+
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
+        """A part of the body; in a tunnel, bytes of the server. `chunks`: see `ResponseSink`."""
+
+    def response_end(self) -> None:
+        """The response is complete; the connection may be at rest again."""
+
+    def response_failed(self, why: str) -> None:
+        """The connection ended, or the peer's bytes are no response; called at most once, and never after the end."""
+
+    def request_writable(self, *, ready: bool) -> None:
+        """Whether the server takes more of the request."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection to a server.
+
+    Args:
+        at_rest: called when it can be used again; not called for a connection that must close.
+        closed: called once when it is closed.
+    """
+
+    __slots__ = (
+        *("_at_rest", "_chunked", "_closed", "_complete", "_keep_alive", "_loop", "_read_paused", "_reader"),
+        *("_receiver", "_state", "_transport", "_write_paused", "rested_since"),
+    )
+
+    def __init__(
+        self,
+        *,
+        at_rest: Callable[["ClientConnection"], None],
+        closed: Callable[["ClientConnection"], None],
+    ) -> None:
+        self._at_rest = at_rest
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self._state = REST
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._reader = ResponseReader(self)
+        self._chunked = False
+        self._keep_alive = True
+        self._read_paused = False
+        self._write_paused = False
+        self._complete = True  # the request
+        self.rested_since = self._loop.time()
+
+    @property
+    def state(self) -> State:
+        """What it does now."""
+        return self._state
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can take a request: open, and at rest in every respect."""
+        return (
+            self._state is REST
+            and not self._read_paused
+            and not self._write_paused
+            and self._transport is not None
+            and not self._transport.is_closing()
+        )
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the server takes what is sent as it comes; else it is told to the receiver once it does."""
+        return not self._write_paused
+
+    # The request
+
+    def begin(
+        self,
+        head: bytes,
+        receiver: Receiver,
+        *,
+        chunked: bool,
+        head_only: bool = False,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
+        body: Sequence[bytes | memoryview] = (),
+    ) -> None:
+        """Sends a request's head. The body follows by `send`, its end by `end`.
+
+        Args:
+            head: bytes of the head; those of a body whose length it states may follow at once.
+            receiver: of the response.
+            chunked: whether the body is sent in chunks.
+            head_only: whether the method is HEAD.
+            upgrade: whether the head asks to switch protocols.
+            continued: called when the server asks for the body, where the head expects that.
+            body: its beginning, not for chunks.
+        """
+        self._ask(SENDING, receiver, head_only, upgrade, continued)
+        self._chunked = chunked
+        self._complete = False
+        self._write_with(head, body)
+
+    def ask(self, head: bytes, body: Sequence[bytes | memoryview], receiver: Receiver, head_only: bool = False) -> None:
+        """Sends a whole request; as `begin`. The head states the length of the body, which may be in pieces."""
+        self._ask(AWAITING, receiver, head_only)
+        self._write_with(head, body)
+
+    def _write_with(self, head: bytes, body: Sequence[bytes | memoryview]) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if len(body) == 1 and len(body[0]) < COPIED_BYTES:
+            transport.write(head + body[0])
+        elif sum(map(len, body)) < COPIED_BYTES:
+            transport.write(b"".join((head, *body)))
+        else:
+            transport.writelines((head, *body))
+
+    def _ask(
+        self,
+        state: State,
+        receiver: Receiver,
+        head_only: bool,
+        upgrade: bool = False,
+        continued: Callable[[], None] | None = None,
+    ) -> None:
+        if self._read_paused or self._write_paused or self._transport is None:
+            raise AssertionError(f"a request on a connection that is {self._state}")
+        self._enter(state)
+        self._receiver = receiver
+        self._reader.expect(head_only, upgrade, continued)
+
+    def send(self, data: bytes) -> None:
+        """Sends a part of the body; in a tunnel, bytes to the server."""
+        if data and self._state in _SENDS and self._transport is not None:
+            self._transport.write(chunk(data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The request is complete."""
+        if self._complete or self._state not in _SENDS:
+            return
+        self._complete = True
+        if self._chunked and self._transport is not None:
+            self._transport.write(LAST_CHUNK)
+        if self._state is SENDING:
+            self._enter(AWAITING)
+
+    def abort(self) -> None:
+        """Ends the connection and with it the request; the receiver hears nothing more.
+
+        A server that does not read the rest of a request sees the end all the same.
+        """
+        self._receiver = None
+        if self._transport is not None and (self._write_paused or not self._complete):
+            reset_at_close(self._transport)
+        self._drop()
+
+    def pause_reading(self) -> None:
+        """Reads no more of the response for now."""
+        if not self._read_paused and self._state in _READS and self._transport is not None:
+            self._transport.pause_reading()
+            self._read_paused = True
+
+    def resume_reading(self) -> None:
+        """Goes on reading."""
+        if self._read_paused and self._transport is not None:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    # The reader's sink
+
+    def response_head(self, head: ResponseHead) -> None:
+        """Hands the head on."""
+        self._keep_alive = head.keep_alive
+        switches = head.status == SWITCHING
+        self._enter(TUNNEL if switches else RECEIVING)
+        if switches:
+            self._chunked = False
+        if self._receiver is not None:
+            self._receiver.response_head(head)
+
+    def response_body(self, data: bytes, chunks: bytes = b"") -> None:
+        """Hands a part of the body on."""
+        if self._receiver is not None:
+            self._receiver.response_body(data, chunks)
+
+    def response_end(self, *, clean: bool) -> None:
+        """Rests, or closes where the request is not complete or the server wants it."""
+        if self._state is not RECEIVING:  # a tunnel goes on; an aborted one is over
+            return
+        receiver, self._receiver = self._receiver, None
+        rests = clean and self._keep_alive and self._complete and not self._write_paused
+        if rests:
+            if self._read_paused:
+                self.resume_reading()
+            self._enter(REST)
+            self.rested_since = self._loop.time()
+        else:
+            self._drop()
+        if receiver is not None:
+            receiver.response_end()
+        if rests:
+            self._at_rest(self)
+
+    # The transport's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what arrived. Bytes that nothing asked for end the connection."""
+        state = self._state
+        if state is TUNNEL:
+            self.response_body(data)
+            return
+        if state is REST or state is CLOSED:
+            self._drop()
+            return
+        try:
+            rest = self._reader.feed(data)
+        except MessageError as error:
+            self._fail(f"the server's answer is malformed: {error}")
+            return
+        if rest:  # only a switch of protocols leaves some
+            self.response_body(rest)
+
+    def eof_received(self) -> bool:
+        """The server has closed: that ends an answer without a length, and breaks any other."""
+        if self._state is RECEIVING and self._reader.end_of_stream():
+            return False
+        self._fail("the server closed the connection")
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is gone."""
+        self._transport = None
+        self._fail("the connection was lost")
+        self._reader.close()
+        self._closed(self)
+
+    def pause_writing(self) -> None:
+        """The server does not take what was written."""
+        self._write_paused = True
+        if self._receiver is not None:
+            self._receiver.request_writable(ready=False)
+
+    def resume_writing(self) -> None:
+        """The server takes more."""
+        self._write_paused = False
+        if self._receiver is not None:
+            self._receiver.request_writable(ready=True)
+
+    def _fail(self, why: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        self._drop()
+        if receiver is not None:
+            receiver.response_failed(why)
+
+    def _drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        if self._state is not CLOSED:
+            self._enter(CLOSED)
+
+    def _enter(self, state: State) -> None:
+        if state not in EDGES[self._state]:
+            raise AssertionError(f"no edge from {self._state} to {state}")
+        self._state = state
+
+
+# A host that is gone acknowledges nothing, and its connections end after a minute. While an engine is merely slow, the
+# kernel of its host answers.
+_LIVENESS: Final = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 60_000),
+)
+
+
+def notice_gone_hosts(made: socket.socket) -> None:
+    """Sets the options."""
+    for level, name, value in _LIVENESS:
+        if (option := getattr(socket, name, None)) is not None:  # some exist on Linux alone
+            made.setsockopt(level, option, value)
+
+
+Address: TypeAlias = tuple[str, int] | Pinned | Verified | str  # host and port, or the path of a Unix socket
+CONNECT_S: Final = 5.0
+# Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
+IDLE_S: Final = 3.0
+MAX_IDLE: Final = 64
+_QUEUE_FULL_S: Final = 0.02  # until a Unix socket is tried again
+_RECEIVE_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
+
+
+class ConnectError(Exception):
+    """No connection could be made: no byte of the request has left.
+
+    Attributes:
+        errno: of the operating system; None: it took too long.
+    """
+
+    def __init__(self, message: str, errno: int | None) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class Pool:
+    """Connections to servers. It bounds what is kept, not what is open: the caller bounds its requests.
+
+    Args:
+        idle_s: how long a connection is kept at rest, in seconds.
+        max_idle: kept at rest per address.
+        most: connections of all addresses; from so many on one at rest ends for each new one. None: no such bound.
+        connect_s: limit for connecting, in seconds.
+        prepare: sets options of a connected socket.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle_s: float = IDLE_S,
+        max_idle: int = MAX_IDLE,
+        most: int | None = None,
+        connect_s: float = CONNECT_S,
+        prepare: Callable[[socket.socket], None] = lambda _socket: None,
+    ) -> None:
+        self._idle_s = idle_s
+        self._max_idle = max_idle
+        self._most = most
+        self._connecting = 0
+        self._connect_s = connect_s
+        self._prepare = prepare
+        self._loop = asyncio.get_running_loop()
+        self._resting: dict[Address, deque[ClientConnection]] = {}
+        self._open: set[ClientConnection] = set()
+
+    @property
+    def open(self) -> int:
+        """The number of open connections."""
+        return len(self._open)
+
+    @property
+    def resting(self) -> list[ClientConnection]:
+        """Those that are kept, of all addresses."""
+        return [connection for resting in self._resting.values() for connection in resting]
+
+    def take(self, address: Address) -> ClientConnection | None:
+        """A kept connection that is at rest, the freshest first; None: connect."""
+        resting = self._resting.get(address)
+        oldest = self._loop.time() - self._idle_s
+        while resting:
+            connection = resting.pop()
+            if connection.idle and connection.rested_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, address: Address) -> ClientConnection:
+        """A new connection.
+
+        Raises:
+            ConnectError: refused, unreachable, or not within the limit.
+        """
+
+        def made() -> ClientConnection:
+            return ClientConnection(at_rest=partial(self._rest, address), closed=self._open.discard)
+
+        self._make_way()
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if isinstance(address, str):
+                    transport, connection = await self._connect_unix(made, address)
+                elif isinstance(address, Pinned):
+                    transport, connection = await self._connect_pinned(made, address)
+                elif isinstance(address, Verified):
+                    transport, connection = await self._loop.create_connection(made, *address[:2], ssl=address[2])
+                else:
+                    transport, connection = await self._loop.create_connection(made, *address)
+        except TimeoutError as error:
+            # The kernel's own ETIMEDOUT has a number.
+            raise ConnectError(str(error) or "no connection in time", error.errno) from error
+        except OSError as error:
+            # That of TLS numbers its own library.
+            number = None if isinstance(error, ssl.SSLError) else error.errno
+            raise ConnectError(str(error), number) from error
+        finally:
+            self._connecting -= 1
+        self._open.add(connection)
+        opened = transport.get_extra_info("socket")
+        if opened is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+            self._prepare(opened)
+        return connection
+
+    def _make_way(self) -> None:
+        """Ends what rests beyond the bound: all addresses together could else take the files of what is under way."""
+        if self._most is None:
+            return
+        while self._resting and len(self._open) + self._connecting >= self._most:
+            address = next(iter(self._resting))
+            resting = self._resting[address]
+            if resting:
+                rested = resting.popleft()
+                self._open.discard(rested)
+                rested.abort()
+            if not resting:
+                del self._resting[address]
+
+    async def _connect_pinned(
+        self, made: Callable[[], ClientConnection], address: Pinned
+    ) -> tuple[asyncio.Transport, ClientConnection]:
+        """Nothing is sent to a server that shows another certificate."""
+        transport, connection = await self._loop.create_connection(
+            made, address.host, address.port, ssl=any_certificate(), server_hostname=""
+        )
+        if not is_pinned(transport.get_extra_info("ssl_object"), address.fingerprint):
+            transport.abort()
+            raise ssl.SSLError("it shows another certificate than it has told")
+        return transport, connection
+
+    async def _connect_unix(
+        self, made: Callable[[], ClientConnection], path: str
+    ) -> tuple[asyncio.Transport, ClientConnection]:
+        """Where the listener's queue is full, a Unix socket refuses at once instead of waiting, as TCP does."""
+        while True:
+            try:
+                return await self._loop.create_unix_connection(made, path)
+            except BlockingIOError:
+                await asyncio.sleep(_QUEUE_FULL_S)
+
+    def sweep(self) -> None:
+        """Closes what was kept too long; the owner calls it about once a second."""
+        oldest = self._loop.time() - self._idle_s
+        for address, resting in list(self._resting.items()):
+            while resting and (resting[0].rested_since < oldest or not resting[0].idle):
+                resting.popleft().abort()
+            if not resting:
+                del self._resting[address]
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._resting.clear()
+        for connection in list(self._open):
+            connection.abort()
+
+    def _rest(self, address: Address, connection: ClientConnection) -> None:
+        resting = self._resting.get(address)
+        if resting is None:
+            resting = self._resting[address] = deque()
+        if len(resting) >= self._max_idle:
+            resting.popleft().abort()
+        resting.append(connection)

@@ -1,0 +1,106 @@
+"""Heads that were parsed before: a peer sends the same one with each message, but for its length and its id. Pure.
+
+The parser has said what all else of such a head means, so the next one needs no parser, and the body behind it is
+counted by the length that it states.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from http1.protocol.heads import Fields, RequestHead, ResponseHead
+
+_MOST: Final = 128  # heads of 2 to 4 KiB: an instance's name makes new ones, which stay when it has gone
+_MOST_BYTES: Final = 4096  # of a head
+_MOST_VARYING: Final = 256  # bytes of an id and a length
+_MOST_DIGITS: Final = 15
+_ID: Final = b"x-request-id"
+_LENGTH: Final = b"content-length"
+_VARYING: Final = re.compile(rb"\r\n(?:x-request-id: ([!-~]{1,128})\r\n)?[Cc]ontent-[Ll]ength: ([0-9]{1,15})(?=\r\n)")
+_VALID_ID: Final = re.compile(rb"[!-~]+")
+Head = TypeVar("Head", RequestHead, ResponseHead)
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[Head]):
+    """A head without what varies.
+
+    Attributes:
+        head: all that is the same.
+        before: its fields before what varies.
+        behind: those behind it.
+        begin: its bytes up to the id, or up to the length where it has no id.
+        middle: its bytes between id and length; empty: it has no id.
+        end: its bytes behind the length, with the blank line.
+    """
+
+    head: Head
+    before: Fields
+    behind: Fields
+    begin: bytes
+    middle: bytes
+    end: bytes
+
+    def read(self, data: bytes) -> tuple[Head, int] | None:
+        """The head with which the bytes begin, as a parser would read it, and its size; None: it is another one."""
+        if not data.startswith(self.begin):
+            return None
+        at = len(self.begin)
+        stop = data.find(self.end, at, at + _MOST_VARYING + len(self.end))
+        length, given = data[at:stop], b""
+        if self.middle:
+            given, _, length = length.rpartition(self.middle)
+        if stop < 0 or not length.isdigit() or len(length) > _MOST_DIGITS:
+            return None
+        named = self.head.named.copy()
+        named[_LENGTH] = length
+        own: Fields = [(_LENGTH, length)]
+        if self.middle:
+            if not (given.isalnum() or _VALID_ID.fullmatch(given)):
+                return None
+            named[_ID] = given
+            own = [(_ID, given), *own]
+        return self.head.like(self.before + own + self.behind, named, int(length)), stop + len(self.end)
+
+
+class KnownHeads(Generic[Head]):
+    """The plain heads that were parsed last, of requests or of responses: a memo for the process, and no state."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], Known[Head]] = {}  # by their bytes before and behind what varies
+
+    def find(self, data: bytes) -> Known[Head] | None:
+        """What is known of the head with which the bytes begin; None: it must be parsed."""
+        end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
+        varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
+        return self._known.get((data[: varying.start()], data[varying.end() : end])) if varying is not None else None
+
+    def learn(self, data: bytes, head: Head) -> None:
+        """The parser has read this head, with which the bytes begin: it is kept where it is plain, a line a field."""
+        end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
+        varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
+        if varying is None or not head.plain or not _says(data[:end], head):
+            return
+        start, stop = varying.span()
+        given, length = varying.groups()
+        cut = [(_LENGTH, length)] if given is None else [(_ID, given), (_LENGTH, length)]
+        place = data.count(b"\r\n", 0, start)
+        before, behind = head.fields[:place], head.fields[place + len(cut) :]
+        named = dict(reversed(before + behind))
+        if head.fields != before + cut + behind or _ID in named or _LENGTH in named:
+            return
+        if len(self._known) >= _MOST:
+            del self._known[next(iter(self._known))]
+        begin = data[: varying.start(2) if given is None else varying.start(1)]
+        middle = b"" if given is None else data[varying.end(1) : varying.start(2)]
+        known = Known(head.like([], named, 0), before, behind, begin, middle, data[stop : end + 4])
+        self._known[data[:start], data[stop:end]] = known
+
+
+def _says(text: bytes, head: RequestHead | ResponseHead) -> bool:
+    """Whether the lines say just this head, each field in one: no other head that came behind it is taken for it."""
+    line, *lines = text.split(b"\r\n")
+    if any(b"\r" in one or b"\n" in one for one in lines) or not head.begins(line):
+        return False
+    said = [(name.lower(), value.strip(b" \t")) for name, _, value in (one.partition(b":") for one in lines)]
+    return said == head.fields
