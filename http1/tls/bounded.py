@@ -10,9 +10,7 @@ import time
 from typing import Any, Final, Self
 
 MOST_HANDSHAKE_BYTES: Final = 64 * 1024
-MOST_EMPTY_BYTES: Final = (
-    64 * 1024
-)  # in a minute, of records without content; a record that is cut counts until it ends
+MOST_EMPTY_BYTES: Final = 64 * 1024  # in a minute, of records without content
 _PERIOD_S: Final = 60.0
 _PART_BYTES: Final = 16 * 1024
 _RECORD_BYTES: Final = 64  # around the content of a record
@@ -65,15 +63,19 @@ class BoundedObject(ssl.SSLObject):
         while True:
             before = self._incoming.pending
             try:
-                got = super().read(len, buffer)
+                got: Any = super().read(len, buffer)
             except ssl.SSLWantReadError:
                 self._count(before - self._incoming.pending)
                 if not self._take_part():
                     raise
             else:
-                size = got if isinstance(got, int) else got.__len__()
+                size = got if buffer is not None else got.__len__()
                 self._count(before - self._incoming.pending - size - _RECORD_BYTES)
                 return got
+
+    def pending(self) -> int:
+        """As of each `SSLObject`, with what OpenSSL has yet to read: uvloop reads on while there is some."""
+        return super().pending() + self._incoming.pending
 
     def unwrap(self) -> Any:
         """As of each `SSLObject`."""
