@@ -156,7 +156,7 @@ class EngineExchange(Relay):
         lines, request_id = _RETURNED.lines(head), _line(head, b"x-request-id")
         if head.status == SWITCHING:
             return lines + request_id
-        # The id and the length follow one another: see `http1.protocol.known_heads`.
+        # The id and the length follow one another: see `http1.protocol.fast_paths`.
         return b"%b%b: %d\r\n%b" % (lines, _IN_FLIGHT, self._engines.in_flight.count(self.instance), request_id)
 
     def response_end(self) -> None:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import httptools
 
+from http1.protocol.fast_paths import Known, KnownHeads, content_of, follow_only, last_content_of
 from http1.protocol.heads import SWITCHING, Fields, RequestHead, ResponseHead, request_bytes, values
-from http1.protocol.known_heads import Known, KnownHeads
-from http1.protocol.plain_chunks import content_of, follow_only, last_content_of
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_FIELDS: Final = 128

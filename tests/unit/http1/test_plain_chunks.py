@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from http1.protocol.fast_paths import content_of
 from http1.protocol.heads import ResponseHead
-from http1.protocol.plain_chunks import content_of
 from http1.protocol.reader import _CHUNKED_HEAD, MessageError, ResponseReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
