@@ -29,24 +29,30 @@ async def ask(port: int, body: bytes = b"", *, limit_s: float = 5.0) -> tuple[Re
     return await fetch(connect, b"POST", b"/x?y", [(b"host", b"a")], body, limit_s=limit_s, most_bytes=100)
 
 
-def sending(data: bytes) -> Serve:
+def sending(data: bytes, ended: asyncio.Event) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(data)
-        writer.close()
+            await reader.read()  # until the client ends
+        writer.transport.abort()
+        ended.set()
 
     return serve
 
 
 async def test_a_few_interim_heads_are_skipped_and_too_many_end_it() -> None:
-    async with serving(sending(INTERIM * (MOST_HEADS - 1) + FINAL)) as port:
+    ended = asyncio.Event()
+    async with serving(sending(INTERIM * (MOST_HEADS - 1) + FINAL, ended)) as port:
         head, body = await ask(port)
         assert (head.status, body) == (200, b"ok")
+        await ended.wait()
     for heads in (MOST_HEADS, 100_000):
-        async with serving(sending(INTERIM * heads + FINAL)) as port:
+        ended.clear()
+        async with serving(sending(INTERIM * heads + FINAL, ended)) as port:
             with pytest.raises(FetchError):
                 await ask(port)
+            await ended.wait()
 
 
 @pytest.mark.parametrize(("parts", "read"), [(3, b"part" * 3), (25, b"part" * 25), (None, b"part" * 25)])
@@ -74,16 +80,20 @@ async def test_a_body_in_parts_is_read_to_its_end_and_an_endless_one_to_its_boun
 
 
 async def test_the_request_is_complete() -> None:
-    got = asyncio.get_running_loop().create_future()
+    got, ended = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         got.set_result(head + await reader.readexactly(4))
         writer.write(FINAL)
-        writer.close()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.transport.abort()
+        ended.set()
 
     async with serving(serve) as port:
         await ask(port, b"body")
+        await ended.wait()
     lines = (await got).split(b"\r\n")
     assert lines[0] == b"POST /x?y HTTP/1.1"
     assert set(lines[1:-2]) == {b"host: a", b"connection: close", b"content-length: 4"}
@@ -91,13 +101,18 @@ async def test_the_request_is_complete() -> None:
 
 
 async def test_a_silent_server_and_one_that_does_not_listen(unused_tcp_port: int) -> None:
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.3)
-        writer.close()
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()  # until the client ends
+        writer.transport.abort()
+        ended.set()
 
     async with serving(serve) as port:
         with pytest.raises(FetchError, match="no answer in time"):
             await ask(port, limit_s=0.1)
+        await ended.wait()
     with pytest.raises(FetchError) as refused:
         await ask(unused_tcp_port)
     assert refused.value.errno is not None
