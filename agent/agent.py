@@ -20,7 +20,6 @@ from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings
-from http1.client import BoundedConnector
 from http1.tls.certificate import POLL_S, ServedCertificate
 from schemas.wire import Protocols
 
@@ -78,7 +77,7 @@ class Agent:
                 name=host.name,
                 boot_id=host.boot_id,
                 proxy_port=proxy.port,
-                http=await stack.enter_async_context(aiohttp.ClientSession(connector=BoundedConnector())),
+                http=await stack.enter_async_context(aiohttp.ClientSession()),
                 journal=host.journal,
                 send_queue=send_queue,
                 supervisor=supervisor,

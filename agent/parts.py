@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 import structlog
 
 from agent.clock import boot_clock
@@ -42,7 +41,6 @@ from agent.proxy import Proxy
 from agent.proxy_certificate import proxy_certificate
 from agent.sampling.request_counts import RequestCounter
 from agent.settings import AgentSettings, host_label
-from http1.client import BoundedConnector
 from http1.tls.certificate import ServedCertificate
 from schemas.process_figures import GcWatch
 from schemas.wire import HostFacts
@@ -156,7 +154,6 @@ async def open_requests(
         AgentError: the port is in use, or the certificate cannot be used.
     """
     in_flight, certificate = InFlightRequests(), proxy_certificate(settings, host.name)
-    probes = await stack.enter_async_context(_probe_session())
     proxy = Proxy(
         *(host.journal, host.folders, in_flight, host.heartbeat, CacheAnswers(fetches)),
         host=settings.proxy_host,
@@ -164,8 +161,8 @@ async def open_requests(
         certificate=certificate,
     )
     await stack.enter_async_context(proxy)
-    counter = RequestCounter(host.journal.live, in_flight, probes, boot_clock)
-    return RequestParts(in_flight, certificate, proxy, counter, Prober(probes))
+    counter = RequestCounter(host.journal.live, in_flight, boot_clock)
+    return RequestParts(in_flight, certificate, proxy, counter, Prober())
 
 
 def process_context(
@@ -244,17 +241,3 @@ def _log_held_back(settings: AgentSettings) -> None:
     """Names what engines do not get of this environment: a missing variable shows late, in an engine's error."""
     if names := held_back(os.environ, settings.engine_environment):
         log.info("variables not passed on to engines", variables=in_words(names), setting=SETTING)
-
-
-def _probe_session() -> aiohttp.ClientSession:
-    """For probes and scrapes, apart from proxied requests: each opens a connection of its own.
-
-    Nothing is unpacked, so nothing may be packed: vLLM and SGLang pack their metrics for all that do not refuse it.
-    """
-    return aiohttp.ClientSession(
-        connector=BoundedConnector(limit=0, force_close=True),
-        auto_decompress=False,
-        headers={"Accept-Encoding": "identity"},
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-    )

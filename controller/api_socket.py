@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from http1.site import BoundedUnixSite, Bounds
+from http1.protocol.listening import BACKLOG, PlainAcceptor
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +18,8 @@ FILE_NAME: Final = "controller.sock"
 _LONGEST_PATH: Final = 100  # bytes; the kernel takes 107
 
 
-async def serve_socket(runner: web.AppRunner, bounds: Bounds, folder: Path) -> Path:
-    """Serves on `controller.sock` in the folder, for this user alone; returns its path.
+async def serve_socket(server: web.Server, folder: Path) -> tuple[Path, PlainAcceptor]:
+    """Serves on `controller.sock` in the folder, for this user alone; returns its path, and what to close.
 
     Where the folder cannot have it, since its path is too long or another controller serves there, the socket gets a
     folder of its own.
@@ -31,8 +31,11 @@ async def serve_socket(runner: web.AppRunner, bounds: Bounds, folder: Path) -> P
         path = Path(tempfile.mkdtemp(prefix="gpuward-")) / FILE_NAME
         log.info("the API's socket is elsewhere", path=str(path), error=str(error))
         bound = _bind(path)
-    await BoundedUnixSite(runner, bounds, bound).start()
-    return path
+    # All agents may arrive at once, and a server of uvloop takes one connection in each turn of its loop.
+    acceptor = PlainAcceptor(server)
+    bound.listen(BACKLOG)
+    acceptor.listen(bound)
+    return path, acceptor
 
 
 def _bind(path: Path) -> socket.socket:

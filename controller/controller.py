@@ -50,7 +50,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
-from http1.protocol.admission import AGENT
+from http1.protocol.listening import PlainAcceptor
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
 
@@ -106,6 +106,7 @@ class Controller:
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._proxy_key_file = ProxyKeyFile(database, keys)
+        self._api_socket: PlainAcceptor | None = None
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
@@ -149,7 +150,7 @@ class Controller:
                 if gateway is not None:
                     await gateway.stop()
                 await self._hub.close()
-                await runner.cleanup()
+                await self._end_serving(runner)
                 for task in tasks:
                     task.cancel()
             if failure is not None:
@@ -157,8 +158,13 @@ class Controller:
         finally:
             if gateway is not None:
                 await gateway.stop()
-            await runner.cleanup()
+            await self._end_serving(runner)
             self._serving.collections.close()
+
+    async def _end_serving(self, runner: web.AppRunner) -> None:
+        if self._api_socket is not None:
+            self._api_socket.close()
+        await runner.cleanup()
 
     def _api_context(self) -> ApiContext:
         settings, serving, tls = self._settings, self._serving, self._serving.tls
@@ -185,7 +191,6 @@ class Controller:
             viewers_read_logs=settings.viewers_read_logs,
             trusted_labels=settings.trusted_labels,
             prices=settings.prices,
-            connections=serving.connections,
             bodies=serving.bodies,
             proxies=serving.proxies,
             from_gateway=GatewayTrust(gateway_secret),
@@ -218,7 +223,9 @@ class Controller:
     async def _listen(self, runner: web.AppRunner) -> tuple[str, GatewayProcess | None]:
         """Serves the API on its socket, and the public port by a gateway or itself; returns the URL and the gateway."""
         settings, tls = self._settings, self._serving.tls
-        api = await serve_socket(runner, self._serving.connections, settings.data_dir)
+        if runner.server is None:
+            raise AssertionError("the runner is not set up")
+        api, self._api_socket = await serve_socket(runner.server, settings.data_dir)
         await self._proxy_key_file.place(api.parent)
         url, listening = await listen(settings, self._serving, runner)
         if listening is None:
@@ -283,7 +290,6 @@ def _hub(
         sample_s=settings.sample_every_s,
         keep=SampleRetention(settings.keep_samples_h, settings.keep_history_days),
         metrics=HubMetrics(serving.registry),
-        serves=lambda request: serving.connections.serve(request, standing=AGENT) is None,
         unreachable_after_s=settings.unreachable_after_s,
         rotate_credentials_s=settings.rotate_credentials_days * 86_400.0,
         trust=HostTrust(settings.trusted_labels, settings.advertise_networks),

@@ -1,10 +1,15 @@
-"""What a controller serves its API with: bounds on connections and bodies, their metrics, and where it listens."""
+"""What a controller serves its API with: bounds on bodies, metrics, and where it listens.
 
+No connection of its own port is bounded: gateways keep strangers off. SECURITY.md says so to operators.
+"""
+
+import ipaddress
 import socket
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -16,15 +21,16 @@ from controller.runtime.serving_metrics import ServingMetrics
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from http1.bodies import Bodies
-from http1.daemon.open_files import connection_bound, raise_file_limit
+from http1.daemon.open_files import raise_file_limit
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import limits_for
-from http1.site import BoundedSite, Bounds
+from http1.protocol.listening import BACKLOG
 from schemas.process_figures import GcWatch, read_figures
 from schemas.process_metrics import ProcessMetrics
 
+log = structlog.get_logger(__name__)
+
 HTTP_CLOSE_S: Final = 2.0
-_KEEPALIVE_S: Final = 90.0  # the bounds end an idle connection earlier
+_KEEPALIVE_S: Final = 75.0
 
 
 class CannotListenError(Exception):
@@ -37,7 +43,6 @@ class Serving:
 
     Attributes:
         registry: of all metrics of this process.
-        connections: bounds them.
         bodies: bounds the bytes of bodies in flight.
         proxies: whose `X-Forwarded-*` counts.
         lag: of the event loop.
@@ -47,7 +52,6 @@ class Serving:
     """
 
     registry: CollectorRegistry
-    connections: Bounds
     bodies: Bodies
     proxies: TrustedProxies
     lag: LoopLag
@@ -70,12 +74,7 @@ def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: C
     if authority_ends is not None:
         metrics.authority(authority_ends.timestamp())
     proxies = TrustedProxies(settings.trusted_proxy)
-    connections = Bounds(
-        limits_for(connection_bound(raise_file_limit())),
-        name="controller",
-        is_proxy=lambda address: not address or address in proxies,  # the gateway's have none
-        closed=metrics.connection_closed,
-    )
+    raise_file_limit()
     bodies = Bodies(
         settings.bodies_in_flight * 2**20, settings.bodies_in_flight_per_key * 2**20, refused=metrics.body_refused
     )
@@ -86,7 +85,7 @@ def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: C
     registry.register(
         ProcessMetrics("controller", lambda: {(): read_figures(collections, settings.data_dir)}, disk=True)
     )
-    return Serving(registry, connections, bodies, proxies, lag, collections, tls, authority_ends)
+    return Serving(registry, bodies, proxies, lag, collections, tls, authority_ends)
 
 
 def runner_of(app: web.Application) -> web.AppRunner:
@@ -122,9 +121,9 @@ async def listen(
         elif settings.socket_only:
             address = (settings.host, settings.port)
         else:
-            context = None if tls is None else lambda: tls.certificate.context
-            site = BoundedSite(runner, serving.connections, settings.host, settings.port, context)
-            await site.start()
+            _warn_of_strangers(settings)
+            context = None if tls is None else tls.certificate.listening_context()
+            await web.TCPSite(runner, settings.host, settings.port, ssl_context=context, backlog=BACKLOG).start()
             address = next(one for one in runner.addresses if isinstance(one, tuple))
     except OSError as error:
         where, why = f"{settings.host}:{settings.port}", error.strerror or error
@@ -133,3 +132,21 @@ async def listen(
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
     url = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}" if tls is None else tls.url(shown, port)
     return url, listening
+
+
+def _warn_of_strangers(settings: ControllerSettings) -> None:
+    """Warns where other hosts may reach the port, and no secret shows that gateways are to be its only clients."""
+    if settings.gateway_secret is None and not _is_loopback(settings.host):
+        log.warning(
+            "the API's port is not defended against strangers; keep it in a network of your own",
+            host=settings.host,
+            port=settings.port,
+            remedy="let a gateway own the public port; for gateways of other hosts set GPUWARD_GATEWAY_SECRET",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,4 +1,4 @@
-"""How many bytes of request bodies are held at once: in all, and for each key. Counts; reads nothing."""
+"""Bodies in pieces, and the bound on the bytes of request bodies that are held at once: in all, and for each key."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

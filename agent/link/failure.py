@@ -5,7 +5,7 @@ from typing import Final
 import aiohttp
 
 from agent.decide.unreachable import Unreachable, needs_tls, unreachable
-from http1.client import read_at_most
+from agent.link.bounded_answer import read_at_most
 
 _ALIVE_PATH: Final = "/healthz"
 _LIMIT_S: Final = 5.0

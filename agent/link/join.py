@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from agent.decide.unreachable import needs_tls
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
+from agent.link.bounded_answer import read_at_most
 from agent.link.failure import why_unreachable
-from http1.client import read_at_most
 from schemas.base import View
 from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 

@@ -2,28 +2,28 @@
 
 import asyncio
 import errno
+from functools import partial
 from typing import Final
+from urllib.parse import quote
 
-import aiohttp
 import orjson
 
-from http1.client import read_at_most
+from http1.fetch import FetchError, fetch
+from http1.protocol.client import Pool
+from http1.protocol.heads import ResponseHead
 from schemas.wire import ProbeOrder
 
 _CONNECT_LIMIT_S = 2.0
 _PROXY_LIMIT_S: Final = 0.5
 _MOST_BYTES: Final = 2**20
 _OK, _ERROR, _BUSY = 200, 500, 503
-_CLOSE: Final = {"Connection": "close"}
+_IN_TARGETS: Final = "/?#[]@!$&'()*+,;=%:~"
 # This agent or host has run out of something: it says nothing about the engine.
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 
 
 class Prober:
     """Probes all engines. Each probe opens a new connection: a kept one would hide a dead listener."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
 
     async def probe(self, probe: ProbeOrder | None, port: int, *, is_proxied: bool = False) -> bool | None:
         """Whether an HTTP GET answers 2xx; without `probe`, whether the port accepts a connection. None: unknown.
@@ -33,39 +33,45 @@ class Prober:
         if probe is None:
             return await _connects(port, is_proxied=is_proxied)
         try:
-            async with self._session.get(
-                f"http://127.0.0.1:{port}{probe.path}",
-                timeout=aiohttp.ClientTimeout(total=probe.timeout_s),
-                allow_redirects=False,
-                headers={"Connection": "close"},
-            ) as response:
-                return 200 <= response.status < 300  # noqa: PLR2004 - 2xx
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            head, _ = await ask_engine(port, probe.path, limit_s=probe.timeout_s, most_bytes=1)
+        except FetchError as error:
             return _of(error)
+        return 200 <= head.status < 300  # noqa: PLR2004 - 2xx
 
     async def generate(self, port: int, timeout_s: float) -> bool | None:
-        """Whether the engine generates one token in time. None: unknown, as where it is busy or has no completions.
-
-        No redirect is followed: an engine does not choose what else the agent asks.
-        """
-        base, timeout = f"http://127.0.0.1:{port}", aiohttp.ClientTimeout(total=timeout_s)
+        """Whether the engine generates one token in time. None: unknown, as where it is busy or has no completions."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._session.get(
-                    f"{base}/v1/models", timeout=timeout, headers=_CLOSE, allow_redirects=False
-                ) as listed:
-                    model = _first_model(await read_at_most(listed, _MOST_BYTES)) if listed.status == _OK else None
+                listed, models = await ask_engine(port, "/v1/models", limit_s=timeout_s, most_bytes=_MOST_BYTES)
+                model = _first_model(models) if listed.status == _OK else None
                 if model is None:
                     return None
-                body = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
-                async with self._session.post(
-                    f"{base}/v1/completions", json=body, timeout=timeout, headers=_CLOSE, allow_redirects=False
-                ) as got:
-                    await read_at_most(got, _MOST_BYTES)
-                    # Refusals say nothing: it offers no completions, wants other fields, or has a full queue.
-                    return True if got.status == _OK else None if got.status < _ERROR or got.status == _BUSY else False
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                body = orjson.dumps({"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0})
+                got, _ = await ask_engine(port, "/v1/completions", body, limit_s=timeout_s, most_bytes=_MOST_BYTES)
+                # Refusals say nothing: it offers no completions, wants other fields, or has a full queue.
+                return True if got.status == _OK else None if got.status < _ERROR or got.status == _BUSY else False
+        except (FetchError, TimeoutError, ValueError) as error:
             return _of(error)
+
+
+async def ask_engine(
+    port: int, path: str, body: bytes = b"", *, limit_s: float, most_bytes: int
+) -> tuple[ResponseHead, bytes]:
+    """Head and body of an engine's answer to a GET, or to a POST with a body of JSON.
+
+    No redirect is followed: an engine does not choose what else the agent requests. Nothing is unpacked, so nothing
+    may be packed: vLLM and SGLang pack their metrics for all that do not refuse it.
+
+    Raises:
+        FetchError: there is none within the limit.
+    """
+    fields = [(b"host", b"127.0.0.1:%d" % port), (b"accept-encoding", b"identity")]
+    if body:
+        fields.append((b"content-type", b"application/json"))
+    connect = partial(Pool().connect, ("127.0.0.1", port))
+    target = quote(path, safe=_IN_TARGETS).encode()
+    method = b"POST" if body else b"GET"
+    return await fetch(connect, method, target, fields, body, limit_s=limit_s, most_bytes=most_bytes)
 
 
 def _first_model(text: bytes) -> str | None:
@@ -100,4 +106,4 @@ async def _ends_at_once(reader: asyncio.StreamReader) -> bool:
 
 
 def _of(error: Exception) -> bool | None:
-    return None if isinstance(error, OSError) and error.errno in _OUR_OWN else False
+    return None if isinstance(error, OSError | FetchError) and error.errno in _OUR_OWN else False

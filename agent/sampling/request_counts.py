@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-import aiohttp
-
 from agent.clock import Clock
 from agent.in_flight import InFlightRequests
 from agent.process_records import ProcessKey, ProcessRecord
+from agent.processes.probe import ask_engine
 from agent.sampling.engine_metrics import (
     ImpossibleGaugeError,
     Pressure,
@@ -20,6 +19,7 @@ from agent.sampling.engine_metrics import (
     read_tokens,
     sum_gauges,
 )
+from http1.fetch import FetchError
 
 METRICS_PATH: Final = "/metrics"
 SCRAPE_S: Final = 5.0
@@ -67,7 +67,6 @@ class RequestCounter:
     Args:
         live: the processes that run now.
         in_flight: the proxy's counts.
-        session: for the scrapes.
         clock: seconds.
     """
 
@@ -75,12 +74,10 @@ class RequestCounter:
         self,
         live: Callable[[], Iterable[ProcessRecord]],
         in_flight: InFlightRequests,
-        session: aiohttp.ClientSession,
         clock: Clock,
     ) -> None:
         self._live = live
         self._in_flight = in_flight
-        self._session = session
         self._clock = clock
         self._scrapes: dict[ProcessKey, list[_Scrape]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -156,7 +153,7 @@ class RequestCounter:
         key = record.key
         async with self._slots:
             before = self._probed.get(key, 0)
-            found = await self._read_gauges(f"http://127.0.0.1:{record.port}{METRICS_PATH}", record)
+            found = await self._read_gauges(record.port or 0, record)  # those without a port are not scraped
         ours = max(before, self._probed.get(key, 0))
         if found.requests:
             found = replace(found, requests=max(found.requests - ours, 0))
@@ -167,29 +164,23 @@ class RequestCounter:
             since = found.at_s if last is None or moved else last.since_s
             self._tokens[key] = _Tokens(found.tokens, since, found.at_s)
 
-    async def _read_gauges(self, url: str, record: ProcessRecord) -> _Scrape:
+    async def _read_gauges(self, port: int, record: ProcessRecord) -> _Scrape:
         """The requests by its gauges, its pressure, and its tokens by its counters; None: unknown.
 
         The requests are 0 if the engine answers without metrics or without these gauges.
         """
-        timeout = aiohttp.ClientTimeout(total=_SCRAPE_LIMIT_S)
         try:
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
-                if response.status in _NOT_OFFERED:
-                    return _Scrape(self._clock(), 0)
-                if response.status != _OK:
-                    return _Scrape(self._clock(), None)
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > _MAX_BYTES:
-                        return _Scrape(self._clock(), None)
+            head, body = await ask_engine(port, METRICS_PATH, limit_s=_SCRAPE_LIMIT_S, most_bytes=_MAX_BYTES + 1)
+            if head.status in _NOT_OFFERED:
+                return _Scrape(self._clock(), 0)
+            if head.status != _OK or len(body) > _MAX_BYTES:
+                return _Scrape(self._clock(), None)
             samples = read_samples(body.decode(), names_of(record.order))
             requests, pressure = sum_gauges(samples, _gauges(record)), read_pressure(samples, record.order)
             return _Scrape(self._clock(), requests, pressure, read_tokens(samples, record.order))
         except ImpossibleGaugeError:
             self._impossible += 1
-        except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
+        except (FetchError, ValueError):
             pass
         return _Scrape(self._clock(), None)
 

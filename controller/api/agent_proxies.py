@@ -14,7 +14,6 @@ from controller.api.errors import ApiError, unavailable
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.views.instances import LogSource
-from http1.client import BoundedConnector
 from http1.protocol.client import notice_gone_hosts
 
 _CONNECT_S: Final = 5.0
@@ -41,7 +40,9 @@ async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
     """Opens the session with the app and closes it with the app. It keeps no cookies and decompresses nothing."""
     async with aiohttp.ClientSession(
         # No limit: a request that waits for a free connection would hang in a queue that nothing shows.
-        connector=BoundedConnector(limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S, socket_factory=agent_socket),
+        connector=aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S, socket_factory=agent_socket
+        ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,

@@ -154,7 +154,6 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     """
     app = web.Application(
         middlewares=[
-            middlewares.bound_connection,
             middlewares.identify,
             origin_middleware(context.proxies, context.from_gateway),
             represent,

@@ -22,8 +22,6 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from http1.bodies import Bodies, Hold
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import limits_for
-from http1.site import Bounds
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.worker_labels import TRUSTED_LABELS
 
@@ -66,7 +64,6 @@ class ApiContext:
         proxies: whose `X-Forwarded-*` counts.
         from_gateway: whether the gateway passes a request on, whose word on its origin counts.
         bodies: bounds the bytes of bodies in flight.
-        connections: bounds the server's connections; a middleware reports which ones carry a valid key.
         prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
         authority: that agents learn when they join; None: the controller speaks no TLS, or all systems know its own.
@@ -91,7 +88,6 @@ class ApiContext:
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
     from_gateway: GatewayTrust = field(default_factory=GatewayTrust)
     bodies: Bodies = field(default_factory=lambda: Bodies(512 * 2**20, 256 * 2**20))
-    connections: Bounds = field(default_factory=lambda: Bounds(limits_for(1), name="api"))
     operators_may: frozenset[Grant] = frozenset()
     viewers_read_logs: bool = False
     trusted_labels: Sequence[str] = TRUSTED_LABELS

@@ -33,7 +33,6 @@ from controller.store.core.refusals import (
 )
 from controller.store.views.paging import BadCursorError
 from http1.bodies import BodiesFullError
-from http1.protocol.admission import Refusal
 from schemas.api.response_error import ResponseError
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 from schemas.manifest.problems import FieldProblem, ManifestError
@@ -137,21 +136,6 @@ def database_unavailable(*, full: bool = False) -> ApiError:
     if full:
         return unavailable(DATABASE_FULL, DATABASE_FULL_TEXT)
     return unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
-
-
-def refuse(refusal: Refusal | None) -> None:
-    """Raises the error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
-    match refusal:
-        case Refusal.CLIENT:
-            message = "too many bodies of this key are incomplete; wait until they are sent"
-            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
-        case Refusal.SHARE:
-            message = "connections are few and this key has its equal part of them; wait until others are answered"
-            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
-        case Refusal.ALL:
-            raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
-        case None:
-            pass
 
 
 def _bodies_full(error: BodiesFullError) -> ApiError:

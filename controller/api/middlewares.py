@@ -17,7 +17,6 @@ from controller.api.errors import (
     as_api_error,
     database_unavailable,
     error_response,
-    refuse,
     unavailable,
 )
 from controller.api.parameters import refuse_preconditions, refuse_repeated, refuse_unknown
@@ -26,7 +25,6 @@ from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.live.same_origin import SAFE_METHODS
 from controller.store.core.acting import acting
 from http1.daemon.log_limit import LogLimit
-from http1.protocol.admission import ADMINISTRATOR, KEY
 from schemas.database_disk import DATABASE_FULL
 
 log = structlog.get_logger(__name__)
@@ -48,17 +46,6 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
     response.headers["Server"] = "gpuward"  # not that of Python and its library
     request[_STARTED] = response
-
-
-@web.middleware
-async def bound_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Counts the request's connection as being answered, and ends a stranger's with its answer."""
-    connections = request.app[CONTEXT].connections
-    with connections.answering(request):
-        response = await handler(request)
-        if connections.is_last(request):
-            response.force_close()
-        return response
 
 
 @web.middleware
@@ -128,8 +115,6 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     principal = await caller_of(request)
     if principal is None:
         raise _unauthenticated()
-    standing = ADMINISTRATOR if principal.role == "admin" else KEY
-    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id, standing=standing))
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     request[PRINCIPAL] = principal

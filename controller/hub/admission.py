@@ -167,7 +167,7 @@ class Admission:
                 await socket.prepare(request)
                 offered = agreement.offered_by(request)
                 agreement.check_offer(offered, self._spoken)
-                frames = Frames(socket, request, time)
+                frames = Frames(socket, time)
                 hello = await handshake.receive_hello(frames, offered, self._spoken)
                 received_s = self._clock.monotonic()
                 named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)

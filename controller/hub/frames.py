@@ -9,14 +9,11 @@ from typing import Final
 from aiohttp import WSMessage, WSMsgType, web
 
 from controller.hub.worker_time import WorkerTime
-from controller.runtime.paced_socket import pace
-from controller.runtime.rate import Rate
-from schemas.wire import MAX_MESSAGE_BYTES
+from http1.rate import Rate
 
 BURST: Final = 1_000  # frames at once: a host that reports all its processes after a reconnection
 PER_S: Final = 100.0  # an honest host sends some ten
 UNIT_BYTES: Final = 20 * 1024  # of a frame that counts once: with the rate, 2 MiB a second
-BURST_BYTES: Final = 4 * 2**20 + MAX_MESSAGE_BYTES
 _TURN: Final = 20  # frames, after which others have their turn
 _CONTROL: Final = (WSMsgType.PING, WSMsgType.PONG)
 
@@ -37,14 +34,12 @@ class Frames:
 
     Args:
         socket: to read; prepared.
-        request: of the socket, whose bytes get the same budget: it holds for frames that end no message, too.
         time: the worker's, of which messages are read while it has some.
     """
 
-    def __init__(self, socket: web.WebSocketResponse, request: web.Request, time: WorkerTime) -> None:
+    def __init__(self, socket: web.WebSocketResponse, time: WorkerTime) -> None:
         self.time = time
         self._socket = socket
-        pace(request, burst_bytes=BURST_BYTES, bytes_per_s=PER_S * UNIT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._budget = FrameBudget(self._loop.time())
         self._taken = 0

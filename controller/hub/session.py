@@ -15,7 +15,7 @@ from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
 from controller.hub.readings import Doubts
 from controller.hub.validate import AgentMessage, parse_message
-from controller.runtime.rate import Rate
+from http1.rate import Rate
 from schemas.process_figures import ProcessFigures
 from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 

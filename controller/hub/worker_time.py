@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from controller.runtime.rate import Rate
+from http1.rate import Rate
 
 BURST_S: Final = 3.0  # a host with 16 GPUs that was away until its backlog was full takes 2.3 s
 SHARE: Final = 0.1  # of the loop's time, beyond that

@@ -27,7 +27,6 @@ from controller.runtime.outcome import StaleError
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
-from http1.client import BoundedConnector
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +110,7 @@ class Webhooks:
 
     def http(self) -> aiohttp.ClientSession:
         """A session that connects to addresses that were judged, and to no proxy."""
-        connector = BoundedConnector(socket_factory=judging_sockets(self._may_reach), use_dns_cache=False)
+        connector = aiohttp.TCPConnector(socket_factory=judging_sockets(self._may_reach), use_dns_cache=False)
         return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def run(self) -> None:

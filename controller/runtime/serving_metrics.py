@@ -14,15 +14,14 @@ class ServingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._connections_closed = Counter(
+        closed = Counter(
             "gpuward_connections_closed_total",
-            "Connections closed at a `bound`, overdue with a `head`, an answer (`busy`) or while `idle`, or with an "
-            "incomplete `body` where connections are few; and requests `refused` since too many others are served.",
+            "Always 0, kept for boards: gateways bound connections (`gpuward_gateway_connections_closed_total`).",
             ["reason"],
             registry=registry,
         )
         for reason in ("bound", "head", "busy", "idle", "body", "refused"):
-            self._connections_closed.labels(reason)
+            closed.labels(reason)
         self._bodies_refused = Counter(
             "gpuward_bodies_refused_total",
             "Requests refused because bodies in flight, of one `key` or of `all`, hold too many bytes.",
@@ -74,7 +73,3 @@ class ServingMetrics:
     def loop_lag(self, read: Callable[[], float]) -> None:
         """`read` returns the event loop's recent lag in seconds."""
         self._loop_lag.set_function(read)
-
-    def connection_closed(self, reason: str) -> None:
-        """The server closed a connection or refused a request for this reason, one of the label's."""
-        self._connections_closed.labels(reason).inc()

@@ -27,8 +27,9 @@ from http1.protocol.heads import (
     request_bytes,
 )
 from http1.protocol.server_connection import ServerConnection
-from http1.relay import DONE, SENT, Relay, State
-from schemas.wire import OUR_HEADERS
+from http1.rate import Rate
+from http1.relay import DONE, SENT, TUNNEL, Relay, State
+from schemas.wire import MAX_MESSAGE_BYTES, OUR_HEADERS
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,10 @@ _CONNECTION: Final = b"connection"
 _UPGRADE: Final = b"upgrade"
 # Longer than any handler of the controller takes. It counts from the last sign of the request's progress.
 ANSWER_LIMIT_S: Final = 120.0
+# Of a WebSocket, in bytes at once and bytes a second beyond that. The controller's library reads frames that end no
+# message without end, so that its own budgets, which count messages, do not hold there.
+OF_KEYS: Final = (256 * 2**10, 64 * 2**10)
+OF_AGENTS: Final = (4 * 2**20 + MAX_MESSAGE_BYTES, 2 * 2**20)
 
 
 @dataclass(slots=True)
@@ -103,7 +108,7 @@ class Passed(Relay):
         known: whether the connection was admitted with a key of the API.
     """
 
-    __slots__ = ("_controller", "_fields", "_known", "_requested")
+    __slots__ = ("_controller", "_fields", "_known", "_rate", "_requested", "_resume")
     limits_s: ClassVar[Mapping[State, float]] = {SENT: ANSWER_LIMIT_S}
 
     def __init__(
@@ -120,6 +125,8 @@ class Passed(Relay):
         self._requested = controller.address
         self._fields = fields
         self._known = known
+        self._rate: Rate | None = None  # of a tunnel
+        self._resume: asyncio.TimerHandle | None = None  # while the rate holds the client back
 
     def begin(self) -> None:
         """Connects."""
@@ -140,9 +147,32 @@ class Passed(Relay):
 
     def response_head(self, head: ResponseHead) -> None:
         """The controller answers. With a switch of protocols it has accepted the credential."""
-        if head.status == SWITCHING and not self._known:
-            self.client.admit(standing=AGENT)
+        if head.status == SWITCHING:
+            self._rate = Rate(self._loop.time(), *(OF_KEYS if self._known else OF_AGENTS))
+            if not self._known:
+                self.client.admit(standing=AGENT)
         super().response_head(head)
+
+    def body(self, data: bytes) -> None:
+        """A part of the request's body; in a tunnel, bytes of the client, no faster than they are allowed."""
+        super().body(data)
+        if self._rate is None or self.state is not TUNNEL:
+            return
+        wait_s = self._rate.take(self._loop.time(), len(data))
+        if wait_s:
+            self.client.pause_reading()
+            if self._resume is None:
+                self._resume = self._loop.call_later(wait_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._resume = None
+        if self.server is not None and self.server.takes_more:
+            self.client.resume_reading()
+
+    def request_writable(self, *, ready: bool) -> None:
+        """Whether the controller takes more."""
+        if not ready or self._resume is None:
+            super().request_writable(ready=ready)
 
     def answer_lines(self, head: ResponseHead) -> bytes:
         """All of the controller's fields."""
@@ -165,6 +195,8 @@ class Passed(Relay):
         """Ends it."""
         super().over(state)
         self._controller.under_way.discard(self)
+        if self._resume is not None:
+            self._resume.cancel()
 
     def _fail(self, message: str) -> None:
         self.over(DONE)

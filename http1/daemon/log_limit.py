@@ -9,6 +9,8 @@ import structlog
 PERIOD_S: Final = 60.0
 MAX_KINDS: Final = 256
 
+log = structlog.get_logger(__name__)
+
 
 class LogLimit:
     """Admits one line of each kind in `period_s`, and lines of at most `MAX_KINDS` kinds: strangers may make kinds up.
@@ -42,11 +44,6 @@ class LogLimit:
         return held_back
 
 
-_PERIOD_S: Final = 60.0
-
-log = structlog.get_logger(__name__)
-
-
 class MalformedLog:
     """Logs malformed requests: one line a minute, with the number of those held back.
 
@@ -57,14 +54,9 @@ class MalformedLog:
 
     def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._name = name
-        self._monotonic = monotonic
-        self._logged_s = float("-inf")
-        self._held_back = 0
+        self._limit = LogLimit(monotonic=monotonic)
 
     def note(self, detail: str) -> None:
         """One malformed request."""
-        if self._monotonic() - self._logged_s < _PERIOD_S:
-            self._held_back += 1
-            return
-        log.warning("malformed request", server=self._name, detail=detail, more_before=self._held_back)
-        self._logged_s, self._held_back = self._monotonic(), 0
+        if (held_back := self._limit.admit("malformed")) is not None:
+            log.warning("malformed request", server=self._name, detail=detail, more_before=held_back)

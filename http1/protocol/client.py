@@ -1,4 +1,4 @@
-"""The client's side of one HTTP/1.1 connection: one request at a time; it is kept only while it is at rest."""
+"""The client's side of one HTTP/1.1 connection, one request at a time, and the pool of connections at rest."""
 
 import asyncio
 import socket

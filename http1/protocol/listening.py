@@ -1,7 +1,9 @@
-"""Takes the connections of listening sockets, many in one turn of the loop.
+"""Listening sockets, and what takes their connections, many in one turn of the loop.
 
-uvloop's own servers take one connection in each turn. A loop that many connections keep busy turns slowly, so then the
-others wait the longer the more of them there are, and give up.
+A port has one socket for each process that serves there, so that the kernel spreads connections. A service manager may
+hold the port instead (systemd's socket units): then all processes share its one socket. uvloop's own servers take one
+connection in each turn of the loop. A loop that many connections keep busy turns slowly, and further connections then
+wait so long that their clients give up.
 """
 
 import asyncio

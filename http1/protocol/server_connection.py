@@ -40,6 +40,18 @@ from http1.protocol.states import (
     late,
 )
 
+TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_LAST_ANSWER_S: Final = 2.0
+_PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
+_MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
+_BEFORE_A_REQUEST: Final = (IDLE, HEAD)
+_UNSERVED: Final = (connections.HEAD, connections.IDLE)
+_CLOSE: Final = b"connection: close\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_UNDER_WAY: Final = (RECEIVING, ANSWERING)
+
+log = structlog.get_logger(__name__)
+
 
 class Handler(Protocol):
     """Handles one request; the connection calls it.
@@ -79,17 +91,31 @@ class _Dropped:
 DROPPED: Final = _Dropped()
 
 
-_CLOSE: Final = b"connection: close\r\n"
-_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
-_UNDER_WAY: Final = (RECEIVING, ANSWERING)
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the connections of one server share.
+
+    Attributes:
+        handle: called with each request's head and its connection; returns what handles the rest of the request, or
+            `DROPPED` where it was answered within the call.
+        refused: returns the body of the answer to a malformed message, as JSON.
+        door: bounds the connections.
+        progress: limits of time.
+    """
+
+    handle: Callable[[RequestHead, "ServerConnection"], Handler]
+    refused: Callable[[MessageError], bytes]
+    door: Door
+    progress: Progress = field(default_factory=Progress)
 
 
-class AnsweringConnection(asyncio.Protocol):
-    """The part of a server's connection that answers; `ServerConnection` is the part that reads.
+class ServerConnection(asyncio.Protocol):
+    """One client's connection.
 
     Args:
-        door: learns of the state.
-        reader: reads the requests.
+        service: what handles its requests.
+        opened: called with it when it is open and admitted.
+        closed: called with it when it is closed.
         record: the door's entry, where it has one already.
 
     Attributes:
@@ -97,42 +123,32 @@ class AnsweringConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        *(
-            "_added",
-            "_bodiless",
-            "_chunked",
-            "_chunks",
-            "_door",
-            "_draining",
-            "_handler",
-            "_keep_alive",
-            "_look",
-            "_loop",
-        ),
-        *(
-            "_method",
-            "_read_paused",
-            "_reader",
-            "_since",
-            "_started",
-            "_state",
-            "_transport",
-            "_used",
-            "_write_paused",
-            "record",
-        ),
+        *("_added", "_bodiless", "_chunked", "_chunks", "_closed", "_door", "_draining", "_dropped", "_handler"),
+        *("_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened", "_read_paused", "_reader", "_service"),
+        *("_since", "_started", "_state", "_transport", "_untaken", "_used", "_write_paused", "record"),
     )
 
-    def __init__(self, door: Door, reader: RequestReader, record: Connection | None = None) -> None:
-        self._added = b""  # lines of the current answer's head
-        self._door = door
-        self._reader = reader
+    def __init__(
+        self,
+        service: Service,
+        *,
+        opened: Callable[["ServerConnection"], None],
+        closed: Callable[["ServerConnection"], None],
+        record: Connection | None = None,
+    ) -> None:
+        self._service = service
+        self._door = service.door
+        self._opened = opened
+        self._closed = closed
+        self._reader = RequestReader(self)
         self._loop = asyncio.get_running_loop()
         self._state = IDLE
         self._since = self._loop.time()  # of the state, or of the last progress in it
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
+        self._added = b""  # lines of the current answer's head
         self._method = b""
+        self._has_body = False  # the request that is under way
         self._keep_alive = False
         self._used = False  # whether anything was answered
         self._started = False
@@ -142,6 +158,8 @@ class AnsweringConnection(asyncio.Protocol):
         self._draining = False
         self._write_paused = False
         self._read_paused = False
+        self._dropped = 0
+        self._untaken = 0  # bytes that a client had yet to take at its last progress
         self._look: asyncio.TimerHandle | None = None  # at the other side of a paused upload
         self.record = record or Connection("", self._since)
 
@@ -348,63 +366,6 @@ class AnsweringConnection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
-
-
-TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_LAST_ANSWER_S: Final = 2.0
-_PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
-_MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
-_BEFORE_A_REQUEST: Final = (IDLE, HEAD)
-_UNSERVED: Final = (connections.HEAD, connections.IDLE)
-
-log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What the connections of one server share.
-
-    Attributes:
-        handle: called with each request's head and its connection; returns what handles the rest of the request, or
-            `DROPPED` where it was answered within the call.
-        refused: returns the body of the answer to a malformed message, as JSON.
-        door: bounds the connections.
-        progress: limits of time.
-    """
-
-    handle: Callable[[RequestHead, "ServerConnection"], Handler]
-    refused: Callable[[MessageError], bytes]
-    door: Door
-    progress: Progress = field(default_factory=Progress)
-
-
-class ServerConnection(AnsweringConnection):
-    """One client's connection.
-
-    Args:
-        service: what handles its requests.
-        opened: called with it when it is open and admitted.
-        closed: called with it when it is closed.
-        record: the door's entry, where it has one already.
-    """
-
-    __slots__ = ("_closed", "_dropped", "_has_body", "_opened", "_service", "_untaken")
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        opened: Callable[["ServerConnection"], None],
-        closed: Callable[["ServerConnection"], None],
-        record: Connection | None = None,
-    ) -> None:
-        super().__init__(service.door, RequestReader(self), record)
-        self._service = service
-        self._opened = opened
-        self._closed = closed
-        self._dropped = 0
-        self._untaken = 0  # bytes that a client had yet to take at its last progress
-        self._has_body = False  # the request that is under way
 
     @property
     def address(self) -> str:

@@ -1,35 +1,36 @@
 """A context whose connections are bounded in what OpenSSL does by itself: long handshakes and requests for new keys.
 
-In TLS 1.3 a peer may ask for new keys in each record, of 27 bytes. OpenSSL sets no bound, and obeys thousands in one
-read, while nothing else runs in the loop. So they are counted as they come, and beyond the bound the bytes that are
-left are dropped: the read ends, and with it the connection. In TLS 1.2 a new handshake is refused.
+In TLS 1.3 a peer may request new keys in each record, of 27 bytes. OpenSSL sets no bound, and obeys thousands in one
+read, while nothing else runs in the loop. So it gets what has arrived in small parts, and bytes that bring no content
+are counted. In TLS 1.2 a new handshake is refused.
 """
 
-import _ssl
 import ssl
 import time
 from typing import Any, Final, Self
 
-MOST_KEY_UPDATES: Final = 32  # in a minute
 MOST_HANDSHAKE_BYTES: Final = 64 * 1024
+MOST_EMPTY_BYTES: Final = 64 * 1024  # in a minute, of records without content
 _PERIOD_S: Final = 60.0
+_PART_BYTES: Final = 16 * 1024
+_RECORD_BYTES: Final = 64  # around the content of a record
 _CIPHERS: Final = (
     "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: none with CBC, whose padding has leaked; those of 1.3 stay
 )
-_HANDSHAKE: Final = 22  # a record's type
-_KEY_UPDATE: Final = 24  # a message's
 
 
 class BoundedObject(ssl.SSLObject):
     """One connection."""
 
-    _incoming: ssl.MemoryBIO
+    _arrived: ssl.MemoryBIO  # the transport writes here
+    _incoming: ssl.MemoryBIO  # OpenSSL reads here
     _handshake_bytes = 0
-    _key_updates = 0
+    _empty_bytes = 0
     _counted_since_s = float("-inf")
 
-    def bound(self, incoming: ssl.MemoryBIO) -> Self:
-        """Says where the peer's bytes are until they are read."""
+    def bound(self, arrived: ssl.MemoryBIO, incoming: ssl.MemoryBIO) -> Self:
+        """Tells it where the peer's bytes arrive, and where OpenSSL reads them."""
+        self._arrived = arrived
         self._incoming = incoming
         return self
 
@@ -39,39 +40,71 @@ class BoundedObject(ssl.SSLObject):
         Raises:
             SSLError: the peer's part is longer than any real one.
         """
-        arrived = self._incoming.pending
-        try:
-            super().do_handshake()
-        except ssl.SSLWantReadError:
-            self._handshake_bytes += arrived
-            if self._handshake_bytes > MOST_HANDSHAKE_BYTES:
-                raise ssl.SSLError(
-                    ssl.SSL_ERROR_SSL, f"a handshake of more than {MOST_HANDSHAKE_BYTES} bytes"
-                ) from None
-            raise
+        while True:
+            before = self._incoming.pending
+            try:
+                super().do_handshake()
+            except ssl.SSLWantReadError:
+                self._handshake_bytes += before
+                if self._handshake_bytes > MOST_HANDSHAKE_BYTES:
+                    message = f"a handshake of more than {MOST_HANDSHAKE_BYTES} bytes"
+                    raise ssl.SSLError(ssl.SSL_ERROR_SSL, message) from None
+                if not self._take_part():
+                    raise
+            else:
+                return
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - the name of the base
         """As of each `SSLObject`.
 
         Raises:
-            SSLError: the peer asked for new keys too often.
+            SSLError: the peer sent too much without content.
         """
-        try:
-            return super().read(len, buffer)
-        except ssl.SSLWantReadError:
-            if self._key_updates > MOST_KEY_UPDATES:
-                message = f"more than {MOST_KEY_UPDATES} requests for new keys in a minute"
-                raise ssl.SSLError(ssl.SSL_ERROR_SSL, message) from None
-            raise
+        while True:
+            before = self._incoming.pending
+            try:
+                got: Any = super().read(len, buffer)
+            except ssl.SSLWantReadError:
+                self._count(before - self._incoming.pending)
+                if not self._take_part():
+                    raise
+            else:
+                size = got if buffer is not None else got.__len__()
+                self._count(before - self._incoming.pending - size - _RECORD_BYTES)
+                return got
 
-    def count_key_update(self) -> None:
-        """Counts one more. Beyond the bound nothing is left to read, else OpenSSL would go on within this very read."""
+    def pending(self) -> int:
+        """As of each `SSLObject`, with what OpenSSL has yet to read: uvloop reads on while there is some."""
+        return super().pending() + self._incoming.pending
+
+    def unwrap(self) -> Any:
+        """As of each `SSLObject`."""
+        while True:
+            try:
+                return super().unwrap()
+            except ssl.SSLWantReadError:
+                if not self._take_part():
+                    raise
+
+    def _take_part(self) -> bool:
+        """Gives OpenSSL a part of what has arrived, or the end; returns whether there was any."""
+        if part := self._arrived.read(_PART_BYTES):
+            self._incoming.write(part)
+            return True
+        if self._arrived.eof and not self._incoming.eof:
+            self._incoming.write_eof()
+            return True
+        return False
+
+    def _count(self, size: int) -> None:
+        """Counts bytes that brought no content; fewer than none of a record that was counted before its end."""
         now_s = time.monotonic()
         if now_s - self._counted_since_s >= _PERIOD_S:
-            self._counted_since_s, self._key_updates = now_s, 0
-        self._key_updates += 1
-        if self._key_updates > MOST_KEY_UPDATES:
-            self._incoming.read()
+            self._counted_since_s, self._empty_bytes = now_s, 0
+        self._empty_bytes = max(0, self._empty_bytes + size)
+        if self._empty_bytes > MOST_EMPTY_BYTES:
+            message = f"more than {MOST_EMPTY_BYTES} bytes without content in a minute"
+            raise ssl.SSLError(ssl.SSL_ERROR_SSL, message) from None
 
 
 class BoundedContext(ssl.SSLContext):
@@ -83,17 +116,11 @@ class BoundedContext(ssl.SSLContext):
         self.minimum_version = ssl.TLSVersion.TLSv1_2
         self.set_ciphers(_CIPHERS)
         self.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-        # Set as it is in C: the library's own wrapper makes enumerations of each record's numbers.
-        _ssl._SSLContext._msg_callback.__set__(self, _note)  # type: ignore[attr-defined]  # noqa: SLF001 - as it says
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
         """As of each context."""
-        made = super().wrap_bio(incoming, *args, **kwargs)
-        return made.bound(incoming) if isinstance(made, BoundedObject) else made
-
-
-def _note(connection: object, direction: str, _version: int, record: int, message: int, _data: bytes) -> None:
-    """OpenSSL calls it with each message, and with each record's head."""
-    asks = message == _KEY_UPDATE and record == _HANDSHAKE and direction == "read"
-    if asks and isinstance(connection, BoundedObject):
-        connection.count_key_update()
+        inner = ssl.MemoryBIO()
+        made = super().wrap_bio(inner, *args, **kwargs)
+        if not isinstance(made, BoundedObject):
+            raise TypeError(f"a context whose connections are {type(made).__name__}")
+        return made.bound(incoming, inner)

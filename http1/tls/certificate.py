@@ -92,6 +92,16 @@ class ServedCertificate:
         """For the next handshake."""
         return self._loaded.context
 
+    def listening_context(self) -> ssl.SSLContext:
+        """For a server that takes one context for good: each handshake still shows the certificate in use."""
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self.context
+
+        first = self.context
+        first.sni_callback = choose
+        return first
+
     @property
     def expires_s(self) -> float:
         """When the certificate in use ends, in seconds since 1970."""

@@ -17,9 +17,8 @@ from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
-from controller.runtime.paced_socket import pace
-from controller.runtime.rate import Rate
 from http1.protocol.peer_state import taken_bytes
+from http1.rate import Rate
 from schemas.api.live import LiveMessage, LiveRequest
 from schemas.manifest.problems import FieldProblem
 
@@ -36,8 +35,6 @@ MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
 _SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
 OPENS_AT_ONCE: Final = 64  # four times the topics of a socket: a dashboard whose reader leafs through pages
 OPENS_PER_S: Final = 8.0  # beyond that; a snapshot costs far more than the message that asks for it
-_BURST_BYTES: Final = 256 * 2**10  # from the client, in whatever frames
-_BYTES_PER_S: Final = 64 * 2**10
 _MAX_SHOWN: Final = 80
 
 
@@ -54,7 +51,6 @@ async def live(request: web.Request) -> web.StreamResponse:
     socket = web.WebSocketResponse(timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False)
     with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
         await socket.prepare(request)
-        pace(request, burst_bytes=_BURST_BYTES, bytes_per_s=_BYTES_PER_S)
         session = _Session(request, socket)
         try:
             await session.run()

@@ -13,8 +13,8 @@ import aiohttp
 
 from controller.api.agent_proxies import AgentProxies, ask, unreachable
 from controller.api.merged_logs.frames import CaughtUp, End, FrameError, FrameReader, Item, Line, Note
-from controller.runtime.rate import Rate
 from controller.store.views.logs import InstanceLog
+from http1.rate import Rate
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
 
 HELD_BYTES: Final = 256 * 2**10  # of a log; a merge of 64 logs holds 16 MiB

@@ -1,5 +1,6 @@
 """Models in a worker's cache: list, remove those that no process uses. Asked of the worker's agent."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,6 @@ from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.views.instances import cache_source
-from http1.client import read_at_most
 from schemas.api.envelopes import Page
 from schemas.api.model_cache import CachedModels, CachedModelView
 from schemas.api.requests import PruneBody
@@ -56,7 +56,10 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
                 )
             if answer.status != _OK:
                 raise unreachable(source)
-            content = await read_at_most(answer, _MOST_BYTES)
+            try:
+                content = await answer.content.readexactly(_MOST_BYTES)
+            except asyncio.IncompleteReadError as ended:  # as it does, unless the answer is too long to be a list
+                content = ended.partial
         found = Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error

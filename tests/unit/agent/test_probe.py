@@ -2,34 +2,31 @@
 
 import asyncio
 import errno
-import socket
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe
 from agent.processes.probe import Prober
+from http1.protocol.client import ConnectError, Pool
 from schemas.wire import ProbeOrder
 from support.loopback import listening
 
 ORDER = ProbeOrder(path="/health", period_s=1.0, timeout_s=1.0, failures=1)
 
 
-def failing(number: int) -> aiohttp.ClientSession:
-    def no_socket(_: object) -> socket.socket:
-        raise OSError(number, "on purpose")
-
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=no_socket))
-
-
 @pytest.mark.parametrize(
     ("number", "answered"), [(errno.EMFILE, None), (errno.ENFILE, None), (errno.ECONNREFUSED, False)]
 )
-async def test_too_many_open_files_are_no_answer_of_the_engine(number: int, answered: bool | None) -> None:
-    async with failing(number) as session:
-        assert await Prober(session).probe(ORDER, 9) is answered
+async def test_too_many_open_files_are_no_answer_of_the_engine(
+    number: int, answered: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise ConnectError("on purpose", number)
+
+    monkeypatch.setattr(Pool, "connect", fails)
+    assert await Prober().probe(ORDER, 9) is answered
 
 
 def test_an_unknown_probe_changes_nothing() -> None:
@@ -67,12 +64,11 @@ async def test_one_token(models: Any, status: int, generates: bool | None) -> No
     app = web.Application()
     app.router.add_get("/v1/models", listed)
     app.router.add_post("/v1/completions", complete)
-    async with listening(app) as address, aiohttp.ClientSession() as session:
+    async with listening(app) as address:
         port = int(address.rpartition(":")[2])
-        assert await Prober(session).generate(port, 0.3) is generates
+        assert await Prober().generate(port, 0.3) is generates
     assert all((one["model"], one["max_tokens"]) == ("m", 1) for one in asked)
-    async with aiohttp.ClientSession() as session:
-        assert await Prober(session).generate(port, 0.3) is False, "nothing listens"
+    assert await Prober().generate(port, 0.3) is False, "nothing listens"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
@@ -92,8 +88,8 @@ async def test_an_engine_sends_the_agent_nowhere_else(path: str) -> None:
     closed, app = web.Application(), web.Application()
     closed.router.add_route("*", "/closed", inner)
     app.router.add_route("*", "/v1/{_}", engine)
-    async with listening(closed) as elsewhere, listening(app) as address, aiohttp.ClientSession() as session:
-        assert await Prober(session).generate(int(address.rpartition(":")[2]), 5.0) is None
+    async with listening(closed) as elsewhere, listening(app) as address:
+        assert await Prober().generate(int(address.rpartition(":")[2]), 5.0) is None
     assert reached == []
 
 
@@ -103,5 +99,5 @@ async def test_a_deeply_nested_list_of_models_says_nothing() -> None:
 
     app = web.Application()
     app.router.add_get("/v1/models", listed)
-    async with listening(app) as address, aiohttp.ClientSession() as session:
-        assert await Prober(session).generate(int(address.rpartition(":")[2]), 5.0) is False
+    async with listening(app) as address:
+        assert await Prober().generate(int(address.rpartition(":")[2]), 5.0) is False

@@ -3,12 +3,10 @@
 import socket
 from collections.abc import AsyncIterator, Callable
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from agent.in_flight import InFlightRequests
-from agent.parts import _probe_session
 from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling import request_counts as module
 from agent.sampling.request_counts import RequestCounter
@@ -46,14 +44,14 @@ async def engine() -> AsyncIterator[Engine]:
 class Watch:
     """A watch over one process."""
 
-    def __init__(self, session: aiohttp.ClientSession, port: int, gauges: tuple[str, ...] = GAUGES) -> None:
+    def __init__(self, port: int, gauges: tuple[str, ...] = GAUGES) -> None:
         self.now_s = 0.0
         self.in_flight = InFlightRequests()
         order = start_order("run", request_gauges=gauges)
         self.record = ProcessRecord(
             instance="i", epoch=1, rank=0, state="running", boot_id="b", order=order, ready=True, port=port
         )
-        self.watch = RequestCounter(lambda: (self.record,), self.in_flight, session, lambda: self.now_s)
+        self.watch = RequestCounter(lambda: (self.record,), self.in_flight, lambda: self.now_s)
 
     async def scraped(self) -> int | None:
         await self.watch.scrape_all()
@@ -63,18 +61,10 @@ class Watch:
         return self.watch.take([self.record])[ProcessKey("i", 1, 0)].most
 
 
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 @pytest.mark.parametrize("value", ["-1", "1e12", "NaN", "+Inf", "2147483648"])
-async def test_u48_an_impossible_gauge_is_unknown_and_counted(
-    engine: Engine, session: aiohttp.ClientSession, value: str
-) -> None:
+async def test_u48_an_impossible_gauge_is_unknown_and_counted(engine: Engine, value: str) -> None:
     """An engine that restarts, or counts wrongly, for a moment."""
-    watch = Watch(session, engine.port)
+    watch = Watch(engine.port)
     engine.answer = lambda: web.Response(text=f"vllm:num_requests_running {value}\n")
     assert await watch.scraped() is None
     assert [watch.watch.take_impossible() for _ in range(2)] == [1, 0]
@@ -83,8 +73,8 @@ async def test_u48_an_impossible_gauge_is_unknown_and_counted(
     assert await watch.scraped() == 0
 
 
-async def test_requests_that_came_and_went_are_counted(session: aiohttp.ClientSession) -> None:
-    watch = Watch(session, 1, gauges=())
+async def test_requests_that_came_and_went_are_counted() -> None:
+    watch = Watch(1, gauges=())
     for _ in range(3):
         with a_request(watch.in_flight):
             pass
@@ -92,8 +82,8 @@ async def test_requests_that_came_and_went_are_counted(session: aiohttp.ClientSe
     assert [(one.most, one.arrived) for one in taken] == [(1, 3), (0, 0)]
 
 
-async def test_the_engines_gauges_are_counted(engine: Engine, session: aiohttp.ClientSession) -> None:
-    watch = Watch(session, engine.port)
+async def test_the_engines_gauges_are_counted(engine: Engine) -> None:
+    watch = Watch(engine.port)
     assert await watch.scraped() == 7
     engine.answer = lambda: web.Response(text="vllm:num_requests_running 0\n")
     await watch.watch.scrape_all()
@@ -102,11 +92,9 @@ async def test_the_engines_gauges_are_counted(engine: Engine, session: aiohttp.C
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_an_engine_without_metrics_has_no_requests(
-    engine: Engine, session: aiohttp.ClientSession, status: int
-) -> None:
+async def test_an_engine_without_metrics_has_no_requests(engine: Engine, status: int) -> None:
     engine.answer = lambda: web.Response(status=status)
-    assert await Watch(session, engine.port).scraped() == 0
+    assert await Watch(engine.port).scraped() == 0
 
 
 @pytest.mark.parametrize(
@@ -119,35 +107,31 @@ async def test_an_engine_without_metrics_has_no_requests(
         lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
     ],
 )
-async def test_an_unreadable_answer_is_unknown(
-    engine: Engine, session: aiohttp.ClientSession, answer: Callable[[], web.Response]
-) -> None:
+async def test_an_unreadable_answer_is_unknown(engine: Engine, answer: Callable[[], web.Response]) -> None:
     engine.answer = answer
-    watch = Watch(session, engine.port)
+    watch = Watch(engine.port)
     assert await watch.scraped() is None
     with a_request(watch.in_flight):
         pass
     assert await watch.scraped() == 1  # the proxy's own count is known
 
 
-async def test_an_engine_that_was_not_scraped_or_is_gone_is_unknown(
-    session: aiohttp.ClientSession, unused_port: int
-) -> None:
-    watch = Watch(session, unused_port)
+async def test_an_engine_that_was_not_scraped_or_is_gone_is_unknown(unused_port: int) -> None:
+    watch = Watch(unused_port)
     assert watch.taken() is None
     assert await watch.scraped() is None
 
 
-async def test_a_stale_answer_is_unknown(engine: Engine, session: aiohttp.ClientSession) -> None:
-    watch = Watch(session, engine.port)
+async def test_a_stale_answer_is_unknown(engine: Engine) -> None:
+    watch = Watch(engine.port)
     assert await watch.scraped() == 7
     assert watch.taken() == 7
     watch.now_s += module._STALE_S + 1
     assert watch.taken() is None
 
 
-async def test_without_gauges_the_proxys_peak_counts(session: aiohttp.ClientSession) -> None:
-    watch = Watch(session, 1, gauges=())
+async def test_without_gauges_the_proxys_peak_counts() -> None:
+    watch = Watch(1, gauges=())
     assert await watch.scraped() == 0
     with a_request(watch.in_flight):
         with a_request(watch.in_flight):
@@ -166,8 +150,8 @@ def unused_port() -> int:
         return port
 
 
-async def test_tokens_stand_still_up_to_a_fresh_scrape(engine: Engine, session: aiohttp.ClientSession) -> None:
-    watch, tokens = Watch(session, engine.port), 10
+async def test_tokens_stand_still_up_to_a_fresh_scrape(engine: Engine) -> None:
+    watch, tokens = Watch(engine.port), 10
     order = start_order("run", request_gauges=GAUGES, progress_counters=("vllm:generation_tokens_total",))
     watch.record = watch.record.model_copy(update={"order": order})
     key = watch.record.key
@@ -192,8 +176,8 @@ async def test_tokens_stand_still_up_to_a_fresh_scrape(engine: Engine, session: 
     assert watch.watch.tokens_still(key) is None, "the engine counts none"
 
 
-async def test_our_own_request_for_a_token_is_not_counted(engine: Engine, session: aiohttp.ClientSession) -> None:
-    watch = Watch(session, engine.port)
+async def test_our_own_request_for_a_token_is_not_counted(engine: Engine) -> None:
+    watch = Watch(engine.port)
     engine.answer = lambda: web.Response(text="vllm:num_requests_running 1\n")
     with watch.watch.probing(watch.record.key):
         assert await watch.scraped() == 0
@@ -204,11 +188,10 @@ async def test_our_own_request_for_a_token_is_not_counted(engine: Engine, sessio
 async def test_metrics_are_read_of_an_engine_that_packs_them_where_it_may(engine: Engine) -> None:
     """So do vLLM and SGLang, by Prometheus' own application. Nothing is unpacked here."""
     engine.packs = True
-    async with _probe_session() as session:
-        assert await Watch(session, engine.port).scraped() == 7
+    assert await Watch(engine.port).scraped() == 7
 
 
 @pytest.mark.parametrize("page", [b"\n" * 4 * 2**20, b"vllm:num_requests_running 1\n" * 2**17, b"x" * 5 * 2**20])
-async def test_a_page_beyond_its_bounds_is_unknown(engine: Engine, session: aiohttp.ClientSession, page: bytes) -> None:
+async def test_a_page_beyond_its_bounds_is_unknown(engine: Engine, page: bytes) -> None:
     engine.answer = lambda: web.Response(body=page)
-    assert await Watch(session, engine.port).scraped() is None
+    assert await Watch(engine.port).scraped() is None

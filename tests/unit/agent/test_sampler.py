@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from agent.gpus.reader import GpuReading, GpuWork
@@ -70,17 +69,16 @@ class Host:
 
 @asynccontextmanager
 async def sampling(host: Host, folder: Path, period_s: float = 10.0) -> AsyncIterator[Sampler]:
-    async with aiohttp.ClientSession() as session:
-        requests = RequestCounter(lambda: host.live, host.in_flight, session, host.clock)
-        inventory = InventoryWatch(host, HOST)
-        sampler = Sampler(inventory, lambda: host.live, PidOwners(str(folder)), requests, host.backlog, host.clock)
-        sampler.period_s = period_s
-        running = asyncio.create_task(sampler.run())
-        try:
-            yield sampler
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    requests = RequestCounter(lambda: host.live, host.in_flight, host.clock)
+    inventory = InventoryWatch(host, HOST)
+    sampler = Sampler(inventory, lambda: host.live, PidOwners(str(folder)), requests, host.backlog, host.clock)
+    sampler.period_s = period_s
+    running = asyncio.create_task(sampler.run())
+    try:
+        yield sampler
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_period_holds_only_its_own_readings(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 
-import aiohttp
 import pytest
 
 from agent.errors import SpawnError
@@ -35,12 +34,11 @@ async def test_a_probe_without_a_file_is_unknown_and_one_without_a_listener_is_n
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        async with aiohttp.ClientSession() as session:
-            prober = Prober(session)
-            assert await prober.probe(order, port) is False
-            monkeypatch.setattr(socket, "socket", short)
-            assert await prober.probe(order, port) is None
-            monkeypatch.undo()
+        prober = Prober()
+        assert await prober.probe(order, port) is False
+        monkeypatch.setattr(socket, "socket", short)
+        assert await prober.probe(order, port) is None
+        monkeypatch.undo()
 
 
 async def test_a_group_that_cannot_be_read_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, Controller, Passed
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Controller, Passed
 from gateway.settings import addresses_of
 from http1.protocol import states as server_states
 from http1.protocol.admission import Door, Limits
@@ -239,3 +239,21 @@ def test_addresses_of_controllers(text: str, addresses: list[Any]) -> None:
 def test_what_is_not_an_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         addresses_of(text, None)
+
+
+async def test_a_tunnel_is_read_no_faster_than_its_budget() -> None:
+    world = World()
+    passed = await world.ask(DIAL)
+    world.answer(SWITCH)
+    burst, per_s = OF_AGENTS
+    world.transport.receive(bytes(burst))
+    assert world.transport.reading
+    world.transport.receive(bytes(per_s // 20))
+    assert not world.transport.reading
+    passed.request_writable(ready=True)
+    assert not world.transport.reading, "the controller takes more, and the budget does not"
+    await asyncio.sleep(0.1)
+    assert world.transport.reading
+    world.transport.receive(bytes(per_s))
+    world.transport.lose()
+    assert passed.state is State.CUT

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http1.protocol.fast_paths import KnownHeads
 
 from http1.protocol import fast_paths as known_heads
 from http1.protocol import reader as request_reader
 from http1.protocol import reader as response_reader
+from http1.protocol.fast_paths import KnownHeads
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.reader import MessageError, MessageReader, RequestReader, ResponseReader
 

@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from http1.protocol.fast_paths import content_of
 
+from http1.protocol.fast_paths import content_of
 from http1.protocol.heads import ResponseHead
 from http1.protocol.reader import _CHUNKED_HEAD, MessageError, ResponseReader
 

@@ -10,12 +10,11 @@ import pytest
 from aiohttp import web
 
 from http1.protocol.admission import Connection, Limits, Standing
-from http1.site import BoundedSite, Bounds
-from http1.tls.bounded import MOST_HANDSHAKE_BYTES, MOST_KEY_UPDATES
+from http1.tls.bounded import MOST_EMPTY_BYTES, MOST_HANDSHAKE_BYTES
 from http1.tls.certificate import CertificateError, ServedCertificate
 from http1.tls.pinned import trusting
 from support.network.key_updates import ask_for_keys
-from support.network.tls_server import LIMITS, LOOPS, Served, get, issued, write
+from support.network.tls_server import LOOPS, Served, get, issued, write
 
 
 async def raw(port: int, sent: bytes) -> bytes:
@@ -156,7 +155,7 @@ async def test_a_few_requests_for_new_keys_are_obeyed_and_many_end_the_connectio
         asked = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
         sent, answer = await asyncio.to_thread(ask_for_keys, served.server.port, 20, asked)
         assert (sent, answer.startswith(b"HTTP/1.1 200 ")) == (20, True)
-        for times in (MOST_KEY_UPDATES + 1, 100_000):
+        for times in (MOST_EMPTY_BYTES // 27 + 100, 100_000):
             sent, answer = await asyncio.to_thread(ask_for_keys, served.server.port, times, asked)
             assert answer == b""
         assert sent < 100_000, "the flood was cut off"
@@ -233,26 +232,33 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         ServedCertificate(tmp_path / "none.crt", tmp_path / "none.key")
 
 
-# aiohttp's site
+# aiohttp's server
 
 
-async def test_a_site_speaks_tls_within_its_bounds(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:
-    closed: list[str] = []
-    bounds = Bounds(LIMITS, name="test", closed=closed.append)
+async def test_aiohttps_server_shows_a_new_certificate_without_a_restart(
+    tmp_path: Path, authority: ssl.SSLContext
+) -> None:
+    certificate = ServedCertificate(*write(tmp_path, issued()))
 
     async def scheme(request: web.Request) -> web.Response:
-        with bounds.answering(request):
-            return web.Response(text=request.scheme)
+        return web.Response(text=request.scheme)
 
     app = web.Application()
     app.router.add_get("/", scheme)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await BoundedSite(runner, bounds, "127.0.0.1", 0, lambda: certificate.context).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.listening_context()).start()
         port = runner.addresses[0][1]
-        assert await get(port, authority) == (200, b"https")
-        assert (await raw(port, b"GET / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
-        assert closed == ["handshake"]
+        for days in (45, 60):
+            write(tmp_path, issued(days))
+            assert certificate.look()
+            for name in ("localhost", ""):  # with a name in its first message, and without
+                authority.check_hostname = False
+                _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=authority, server_hostname=name)
+                shown = writer.get_extra_info("ssl_object").getpeercert()
+                assert ssl.cert_time_to_seconds(shown["notAfter"]) == certificate.expires_s
+                writer.close()
+            assert await get(port, authority) == (200, b"https")
     finally:
         await runner.cleanup()

@@ -70,7 +70,7 @@ async def test_others_have_their_turn_while_pings_arrive() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    assert await Frames(socket, NO_REQUEST, WorkerTime()).next() is TEXT
+    assert await Frames(socket, WorkerTime()).next() is TEXT
     task.cancel()
     assert turns >= BURST / 20
     assert socket.answered == BURST
@@ -80,10 +80,10 @@ async def test_a_flood_is_read_no_faster_than_the_budget_allows() -> None:
     socket: Any = Flooded(10**9)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
-            await Frames(socket, NO_REQUEST, WorkerTime()).next()
+            await Frames(socket, WorkerTime()).next()
     assert socket.answered <= BURST + PER_S * 1.5
 
 
 async def test_a_socket_that_closes_is_not_answered() -> None:
     socket: Any = SimpleNamespace(receive=Flooded(1).receive, closed=True)
-    assert await Frames(socket, NO_REQUEST, WorkerTime()).next() is TEXT
+    assert await Frames(socket, WorkerTime()).next() is TEXT

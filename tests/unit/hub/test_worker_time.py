@@ -27,7 +27,7 @@ class Socket:
 
 def frames(of: WorkerTime) -> Frames:
     socket: Any = Socket()
-    return Frames(socket, NO_REQUEST, of)
+    return Frames(socket, of)
 
 
 async def is_read(one: Frames) -> bool:
