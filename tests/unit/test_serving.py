@@ -1,4 +1,4 @@
-"""A controller's own port answers whoever reaches it, and its start says so where others than this host may."""
+"""A controller's own port answers any caller. Its start warns where other hosts can reach it."""
 
 from pathlib import Path
 from typing import Any
