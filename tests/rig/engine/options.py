@@ -45,7 +45,7 @@ def _count(text: str) -> int:
 
 def _status(text: str) -> int:
     status = int(text)
-    if not 400 <= status <= 599:  # noqa: PLR2004 - the statuses of errors
+    if not 400 <= status <= 599:
         raise argparse.ArgumentTypeError(f"must be a status from 400 to 599, got {text}")
     return status
 
