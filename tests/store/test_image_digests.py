@@ -12,7 +12,7 @@ from controller.store.views.instances import instance_by_id
 from controller.store.views.rollouts import revisions_of
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
-from support.standins.agent import process
+from rig.agent import process
 
 OLD, NEW = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 CONTAINER: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one"}

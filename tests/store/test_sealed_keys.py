@@ -29,7 +29,7 @@ from controller.store.workers.sessions import begin_session, find_by_credentials
 from support.database.gateways import long_since, of_the_version_before, with_keys
 from support.database.ledger import add_host
 from support.database.many_models import add_models
-from support.standins.agent import hello
+from rig.agent import hello
 
 OLD, NEW = new_key(), new_key()
 LEASE = "select receipt_key from lease"

@@ -11,7 +11,7 @@ from controller.runtime import time_slice
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import Connection, gpu, hello, process
+from rig.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:

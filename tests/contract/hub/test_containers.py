@@ -5,7 +5,7 @@ from typing import Any
 from schemas.wire import Command, InventoryChanged, RuntimeFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import Connection, gpu, hello, inventory, process
+from rig.agent import Connection, gpu, hello, inventory, process
 
 DIGEST = f"sha256:{'a' * 64}"
 DOCKER = RuntimeFacts(name="docker", usable=True, gpus=True, version="29.1")

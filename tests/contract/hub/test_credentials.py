@@ -11,7 +11,7 @@ from controller.store.core.database import Database
 from controller.store.workers import sessions
 from schemas.wire import CONNECT_PATH, SPOKEN, NewCredential, Protocols, Welcome
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import Connection, hello
+from rig.agent import Connection, hello
 
 DAY_S = 86_400.0
 

@@ -8,7 +8,7 @@ from controller.decide.disk_pressure import disk_is_full
 from schemas.process_figures import ProcessFigures
 from schemas.wire import Heartbeat
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, inventory
+from rig.agent import Connection, gpu, hello, inventory
 
 GIB = 2**30
 GPUS = [gpu("GPU-a")]

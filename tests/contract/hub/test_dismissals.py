@@ -3,7 +3,7 @@
 from controller.store.workers.gpu_cordon import set_gpu_cordon
 from schemas.wire import DeviceFacts, Welcome
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import gpu, hello, inventory
+from rig.agent import gpu, hello, inventory
 
 CONDEMNED = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC error (Xid 48)"}
 

@@ -7,7 +7,7 @@ from controller.runtime.outcome import Requeue
 from support.database.ledger import add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, lost_ledger
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import process
+from rig.agent import process
 
 ENDED = "select jsonb_object_agg(instance_id, state) from processes"
 

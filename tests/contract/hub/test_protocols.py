@@ -11,7 +11,7 @@ from controller.store.views.workers import workers_by_id
 from schemas.wire import SPOKEN, Protocols, Rejected, Welcome, encode
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, serving, start_payload
-from support.standins.agent import Connection, gpu, hello, process
+from rig.agent import Connection, gpu, hello, process
 
 OLD_HELLO = protocol_3.Hello.model_validate(
     {**orjson.loads(encode(hello([gpu("GPU-a")]), 3)), "protocol": 3}

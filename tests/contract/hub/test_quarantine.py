@@ -10,7 +10,7 @@ from schemas.api.workers import WorkerView
 from schemas.wire import Hello, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, inventory, process
+from rig.agent import Connection, gpu, hello, inventory, process
 
 PROCESS = process("d-1", seq=5)
 

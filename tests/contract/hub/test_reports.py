@@ -11,7 +11,7 @@ from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, process
+from rig.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:

@@ -3,7 +3,7 @@
 from schemas.wire import DeviceFacts, InventoryChanged
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import gpu, hello, inventory
+from rig.agent import gpu, hello, inventory
 
 WHOLE = gpu("GPU-a", 80, mig_mode=True)
 

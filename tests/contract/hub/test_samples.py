@@ -17,7 +17,7 @@ from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
 from support.database.ledger import add_deployment, add_instance, claim, rows
 from support.leading.served_hub import HubUnderTest, eventually, serving
-from support.standins.agent import Connection, gpu, hello
+from rig.agent import Connection, gpu, hello
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # offset of the agent's clock

@@ -15,7 +15,7 @@ from schemas.wire import Told
 from support.database.ledger import add_deployment, add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, LostLedger
 from support.leading.served_hub import HubUnderTest, serving
-from support.standins.agent import Connection, gpu, hello, process
+from rig.agent import Connection, gpu, hello, process
 
 KEY, OTHER = new_key(), new_key()
 

@@ -15,7 +15,7 @@ from controller.store.workers.sessions import Identity
 from controller.store.workers.stated import state_worker
 from schemas.wire import Hello, InventoryChanged
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import hello
+from rig.agent import hello
 
 _FILE: Final = Path(versions.__file__).with_name("0047_stated_workers.sql")
 _COPY: Final = _FILE.read_text(encoding="utf-8").split("--;;")[-1]

@@ -8,7 +8,7 @@ from controller.store.workers.gpu_cordon import set_gpu_cordon
 from schemas.wire import DeviceFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import gpu, hello
+from rig.agent import gpu, hello
 
 LOST = {"health": "unhealthy", "health_reason": "gpu_lost: GPU is lost"}
 XID = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC error (Xid 48)"}

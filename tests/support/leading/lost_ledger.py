@@ -8,7 +8,7 @@ from controller.reconcilers.adoption import EVERYTHING, AdoptionReconciler
 from schemas.wire import ProcessReport
 from support.database.ledger import add_deployment
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import Connection, gpu, hello
+from rig.agent import Connection, gpu, hello
 
 GPU = "GPU-1"
 FOUND = "select array_agg(instance_id order by instance_id) from found_processes"

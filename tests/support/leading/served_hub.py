@@ -22,7 +22,7 @@ from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
 from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
 from support.loopback import listening
-from support.standins.agent import LIMIT_S, Connection, hello
+from rig.agent import LIMIT_S, Connection, hello
 
 
 class HubUnderTest:

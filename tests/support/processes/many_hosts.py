@@ -41,8 +41,8 @@ from schemas.api.access import MAX_TOKEN_USES
 from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
 from support.processes.agents import simulated_settings
 from support.processes.cluster import Cluster
-from support.standins import agent as standin
-from support.standins.agent import hello, inventory
+from rig import agent as standin
+from rig.agent import hello, inventory
 
 GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"

@@ -22,7 +22,7 @@ from schemas.wire import (
     Welcome,
     controller_message,
 )
-from support.standins.agent import gpu, hello, process
+from rig.agent import gpu, hello, process
 
 Key = tuple[str, int]  # instance and epoch
 HEARTBEAT_S: Final = 3.0

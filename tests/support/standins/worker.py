@@ -23,7 +23,7 @@ from schemas.wire import (
 )
 from support.builders.samples import own
 from support.processes.cluster import Cluster
-from support.standins.agent import Connection, gpu, hello, process
+from rig.agent import Connection, gpu, hello, process
 
 _HEARTBEAT_S = 2.0
 _ACK_LIMIT_S = 20.0

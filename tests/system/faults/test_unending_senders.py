@@ -18,7 +18,7 @@ from support.network.websocket_frames import CONTINUATION, PING, PONG, TEXT, def
 from support.processes.cluster import Cluster
 from support.processes.gateways import with_a_model
 from support.processes.unending_senders import Sends, send
-from support.standins.agent import hello
+from rig.agent import hello
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 

@@ -27,7 +27,7 @@ from support.processes.hostile import (
     unsent_bytes,
     waits,
 )
-from support.standins.agent import hello
+from rig.agent import hello
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 

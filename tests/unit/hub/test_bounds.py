@@ -12,7 +12,7 @@ from controller.hub.readings import Doubts
 from controller.hub.validate import parse_message
 from schemas.wire import Heartbeat, Samples, agent_message
 from support.growth import seconds
-from support.standins.agent import gpu, hello
+from rig.agent import gpu, hello
 
 FACTS = json.loads(gpu("GPU-a").model_dump_json())
 HELLO = json.loads(hello([]).model_dump_json())

@@ -12,7 +12,7 @@ from controller.hub.readings import Doubts, drop
 from controller.hub.validate import parse_message
 from schemas.wire import CommandResult, Heartbeat, Hello, InventoryChanged, ProcessReport, Samples
 from support.agent_messages import MESSAGES, changed
-from support.standins.agent import gpu
+from rig.agent import gpu
 
 MARKS = f"{BEGIN}x{END}"
 
