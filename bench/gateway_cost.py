@@ -188,6 +188,7 @@ def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
 async def run(options: argparse.Namespace, folder: Path) -> bool:
     """Runs the bench; whether all aims are met."""
     cluster, processes, verdict = Cluster(folder), Processes(), Verdict()
+    cluster.use_rig()  # for streams of a stated pace
     try:
         await cluster.start_controller()
         await cluster.start_agent("host", gpus=1)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from controller.runtime.gc_tuning import tune_gc
 from controller.store.core.database import Database
+from rig.simulated_args import known_here
 from support.database.migrated import migrated_database, migrated_template
 from support.database.postgres import running_server
 from support.leading.served_api import ServedApi, served
@@ -114,7 +115,8 @@ def main() -> None:
                 count = 1 if given.candidates else given.manifests
                 await measure(database, given.workers, count, given.rounds, candidates=given.candidates)
 
-        asyncio.run(run())
+        with known_here():  # for the heads of the models
+            asyncio.run(run())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
 
 # -P: Python must not search the engine's working folder for the agent's modules.
-_SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine")
+SIMULATED_ENGINE: Final = (sys.executable, "-P", "-m", "agent.simulated_engine")
 # Controllers before 0.2 send the module's name instead of the placeholder.
 _SIMULATED_ENGINE_NAMES: Final = (("{simulated_engine}",), ("{python}", "-m", "gpuward.agent.simulated_engine"))
 
@@ -32,7 +32,7 @@ def engine_argv(order: StartOrder, port: int | None) -> list[str]:
     parts = order.argv
     for names in _SIMULATED_ENGINE_NAMES:
         if parts[: len(names)] == names:
-            parts = (*_SIMULATED_ENGINE, *parts[len(names) :])
+            parts = (*SIMULATED_ENGINE, *parts[len(names) :])
     argv = []
     for part in parts:
         text = part

@@ -2,7 +2,7 @@
 
 Administrators may write anything. Operators need a grant for what gives a process power over its host. Viewers, which
 may only plan, have no grant. Only a change that makes a new revision is judged, and then the whole new spec: what is
-stored goes on running, and may be scaled, stopped and started.
+stored continues to run, and may be scaled, stopped and started. Such a change may have no retired args, either.
 """
 
 from collections.abc import Collection
@@ -12,14 +12,17 @@ from typing import Final
 from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
-from controller.api.errors import ApiError
+from controller.api.errors import ApiError, invalid
 from controller.domain.grants import Grant
 from controller.domain.spec_changes import change_between
 from controller.engines.privileges import next_change_needs, powers
+from controller.engines.simulated import retired_args
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.problems import FieldProblem
 
 SETTING: Final = "GPUWARD_OPERATORS_MAY"
+_RETIRED: Final = "has no effect any more; remove it"
 
 
 def granted_to(request: web.Request) -> frozenset[Grant]:
@@ -38,10 +41,12 @@ def judge_for(request: web.Request) -> Judge:
 def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str = "") -> list[str]:
     """Warns of what the caller may repeat as it is stored, and not change. `name` is the deployment's, among several.
 
-    A change by a caller that lacks a grant is refused, so that this warns of nothing that was just changed.
+    A change by a caller that lacks a grant, or with retired args, is refused: this warns of nothing that just changed.
     """
     needs = next_change_needs(spec, granted)
-    return [f"{name}: {needs}".removeprefix(": ")] if needs else []
+    found = [needs] if needs else []
+    found += [f"args.{arg}: {_RETIRED}" for arg in retired_args(spec)]
+    return [f"{name}: {one}".removeprefix(": ") for one in found]
 
 
 def judge(granted: Collection[Grant], name: str, old: DeploymentSpec | None, new: DeploymentSpec) -> None:
@@ -54,10 +59,12 @@ def judge(granted: Collection[Grant], name: str, old: DeploymentSpec | None, new
         new: as written.
 
     Raises:
-        ApiError: 403, names each field that needs a grant.
+        ApiError: 403, names each field that needs a grant; 400, names each retired arg.
     """
     if old is not None and change_between(old, new) != "replaced":
         return
+    if retired := retired_args(new):
+        raise invalid([FieldProblem(f"args.{arg}", f"deployment {name}: {_RETIRED}") for arg in retired])
     missing = [power for power in powers(new) if power.grant not in granted]
     if not missing:
         return

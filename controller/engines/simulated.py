@@ -1,4 +1,4 @@
-"""The simulated engine: a small real HTTP server whose args set its behaviour."""
+"""The simulated engine: a small real HTTP server with canned answers."""
 
 import difflib
 from collections.abc import Callable
@@ -7,7 +7,6 @@ from typing import Any, Final
 from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
-    SERVES_AT_ONCE,
     Analysis,
     EngineProcess,
     Launch,
@@ -17,7 +16,6 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from controller.engines.model_server import GPU_COUNTS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.units import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
@@ -31,12 +29,13 @@ _MAX_EXIT_CODE: Final = 255
 _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
 _GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
-_MAX_FIGURE: Final = 10_000_000
-_ERRORS: Final = (400, 599)  # statuses
-_NUMBERS: Final = (
-    "load_seconds", "exit_after", "exit_code", "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "slots",
-    "kv_tokens", "hang_after",
-)  # fmt: skip
+_NUMBERS: Final = ("load_seconds", "exit_after", "exit_code")
+# Args of earlier versions. Stored specs may have them, without effect but that of `_SERVED_AS`.
+RETIRED: Final = frozenset({
+    "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "silent", "usage", "slots", "kv_tokens",
+    "hang_after", "without", "served_model_name", "heads", "kv_heads", "vocab", "vision_heads",
+})  # fmt: skip
+_SERVED_AS: Final = "served_model_name"
 Steps = tuple[tuple[float, float], ...]
 
 
@@ -78,38 +77,7 @@ def _utilization(value: object) -> Steps:
     return tuple(steps)
 
 
-def _figure(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_FIGURE:
-        raise ValueError(f"must be a whole number from 1 to {_MAX_FIGURE}")
-    return value
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_FIGURE:
-        raise ValueError(f"must be a whole number from 0 to {_MAX_FIGURE}")
-    return value
-
-
-def _status(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not _ERRORS[0] <= value <= _ERRORS[1]:
-        raise ValueError(f"must be a status from {_ERRORS[0]} to {_ERRORS[1]}")
-    return value
-
-
-def _paths(value: object) -> tuple[str, ...]:
-    paths = value if isinstance(value, list) else [value]
-    if not paths or not all(isinstance(path, str) and path.startswith("/") for path in paths):
-        raise ValueError("must be a path that begins with /, or a list of such paths")
-    return tuple(paths)
-
-
-def _model_name(value: object) -> str:
-    if not isinstance(value, str) or not value or value.startswith("-"):
-        raise ValueError("must be a name that does not begin with -")
-    return value
-
-
-_ARGS: Final[dict[str, Callable[[object], Any]]] = {
+ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "analysis_seconds": _seconds,
     "load_seconds": _seconds,
     "exit_after": _seconds,
@@ -117,43 +85,34 @@ _ARGS: Final[dict[str, Callable[[object], Any]]] = {
     "ignore_sigterm": _flag,
     "utilization": _utilization,
     "memory": parse_size_mib,
-    "token_seconds": _seconds,
-    "wait_seconds": _seconds,
-    "die_after_tokens": _count,
-    "refuse": _status,
-    "silent": _flag,
-    "usage": _flag,
-    "slots": _figure,
-    "kv_tokens": _figure,
-    "hang_after": _count,
-    "without": _paths,
-    "served_model_name": _model_name,
-    # The figures of the model that it stands for, as an analysis would give them.
-    "heads": _figure,
-    "kv_heads": _figure,
-    "vocab": _figure,
-    "vision_heads": _figure,
     "need_per_gpu": parse_size_mib,
 }
 
 
 def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
-    """The args by name, checked and converted: seconds, percent steps, MiB.
+    """The args by name, checked and converted: seconds, percent steps, MiB. Retired args are left out.
 
     Raises:
         SpecError: names the arg and what it must be.
     """
     parsed = {}
     for name, value in spec.args.items():
-        if name not in _ARGS:
-            near = difflib.get_close_matches(name, _ARGS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_ARGS)}"
+        if name in RETIRED:
+            continue
+        if name not in ARGS:
+            near = difflib.get_close_matches(name, ARGS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARGS)}"
             raise SpecError(f"args.{name}: unknown arg of the simulated engine; {hint}")
         try:
-            parsed[name] = _ARGS[name](value)
+            parsed[name] = ARGS[name](value)
         except ValueError as error:
             raise SpecError(f"args.{name}: {error}") from None
     return parsed
+
+
+def retired_args(spec: DeploymentSpec) -> list[str]:
+    """The args of this spec that earlier versions knew, and that have no effect any more."""
+    return [name for name in spec.args if name in RETIRED] if spec.engine == SimulatedEngine.name else []
 
 
 class SimulatedEngine(SingleEngine):
@@ -173,9 +132,9 @@ class SimulatedEngine(SingleEngine):
         """Anything: it is a plain process."""
         return Compatibility()
 
-    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """The counts that its heads may allow, or the common ones."""
-        return GPU_COUNTS if "heads" in parse_args(spec) else _GPU_COUNTS
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the same for every spec
+        """The common ones."""
+        return _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """Sleeps in the child for `analysis_seconds`, if set."""
@@ -198,24 +157,24 @@ class SimulatedEngine(SingleEngine):
         return Need(
             memory_mib=memory_mib,
             parts={} if memory_mib is None else {"simulated": memory_mib},
-            heads=args.get("heads"),
-            kv_heads=args.get("kv_heads"),
-            vocab=args.get("vocab"),
-            vision_heads=args.get("vision_heads"),
             shares=tuple(shares.values()),
         )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """The simulated engine, which is part of every agent."""
         args = parse_args(spec)
-        argv = ["{simulated_engine}", "--port", "{port}"]
-        argv += ["--model", model_reference(spec) or "simulated"]
-        argv += _flags(args)
+        argv = ["{simulated_engine}", "--port", "{port}", "--model", model_reference(spec) or "simulated"]
+        for flag in _NUMBERS:
+            if flag in args:
+                argv += [f"--{flag.replace('_', '-')}", f"{args[flag]:g}"]
+        if args.get("ignore_sigterm"):
+            argv.append("--ignore-sigterm")
         if adapters := adapter_places(spec):
             argv += ["--lora-modules", *(f"{name}={place}" for name, place in adapters.items())]
         memory, per_gpu = args.get("memory"), args.get("need_per_gpu")
         if memory is not None and launch.gpu_count:
             per_gpu = -(-memory // (launch.gpu_count * launch.workers))
+        served_as = spec.args.get(_SERVED_AS)
         load = SimulatedLoad(
             utilization=args.get("utilization", ((0.0, 0.0),)),
             memory_mib=per_gpu if launch.gpu_count else None,
@@ -225,30 +184,11 @@ class SimulatedEngine(SingleEngine):
             needs_port=True,
             probe=probe_order(spec, "/health"),
             simulated_load=load,
-            request_model=args.get("served_model_name"),
+            # An earlier version's engine may run on, and takes requests for this name alone; ours take any.
+            request_model=served_as if isinstance(served_as, str) else None,
             request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
             queue_gauges=("simulated_requests_waiting",),
             cache_gauges=("vllm:kv_cache_usage_perc",),
             progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
-            serves_at_once=args.get("slots") or SERVES_AT_ONCE,
             adapters={name: name for name in spec.serving.adapters},
         )
-
-
-def _flags(args: dict[str, Any]) -> list[str]:
-    """The engine's command line of these args, in a fixed order."""
-    flags = []
-    for name in _NUMBERS:
-        if name in args:
-            value = args[name]
-            flags += [f"--{name.replace('_', '-')}", str(value) if isinstance(value, int) else f"{value:g}"]
-    for name, flag in (("ignore_sigterm", "--ignore-sigterm"), ("silent", "--silent")):
-        if args.get(name):
-            flags.append(flag)
-    if not args.get("usage", True):
-        flags.append("--no-usage")
-    for path in args.get("without", ()):
-        flags += ["--without", path]
-    if "served_model_name" in args:
-        flags += ["--served-model-name", args["served_model_name"]]
-    return flags

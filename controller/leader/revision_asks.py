@@ -6,14 +6,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
+
 from controller.domain.pending import PendingRow
 from controller.domain.placement import Ask, Need
 from controller.engines.base import RefusedFlagError
 from controller.engines.registry import engine_for
+from controller.engines.simulated import retired_args
 from controller.scheduling.estimate import asks_for
 from controller.store.placement.pending import RevisionKey, read_revisions
 from schemas.manifest.deployment import DeploymentSpec
 
+log = structlog.get_logger(__name__)
 _MAX_KEPT: Final = 100  # parsed specs of about 14 KiB each; those of the current pass are kept besides
 
 
@@ -64,6 +68,8 @@ class RevisionAsks:
             engine = engine_for(spec)
             with suppress(RefusedFlagError):  # what an earlier version stored goes on running; an apply refuses it
                 engine.validate(spec)
+            if retired := retired_args(spec):
+                log.warning("args have no effect", deployment=key[0], revision=key[1], args=retired)
             ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
             self._kept[key] = RevisionAsk(spec, need, ask, commits or {})
         except ValueError as error:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from agent.installed_engines import PROGRAMS
-from agent.simulated_engine import behaviour
 from controller.engines import simulated
 from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests
@@ -86,11 +85,8 @@ def test_the_fields_that_change_in_place_are_listed() -> None:
 
 def test_the_arguments_of_the_simulated_engine_are_listed() -> None:
     _, _, section = prose(DOCS / "manifests.md").partition("## Simulated engine")
-    args, _, words = section.partition("\n### ")
-    cells = [line.split("|")[1] for line in args.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(simulated._ARGS)
-    cells = [line.split("|")[1] for line in words.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"`(\w+)", " ".join(cells))) == set(behaviour._READERS)
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(simulated.ARGS)
 
 
 def test_the_programs_of_the_engines_are_listed() -> None:

@@ -189,7 +189,7 @@ async def test_undo_keeps_what_changes_in_place_and_goes_to_a_named_revision(db:
         await site.play(16)
     await deployments.scale(db, "chat", 3, 3)
     view = await deployments.undo(db, "chat", 1)
-    assert (view.status.revision, view.spec.args["token_seconds"], view.spec.replicas) == (1, 0.01, 3)
+    assert (view.status.revision, view.spec.args["load_seconds"], view.spec.replicas) == (1, 0.01, 3)
     with pytest.raises(NothingToUndoError, match="at revision 1 already"):
         await deployments.undo(db, "chat", 1)
     with pytest.raises(NotFoundError, match="has no revision 9"):

@@ -10,9 +10,9 @@ from controller.store.migrations import versions
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.instances import instance_by_id
 from controller.store.views.rollouts import revisions_of
+from rig.agent import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
-from support.standins.agent import process
 
 OLD, NEW = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 CONTAINER: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one"}

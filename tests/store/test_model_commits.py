@@ -8,9 +8,9 @@ from controller.store.deployments.processes import SessionReport, write_reports
 from controller.store.deployments.restart import pull
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.rollouts import revisions_of
+from rig.agent import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
-from support.standins.agent import process
 
 OLD, NEW = "a" * 40, "b" * 40
 MODEL: dict[str, Any] = {"engine": "vllm", "model": "hf:org/model"}

@@ -6,9 +6,9 @@ import uuid
 
 from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, Written, end_missing, lock_sessions, write_reports
+from rig.agent import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
-from support.standins.agent import process
 
 
 async def set_up(db: Database, n: int = 1) -> tuple[Host, list[str]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from support.standins.agent import gpu, hello, process
+from rig.agent import gpu, hello, process
 
 _DETAILS: Final = {
     "throttle": ["power"],

@@ -6,14 +6,15 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from rig.agent import AgentDouble
 from support.processes.cluster import Json
 from support.processes.operated import OperatedCluster
-from support.standins.remembering_host import RememberingHost
 
 HOSTS, GPUS = 25, 8
 STEADY = 160  # instances; as many as the changing ones have at times make up the rest
@@ -25,16 +26,18 @@ SETTLED_S = 60.0
 class LoadedCluster(OperatedCluster):
     """A controller with many hosts in name only."""
 
-    hosts: list[RememberingHost]
+    hosts: list[AgentDouble]
 
     @asynccontextmanager
     async def with_hosts(self) -> AsyncIterator[None]:
         """All hosts, connected."""
         token = (await self.post("/tokens", {"uses": HOSTS}))["token"]
-        self.hosts = [RememberingHost(self.url, f"host-{n}", GPUS) for n in range(HOSTS)]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         async with aiohttp.ClientSession(timeout=timeout) as http:
-            tasks = [asyncio.create_task(host.run(http, token), name=host.name) for host in self.hosts]
+            host_of = partial(AgentDouble, url=self.url, http=http, gpus=GPUS, beat_s=3.0, again_s=0.3)
+            self.hosts = [host_of(f"host-{n}") for n in range(HOSTS)]
+            await asyncio.gather(*(host.join(token) for host in self.hosts))
+            tasks = [asyncio.create_task(host.run(), name=host.name) for host in self.hosts]
             try:
                 yield
             finally:

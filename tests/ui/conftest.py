@@ -18,6 +18,7 @@ async def cluster_a(prepared: Path) -> AsyncIterator[Cluster]:
     """Cluster A. Tests leave no deployment behind."""
     with quick_folder() as folder:
         cluster = Cluster(folder, prepared)
+        cluster.use_rig()  # for answers that take long
         try:
             await cluster.start_controller()
             for name, zone in WORKERS.items():

@@ -130,6 +130,7 @@ async def main(chosen: argparse.Namespace) -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with reachable_folder() as folder:
         cluster = Cluster(folder)
+        cluster.use_rig()
         try:
             await cluster.start_controller()
             async with chromium() as browser:

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.wire import PROXY_REFUSAL_HEADER, ModelFetch, NewCredential
 from support.processes.agents import GPU0, AgentUnderTest
-from support.standins.controller import SECRET, WAIT_S, ControllerDouble, simulated_order, start_order
+from support.standins.controller import SECRET, WAIT_S, ControllerDouble, rig_order, simulated_order, start_order
 
 AUTH = {"Authorization": f"Bearer {SECRET}"}
 # Echoes requests, streams chunks, and logs when its client has gone.
@@ -176,7 +176,7 @@ async def test_an_instance_whose_model_is_fetched_is_known(
 async def test_a_stop_finishes_requests_in_flight_and_refuses_new_ones(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
-    await controller.start_order("i-3", simulated_order("--token-seconds", "0.05", gpus=(GPU0,), drain_time_s=20.0))
+    await controller.start_order("i-3", rig_order("--token-seconds", "0.05", gpus=(GPU0,), drain_time_s=20.0))
     await controller.state("i-3", "running")
     body = {"model": "demo", "prompt": "hello", "max_tokens": 20, "stream": True}
     async with client.post(f"{base}/engines/i-3/v1/completions", json=body, headers=AUTH) as answer:

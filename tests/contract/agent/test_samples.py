@@ -12,7 +12,7 @@ from agent.clock import boot_clock
 from agent.sampling import request_counts as requests_module
 from schemas.wire import ProcessSample, Readings
 from support.processes.agents import GPU0, GPU1, AgentUnderTest, running_agent, settings_for
-from support.standins.controller import SECRET, WAIT_S, ControllerDouble, controller_double, simulated_order
+from support.standins.controller import SECRET, WAIT_S, ControllerDouble, controller_double, rig_order, simulated_order
 
 PERIOD_S = 0.5
 
@@ -71,7 +71,7 @@ async def test_requests_are_counted_by_the_proxy_or_the_engine(
     monkeypatch.setattr(requests_module, "SCRAPE_S", 0.2)
     gauges = ("simulated_requests_running", "simulated_requests_waiting")
     async with running_agent(controller, tmp_path), aiohttp.ClientSession() as session:
-        slow = simulated_order("--token-seconds", "0.5", gpus=(GPU0,), request_gauges=gauges)
+        slow = rig_order("--token-seconds", "0.5", gpus=(GPU0,), request_gauges=gauges)
         await controller.start_order("i-1", slow)
         await controller.start_order("quiet", simulated_order(gpus=(GPU1,)))
         for name in ("i-1", "quiet"):

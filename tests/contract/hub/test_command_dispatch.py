@@ -8,13 +8,13 @@ import pytest
 from controller.domain.redaction import Redaction
 from controller.domain.secret_scopes import SecretScope
 from controller.runtime import time_slice
+from rig.agent import AgentDouble, gpu, hello, process
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import Connection, gpu, hello, process
 
 
-async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, Connection]:
+async def set_up(hub: HubUnderTest, *instances: str) -> tuple[str, AgentDouble]:
     worker = await hub.add_worker()
     agent = await hub.connect(first=hello([gpu("GPU-a")]))
     uid = await add_deployment(hub.database, "d")

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from rig.agent import AgentDouble, gpu, hello, inventory, process
 from schemas.wire import Command, InventoryChanged, RuntimeFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import Connection, gpu, hello, inventory, process
 
 DIGEST = f"sha256:{'a' * 64}"
 DOCKER = RuntimeFacts(name="docker", usable=True, gpus=True, version="29.1")
@@ -14,7 +14,7 @@ ORDER = {"image": "own/one:1", "pull": "missing"}
 CONDITION = "select conditions -> 0 ->> 'message' from workers"
 
 
-async def set_up(hub: HubUnderTest, *runtimes: RuntimeFacts) -> tuple[str, Connection]:
+async def set_up(hub: HubUnderTest, *runtimes: RuntimeFacts) -> tuple[str, AgentDouble]:
     worker = await hub.add_worker()
     agent = await hub.connect(first=hello(shape=inventory([gpu("GPU-a")], runtimes=runtimes)))
     fields: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one:1"}
@@ -25,7 +25,7 @@ async def set_up(hub: HubUnderTest, *runtimes: RuntimeFacts) -> tuple[str, Conne
     return worker, agent
 
 
-async def ordered(hub: HubUnderTest, agent: Connection, worker: str, instance: str, **beside: Any) -> str:
+async def ordered(hub: HubUnderTest, agent: AgentDouble, worker: str, instance: str, **beside: Any) -> str:
     await hub.order(worker, instance, payload=start_payload(container=ORDER, **beside))
     command = await agent.command()
     assert command.start is not None

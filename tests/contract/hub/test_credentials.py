@@ -9,9 +9,9 @@ from controller.hub.credential_rotation import CredentialRotation
 from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
 from controller.store.workers import sessions
-from schemas.wire import CONNECT_PATH, SPOKEN, NewCredential, Protocols, Welcome
+from rig.agent import AgentDouble, hello
+from schemas.wire import SPOKEN, NewCredential, Protocols, Welcome
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import Connection, hello
 
 DAY_S = 86_400.0
 
@@ -24,19 +24,20 @@ async def aged(hub: HubUnderTest, days: int = 31) -> None:
     await hub.execute("update workers set credential_since = now() - $1 * interval '1 day'", days)
 
 
-async def dial(hub: HubUnderTest, credential: str, spoken: Protocols = SPOKEN) -> Connection:
-    headers = {"Authorization": f"Bearer {credential}"}
-    return Connection(await hub.session.ws_connect(hub.url + CONNECT_PATH, headers=headers, protocols=spoken.names()))
+async def dial(hub: HubUnderTest, credential: str, spoken: Protocols = SPOKEN) -> AgentDouble:
+    agent = AgentDouble(url=hub.url, http=hub.session, credential=credential)
+    await agent.dial(spoken.names())
+    return agent
 
 
-async def connect(hub: HubUnderTest, credential: str, protocol: int = SPOKEN.highest, **fields: Any) -> Connection:
+async def connect(hub: HubUnderTest, credential: str, protocol: int = SPOKEN.highest, **fields: Any) -> AgentDouble:
     connection = await dial(hub, credential, Protocols(3, protocol))
     await connection.send(hello(protocol=protocol, **fields))
     assert isinstance(await connection.next(), Welcome)
     return connection
 
 
-async def handed_over(hub: HubUnderTest, connection: Connection) -> str:
+async def handed_over(hub: HubUnderTest, connection: AgentDouble) -> str:
     await rotation(hub).look()
     message = await connection.next()
     assert isinstance(message, NewCredential)

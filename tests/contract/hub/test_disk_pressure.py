@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from controller.decide.disk_pressure import disk_is_full
+from rig.agent import AgentDouble, gpu, hello, inventory
 from schemas.process_figures import ProcessFigures
 from schemas.wire import Heartbeat
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, inventory
 
 GIB = 2**30
 GPUS = [gpu("GPU-a")]
@@ -16,7 +16,7 @@ TYPES = "select coalesce(jsonb_path_query_array(conditions, '$[*].type'), '[]') 
 STATUS = "select conditions -> 0 ->> 'status' from workers"
 
 
-async def beat(agent: Connection, seq: int, free: int | None, size: int | None = 100 * GIB) -> None:
+async def beat(agent: AgentDouble, seq: int, free: int | None, size: int | None = 100 * GIB) -> None:
     process = ProcessFigures(cpu_s=1.0, disk_free_bytes=free, disk_bytes=size)
     await agent.send(Heartbeat(seq=seq, sent_s=0.0, gpus=tuple(GPUS), process=process))
 

@@ -1,9 +1,9 @@
 """An operator's end of a GPU's cordon reaches the agent: at once where it is connected, else with its welcome."""
 
 from controller.store.workers.gpu_cordon import set_gpu_cordon
+from rig.agent import gpu, hello, inventory
 from schemas.wire import DeviceFacts, Welcome
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import gpu, hello, inventory
 
 CONDEMNED = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC error (Xid 48)"}
 

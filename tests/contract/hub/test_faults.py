@@ -12,9 +12,9 @@ from controller.hub.admission import MAX_OF_WORKER
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.proxy_address import proxy_address
 from controller.store.core.database import Database
+from rig.agent import gpu, hello
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
-from support.standins.agent import gpu, hello
 
 
 async def test_an_agent_that_reads_nothing_is_cut_and_others_are_served(

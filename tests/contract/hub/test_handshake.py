@@ -9,10 +9,10 @@ import pytest
 import structlog
 
 from controller.hub import join
+from rig.agent import GIB, gpu, hello, inventory, process
 from schemas.wire import CONNECT_PATH, JOIN_PATH, CommandResult, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import GIB, gpu, hello, inventory, process
 
 OWN_LABELS = {
     "gpuward/gpu-count": "1", "gpuward/gpu-model": "H100", "gpuward/driver": "580.95", "gpuward/hostname": "h",

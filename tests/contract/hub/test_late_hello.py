@@ -5,9 +5,9 @@ import pytest
 from controller.hub import handshake
 from controller.hub.handshake import HandshakeRefusedError
 from controller.hub.identification import Identification
+from rig.agent import gpu, hello, process
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import gpu, hello, process
 
 
 async def test_a_late_hello_does_not_end_what_started_after_it(hub: HubUnderTest) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from controller.hub import handshake
 from controller.hub import heartbeats as liveness
+from rig.agent import hello
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import hello
 
 QUICK_S = 4.0  # far less than a statement waits for a lock
 SEEN = "select last_seen from worker_liveness l join workers w on w.id = l.worker_id where w.name = $1"

@@ -6,10 +6,10 @@ import pytest
 
 from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
 from controller.hub.lost_history import CUT
+from rig.agent import hello, process
 from schemas.wire import Told
 from support.database.ledger import add_deployment, add_instance
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import hello, process
 
 LEASE = "select term, cut_at is not null as cut, renewed_at = '-infinity' as free from lease"
 

@@ -8,10 +8,10 @@ import pytest
 from contract.wire import protocol_3
 from controller.store.core.database import Database
 from controller.store.views.workers import workers_by_id
+from rig.agent import AgentDouble, gpu, hello, process
 from schemas.wire import SPOKEN, Protocols, Rejected, Welcome, encode
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, serving, start_payload
-from support.standins.agent import Connection, gpu, hello, process
 
 OLD_HELLO = protocol_3.Hello.model_validate(
     {**orjson.loads(encode(hello([gpu("GPU-a")]), 3)), "protocol": 3}
@@ -25,7 +25,7 @@ async def later_hub(migrated: Database) -> AsyncIterator[HubUnderTest]:
         yield under_test
 
 
-async def raw(connection: Connection) -> str:
+async def raw(connection: AgentDouble) -> str:
     return (await connection.socket.receive(timeout=15)).data
 
 

@@ -6,11 +6,11 @@ from controller.decide.worker_phases import decide
 from controller.domain.workers import WorkerSettings
 from controller.store.views.workers import workers_by_id
 from controller.store.workers.phases import read_workers, write_phases
+from rig.agent import AgentDouble, gpu, hello, inventory, process
 from schemas.api.workers import WorkerView
 from schemas.wire import Hello, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, inventory, process
 
 PROCESS = process("d-1", seq=5)
 
@@ -29,7 +29,7 @@ def agent_b() -> Hello:
     return hello(shape=shape, boot_id="boot-b", processes=[gone, stray], proxy_port=7002)
 
 
-async def running_on_a(hub: HubUnderTest) -> tuple[str, Connection]:
+async def running_on_a(hub: HubUnderTest) -> tuple[str, AgentDouble]:
     """The worker, and A's connection; a connection that nothing holds is closed."""
     worker = await hub.add_worker()
     await hub.execute("update lease set acquired_at = now() - interval '1 day'")

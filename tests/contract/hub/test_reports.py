@@ -7,11 +7,11 @@ import pytest
 
 from controller.domain.event_budgets import WHOLE
 from controller.domain.quoted_lines import BEGIN, END, plain
+from rig.agent import AgentDouble, gpu, hello, process
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import Connection, gpu, hello, process
 
 
 async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str:
@@ -25,7 +25,7 @@ async def set_up(hub: HubUnderTest, *instances: str, name: str = "gpu-1") -> str
     return worker
 
 
-async def reconnect(hub: HubUnderTest, *reports: object, name: str = "gpu-1", **fields: object) -> Connection:
+async def reconnect(hub: HubUnderTest, *reports: object, name: str = "gpu-1", **fields: object) -> AgentDouble:
     return await hub.connect(name, hello([gpu(f"GPU-{name}")], processes=reports, **fields))  # type: ignore[arg-type]  # table data
 
 

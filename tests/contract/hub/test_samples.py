@@ -13,11 +13,11 @@ import pytest
 from controller.hub import samples as samples_module
 from controller.store.telemetry.samples import SessionSamples, write_samples
 from controller.store.views.workers import worker_by_name
+from rig.agent import AgentDouble, gpu, hello
 from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
 from support.database.ledger import add_deployment, add_instance, claim, rows
 from support.leading.served_hub import HubUnderTest, eventually, serving
-from support.standins.agent import Connection, gpu, hello
 
 GPU = "GPU-gpu-1"
 BASE_S = 123_456.0  # offset of the agent's clock
@@ -28,11 +28,11 @@ def clock_s() -> float:
     return BASE_S + time.monotonic()
 
 
-async def connect(hub: HubUnderTest, boot_id: str = "boot-1") -> Connection:
+async def connect(hub: HubUnderTest, boot_id: str = "boot-1") -> AgentDouble:
     return await hub.connect("gpu-1", hello([gpu(GPU)], boot_id=boot_id))
 
 
-async def send_samples(agent: Connection, *periods: Any, sent_s: float | None = None) -> None:
+async def send_samples(agent: AgentDouble, *periods: Any, sent_s: float | None = None) -> None:
     await agent.send(samples(clock_s() if sent_s is None else sent_s, *periods))
 
 

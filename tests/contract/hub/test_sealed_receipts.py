@@ -11,11 +11,11 @@ from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.receipt_key import seal_receipt_key
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
+from rig.agent import AgentDouble, gpu, hello, process
 from schemas.wire import Told
 from support.database.ledger import add_deployment, add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, LostLedger
 from support.leading.served_hub import HubUnderTest, serving
-from support.standins.agent import Connection, gpu, hello, process
 
 KEY, OTHER = new_key(), new_key()
 
@@ -51,7 +51,7 @@ class SealedLedger(LostLedger):
             await seal_receipt_key(connection, ring.keys)
         assert await self.hub.value("select receipt_key from lease") is None
 
-    async def stopped(self, connection: Connection) -> list[str]:
+    async def stopped(self, connection: AgentDouble) -> list[str]:
         """Which processes it was told to stop, once a report of one is through."""
         await connection.send(process("d-new", seq=9))
         await connection.ack(9)

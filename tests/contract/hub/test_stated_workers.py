@@ -13,9 +13,9 @@ from controller.store.migrations import versions
 from controller.store.views.workers import worker_by_name
 from controller.store.workers.sessions import Identity
 from controller.store.workers.stated import state_worker
+from rig.agent import hello
 from schemas.wire import Hello, InventoryChanged
 from support.leading.served_hub import HubUnderTest, eventually
-from support.standins.agent import hello
 
 _FILE: Final = Path(versions.__file__).with_name("0047_stated_workers.sql")
 _COPY: Final = _FILE.read_text(encoding="utf-8").split("--;;")[-1]

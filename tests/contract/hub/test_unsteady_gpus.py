@@ -5,10 +5,10 @@ from typing import Any
 
 from controller.hub.settling import settle
 from controller.store.workers.gpu_cordon import set_gpu_cordon
+from rig.agent import gpu, hello
 from schemas.wire import DeviceFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import gpu, hello
 
 LOST = {"health": "unhealthy", "health_reason": "gpu_lost: GPU is lost"}
 XID = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC error (Xid 48)"}

@@ -5,10 +5,10 @@ from typing import Any
 
 from controller.domain.start_receipts import seal
 from controller.reconcilers.adoption import EVERYTHING, AdoptionReconciler
+from rig.agent import AgentDouble, gpu, hello
 from schemas.wire import ProcessReport
 from support.database.ledger import add_deployment
 from support.leading.served_hub import HubUnderTest
-from support.standins.agent import Connection, gpu, hello
 
 GPU = "GPU-1"
 FOUND = "select array_agg(instance_id order by instance_id) from found_processes"
@@ -57,7 +57,7 @@ class LostLedger:
         """Of receipts, while it is plain."""
         return bytes(await self.hub.value("select receipt_key from lease"))
 
-    async def tells(self, processes: list[ProcessReport], receipts: list[str], *, sessions: int = 0) -> Connection:
+    async def tells(self, processes: list[ProcessReport], receipts: list[str], *, sessions: int = 0) -> AgentDouble:
         first = hello(
             [gpu(GPU)], processes=processes, receipts=tuple(receipts), highest_term=3, highest_session=sessions
         )

@@ -13,7 +13,7 @@ ROLLOUT: dict[str, Any] = {"ready_for": "0s"}
 
 def chat(seconds: float = 0.01, **fields: Any) -> DeploymentSpec:
     base = {"engine": "simulated", "replicas": 2, "update": "rolling", "rollout": ROLLOUT, "resources": {"gpus": 1},
-            "args": {"token_seconds": seconds}}  # fmt: skip
+            "args": {"load_seconds": seconds}}  # fmt: skip
     return DeploymentSpec.model_validate(base | fields)
 
 

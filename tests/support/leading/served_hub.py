@@ -20,9 +20,9 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
-from schemas.wire import CONNECT_PATH, SPOKEN, Hello, Protocols, Welcome
+from rig.agent import LIMIT_S, AgentDouble, hello
+from schemas.wire import SPOKEN, Hello, Protocols, Welcome
 from support.loopback import listening
-from support.standins.agent import LIMIT_S, Connection, hello
 
 
 class HubUnderTest:
@@ -51,13 +51,13 @@ class HubUnderTest:
             )
         return str(id_)
 
-    async def dial(self, name: str = "gpu-1", offered: Protocols | None = None) -> Connection:
+    async def dial(self, name: str = "gpu-1", offered: Protocols | None = None) -> AgentDouble:
         """An open socket, before any hello; `offered` None: as an agent that names no protocol."""
-        headers = {"Authorization": f"Bearer secret-{name}"}
-        names = () if offered is None else offered.names()
-        return Connection(await self.session.ws_connect(self.url + CONNECT_PATH, headers=headers, protocols=names))
+        agent = AgentDouble(name, url=self.url, http=self.session, credential=f"secret-{name}")
+        await agent.dial(() if offered is None else offered.names())
+        return agent
 
-    async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> Connection:
+    async def connect(self, name: str = "gpu-1", first: Hello | None = None) -> AgentDouble:
         """A welcomed connection."""
         connection = await self.dial(name)
         await connection.send(first or hello())

@@ -38,16 +38,20 @@ class Cluster:
         self.port = 0
         self._session: aiohttp.ClientSession | None = None
         self.prefix: tuple[str, ...] = ()  # argv before that of each process
-        self._module = "cli"
+        self._module = self._current = "cli"
         self._path = tuple(p for p in sys.path if p)
 
     # Processes
 
-    def run_code(self, module: str = "cli", source: Path | None = None) -> None:
-        """From now on processes run this module; `source` is the folder of another version's packages."""
-        self._module = module
+    def run_code(self, module: str = "", source: Path | None = None) -> None:
+        """From now on processes run this module, or this version; `source` has another version's packages."""
+        self._module = module or self._current
         self._path = tuple(p for p in sys.path if p) if source is None else (str(source),)
         self._prepared = None if source is not None else self._prepared
+
+    def use_rig(self) -> None:
+        """From now on engines are the rig's (`rig.engine`), and manifests may have its args."""
+        self._module = self._current = "rig.gpuward"
 
     def start(self, name: str, *argv: str, **env: str) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")}

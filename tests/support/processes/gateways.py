@@ -19,6 +19,7 @@ def asked(told: str, **more: Any) -> dict[str, Any]:
 
 async def with_a_model(cluster: Cluster, **env: str) -> None:
     """A controller, an agent, and the model `m`."""
+    cluster.use_rig()
     await cluster.start_controller(**env)
     await cluster.start_agent("gpu-1")
     await cluster.apply("m", resources={"gpus": 1})

@@ -22,27 +22,21 @@ import os
 import random
 import sys
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from socket import SHUT_RDWR
-from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any, Self
 
 import aiohttp
-import orjson
 import structlog
 import uvloop
 
 from agent.daemon import run_agent
-from agent.link.link import BACKOFF_FIRST_S, BACKOFF_MAX_S
+from rig.agent import AgentDouble
 from schemas.api.access import MAX_TOKEN_USES
-from schemas.wire import CONNECT_PATH, HEARTBEAT_S, JOIN_PATH, DeviceFacts
+from schemas.wire import HEARTBEAT_S
 from support.processes.agents import simulated_settings
 from support.processes.cluster import Cluster
-from support.standins import agent as standin
-from support.standins.agent import hello, inventory
 
 GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -122,172 +116,44 @@ def is_low(instance: str) -> bool:
     return sum(instance.encode()) % 2 == 0
 
 
-@dataclass
 class Synthetic:
-    """Starts synthetic hosts, which share one client session."""
+    """Doubles of agents, which share one client session."""
 
-    url: str
-    period_s: float
-    session: aiohttp.ClientSession
-    group: asyncio.TaskGroup
-    sampling: bool = False
-    hosts: "list[SyntheticHost]" = field(default_factory=list)
+    def __init__(self, url: str, period_s: float, http: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
+        self.sampling = False
+        self._make = partial(
+            AgentDouble, url=url, http=http, gpus=GPUS, model=MODEL, beat_s=HEARTBEAT_S, sample_s=period_s, load=load_of
+        )
+        self._group = group
+        self._hosts: list[AgentDouble] = []
 
     async def start(self, number: int, token: str) -> None:
         """Joins a host and waits for its welcome."""
-        body = {"token": token, "name": f"host-{number}", "agent_version": "0"}
-        async with self.session.post(self.url + JOIN_PATH, json=body) as response:
-            answer = await response.json()
-            if response.status >= 300:
-                raise RuntimeError(answer)
-        host = SyntheticHost(self, number, answer["credential"])
-        self.hosts.append(host)
-        self.group.create_task(host.run(), name=f"host-{number}")
-        await host.ready.wait()
+        host = self._make(f"host-{number}")
+        await host.join(token)
+        host.samples = self.sampling
+        self._hosts.append(host)
+        self._group.create_task(host.run(), name=host.name)
+        await host.connected.wait()
+
+    def sample(self, *, on: bool) -> None:
+        """Turns the samples of all hosts on or off."""
+        self.sampling = on
+        for host in self._hosts:
+            host.samples = on
 
     async def herd(self) -> None:
         """Cuts all connections at once, and waits until all hosts are welcome again."""
-        for host in self.hosts:
-            host.ready.clear()
-            with Socket(fileno=os.dup(host.fd)) as connection:
-                connection.shutdown(SHUT_RDWR)
-        for host in self.hosts:
-            await host.ready.wait()
+        for host in self._hosts:
+            host.connected.clear()
+            host.cut()
+        for host in self._hosts:
+            await host.connected.wait()
 
 
-@dataclass
-class SyntheticHost:
-    """One host: its GPUs, and which instance holds which."""
-
-    shared: Synthetic
-    number: int
-    credential: str
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    held: dict[str, tuple[int, list[str]]] = field(default_factory=dict)  # instance: epoch, GPUs
-    seq: int = 0
-    fd: int = -1  # of the connection
-
-    def __post_init__(self) -> None:
-        self.gpus = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.number}/{index}')}" for index in range(GPUS)]
-
-    async def run(self) -> None:
-        """Stays connected, or tries again as an agent does, until it is cancelled."""
-        wait_s, turn_s = BACKOFF_FIRST_S, 0.0
-        while True:
-            try:
-                await self._serve()
-            except* (aiohttp.ClientError, ConnectionError) as failures:
-                wait_s = BACKOFF_FIRST_S if self.ready.is_set() else min(2 * wait_s, BACKOFF_MAX_S)
-                turn_s = _turn_s(failures)
-            await asyncio.sleep(turn_s + random.uniform(0, 1.0 if turn_s else wait_s))  # noqa: S311 - keeps no secret
-
-    async def _serve(self) -> None:
-        """Connects, then obeys, sends heartbeats and samples until the connection ends."""
-        headers = {"Authorization": f"Bearer {self.credential}"}
-        url = self.shared.url + CONNECT_PATH
-        async with self.shared.session.ws_connect(url, headers=headers, max_msg_size=2**24) as socket:
-            facts = [DeviceFacts.model_validate(fact) for fact in self._facts()]
-            picture = inventory(facts, hostname=f"host-{self.number}", simulated=True)
-            first = hello(
-                boot_id=f"boot-{self.number}",
-                shape=picture,
-                sent_s=time.monotonic(),
-                processes=[
-                    standin.process(one, seq=self.seq, epoch=epoch, ready=True) for one, (epoch, _) in self.held.items()
-                ],
-                report_seq=self.seq,
-            )
-            await socket.send_str(first.model_dump_json())
-            self.fd = socket.get_extra_info("socket").fileno()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen(socket), name="listen")
-                group.create_task(self._send_heartbeats(socket), name="heartbeats")
-                group.create_task(self._send_samples(socket), name="samples")
-
-    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        async for message in socket:
-            content = orjson.loads(message.data)
-            match content["type"]:
-                case "welcome":
-                    self.ready.set()
-                case "command":
-                    await self._obey(socket, content)
-                case "rejected":
-                    raise ConnectionError(content["message"])
-        raise ConnectionError(f"host {self.number} lost its connection")
-
-    async def _obey(self, socket: aiohttp.ClientWebSocketResponse, command: Json) -> None:
-        instance, epoch = command["instance"], command["epoch"]
-        await _send(socket, {"type": "result", "command_id": command["command_id"], "outcome": "accepted"})
-        if command["verb"] == "start":
-            self.held[instance] = epoch, [claim["device"] for claim in command["start"]["claims"]]
-            state: Json = {"state": "running", "ready": True, "pid": 4711}
-        else:
-            self.held.pop(instance, None)
-            state = {"state": "exited", "reason": "stopped", "exit_code": 0}
-        self.seq += 1
-        await _send(socket, {"type": "process", "instance": instance, "epoch": epoch, "seq": self.seq, **state})
-
-    async def _send_heartbeats(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        seq = 0
-        async for _ in _each(HEARTBEAT_S, self.number):
-            seq += 1
-            await _send(socket, {"type": "heartbeat", "seq": seq, "sent_s": time.monotonic(), "gpus": self._facts()})
-
-    async def _send_samples(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        async for _ in _each(self.shared.period_s, self.number):
-            if self.shared.sampling:
-                await _send(socket, self._samples())
-
-    def _samples(self) -> Json:
-        now_s = time.monotonic()
-        low = {"mean": LOW, "max": LOW + 1}
-        busy = {"mean": BUSY, "max": BUSY + 5}
-        readings = dict.fromkeys(self.gpus, low)
-        processes = []
-        for instance, (epoch, devices) in self.held.items():
-            used = dict.fromkeys(devices, low if is_low(instance) else busy)
-            readings.update(used)
-            processes.append({"instance": instance, "epoch": epoch, "utilization": used, "requests": 0})
-        gpus = [{"uuid": gpu, "used_mib": self._used_mib(gpu), **of} for gpu, of in readings.items()]
-        period = {"seq": int(now_s * 1000), "sampled_s": now_s, "period_s": self.shared.period_s}
-        return {"type": "samples", "sent_s": now_s, "periods": [{**period, "gpus": gpus, "processes": processes}]}
-
-    def _facts(self) -> list[Json]:
-        fixed = {"model": MODEL, "memory_mib": _GPU_MIB, "compute_capability": "9.0", "utilization": LOW}
-        return [
-            {**fixed, "uuid": gpu, "index": index, "used_mib": self._used_mib(gpu)}
-            for index, gpu in enumerate(self.gpus)
-        ]
-
-    def _used_mib(self, gpu: str) -> int:
-        """Only claimed memory is in use: the controller places nothing on memory that no claim explains."""
-        return _USED_MIB if any(gpu in devices for _, devices in self.held.values()) else 0
-
-
-def _turn_s(failures: BaseExceptionGroup[Exception]) -> float:
-    """Seconds after which a controller that is busy wants it to come again; 0: it names none."""
-    for error in failures.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            return _turn_s(error)
-        if isinstance(error, aiohttp.WSServerHandshakeError):
-            return float((error.headers or {}).get("Retry-After", 0))
-    return 0.0
-
-
-async def _send(socket: aiohttp.ClientWebSocketResponse, message: Json) -> None:
-    async with asyncio.timeout(_LIMIT_S):
-        await socket.send_str(orjson.dumps(message).decode())
-
-
-async def _each(period_s: float, number: int) -> AsyncIterator[None]:
-    """Yields once a period; hosts are spread evenly over it."""
-    loop = asyncio.get_running_loop()
-    due = loop.time() + period_s * (number * 0.618 % 1)
-    while True:
-        await asyncio.sleep(max(0.0, due - loop.time()))
-        yield
-        due += period_s
+def load_of(instance: str) -> float:
+    """The utilization of the GPUs of an instance, in percent; empty: of GPUs that are not in use."""
+    return LOW if not instance or is_low(instance) else BUSY
 
 
 def agents(url: str, folder: Path, group: asyncio.TaskGroup) -> Start:
@@ -326,7 +192,7 @@ async def run(url: str, kind: str, argument: str, first: int, step: int) -> None
             began = time.monotonic()
             order = json.loads(line)
             if synthetic:
-                synthetic.sampling = order.get("sampling", synthetic.sampling)
+                synthetic.sample(on=order.get("sampling", synthetic.sampling))
                 if order.get("herd"):
                     await synthetic.herd()
             tokens = order.get("tokens", [])

@@ -96,6 +96,7 @@ async def site_in(folder: Path, prepared: Path) -> AsyncIterator[Site]:
     """A site; its controller runs until the end of the context."""
     cluster = Cluster(folder, prepared)
     try:
+        cluster.use_rig()  # for the figures of models
         await cluster.start_controller()
         yield Site(cluster)
     finally:

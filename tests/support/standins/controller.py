@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -286,9 +288,17 @@ def start_order(
     )
 
 
-def simulated_order(*extra: str, utilization: float = 50.0, **fields: Any) -> StartOrder:
+def rig_order(*extra: str, **fields: Any) -> StartOrder:
+    """The rig's engine, with its probe."""
+    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return simulated_order(*extra, program=("{python}", "-P", "-m", "rig.engine"), env=env, **fields)
+
+
+def simulated_order(
+    *extra: str, program: tuple[str, ...] = ("{simulated_engine}",), utilization: float = 50.0, **fields: Any
+) -> StartOrder:
     """The simulated engine, with its probe."""
-    argv = ("{simulated_engine}", "--port", "{port}", "--model", "demo", *extra)
+    argv = (*program, "--port", "{port}", "--model", "demo", *extra)
     probe = ProbeOrder(path="/health", period_s=0.2, timeout_s=1.0, failures=2)
     load = SimulatedLoad(utilization=((0.0, utilization),))
     return start_order(*argv, port=True, probe=probe, simulated_load=load, **fields)

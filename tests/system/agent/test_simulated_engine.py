@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +12,9 @@ import pytest
 
 from agent.sampling.engine_metrics import read_samples, sum_gauges
 from support.processes.simulated_engine import simulated_engine
+
+USER = [{"role": "user", "content": "x"}]
+TOOLS = [{"type": "function", "function": {"name": "x"}}]
 
 
 @asynccontextmanager
@@ -78,6 +80,16 @@ async def test_it_answers_with_the_name_that_was_asked_for(path: str, name: str)
         ("completions", {"model": "demo", "prompt": "x", "max_tokens": 0}, "max_tokens"),
         ("completions", {"model": "demo", "prompt": "x", "stream": "yes"}, "stream"),
         ("completions", [], "body"),
+        ("completions", {"model": "demo", "prompt": "x", "n": 0}, "n"),
+        ("chat/completions", {"model": "demo", "messages": USER, "tools": [{}]}, "tools"),
+        (
+            "chat/completions",
+            {"model": "demo", "messages": USER, "tools": TOOLS, "tool_choice": {"function": {"name": "y"}}},
+            "tool_choice",
+        ),
+        ("embeddings", {"model": "demo"}, "input"),
+        ("embeddings", {"model": "demo", "input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ("embeddings", {"model": "demo", "input": "x", "dimensions": -1}, "dimensions"),
     ],
 )
 async def test_invalid_requests_name_their_field(path: str, body: object, param: str) -> None:
@@ -100,35 +112,45 @@ async def test_its_exit_follows_its_arguments() -> None:
         assert await process.wait() == -signal.SIGKILL
 
 
-async def test_a_token_takes_the_given_time() -> None:
-    body = {"model": "demo", "prompt": "x", "max_tokens": 10}
-    async with engine("--token-seconds", "0.05") as (_, client):
-        began = time.monotonic()
-        async with client.post("/v1/completions", json=body) as answer:
-            assert answer.status == 200
-        assert time.monotonic() - began >= 0.45
-
-
-async def test_its_gauges_count_its_requests() -> None:
+async def test_it_reports_no_request_and_counts_tokens() -> None:
     gauges = ("simulated_requests_running", "simulated_requests_waiting")
-
-    async def requests(client: aiohttp.ClientSession) -> int:
+    counters = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    body = {"model": "demo", "prompt": "one two three", "max_tokens": 5}
+    async with engine() as (_, client):
+        for _ in range(2):
+            async with client.post("/v1/completions", json=body) as answer:
+                assert answer.status == 200
         async with client.get("/metrics") as answer:
             text = await answer.text()
-            assert all(f"# TYPE {name} gauge" in text for name in gauges)
-            return sum_gauges(read_samples(text, gauges), gauges)
+    assert all(f"# TYPE {name} gauge" in text for name in gauges)
+    assert sum_gauges(read_samples(text, gauges), gauges) == 0
+    assert read_samples(text, counters) == dict(zip(counters, ([6], [10]), strict=True))
 
-    async with engine("--token-seconds", "1") as (_, client):
-        assert await requests(client) == 0
-        body = {"model": "demo", "prompt": "x", "max_tokens": 1000}
-        request = asyncio.create_task(client.post("/v1/completions", json=body))
-        async with asyncio.timeout(10):
-            while await requests(client) != 1:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.02)
-        request.cancel()
-        async with asyncio.timeout(10):
-            while await requests(client) != 0:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.02)
+
+async def test_arguments_of_other_versions_are_ignored_with_a_warning() -> None:
+    """Agents and controllers of earlier versions may send them."""
+    old = ("--token-seconds", "0.5", "--slots", "3", "--silent", "--refuse", "503", "--served-model-name", "a", "b")
+    async with simulated_engine(*old, "--lora-modules", "tuned=/lora/tuned") as started:
+        assert started.log == [f"warning: these arguments have no effect: {' '.join(old)}\n"]
+        async with started.client.get("/v1/models") as answer:
+            cards = (await answer.json())["data"]
+        async with started.client.post("/v1/completions", json={"model": "demo", "prompt": "x"}) as answer:
+            assert answer.status == 200
+    assert [(card["id"], card["parent"]) for card in cards] == [("demo", None), ("tuned", "demo")]
+
+
+async def test_what_it_does_not_serve_and_bodies_in_chunks() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"model": "demo", "prompt": '
+        yield b'"x"}'
+
+    async with engine() as (_, client):
+        async with client.post("/v1/completions", data=chunks(), expect100=True) as answer:
+            assert (await answer.json())["choices"][0]["finish_reason"] == "stop"
+        async with client.post("/v1/messages", json={}) as answer:
+            assert answer.status == 404
+        async with client.get("/v1/completions") as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
 async def test_it_imports_little() -> None:

@@ -17,6 +17,7 @@ from controller.domain.placement import Need, PlannedClaim
 from controller.leader.inventory_cache import InventoryCache
 from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
+from rig.simulated_args import known_here
 from schemas.manifest.deployment import DeploymentSpec
 from support.api_calls import deployment, plan, plan_problems
 from support.builders.apply import apply_spec
@@ -138,7 +139,8 @@ async def test_a_plan_refuses_the_manifests_that_an_apply_refuses(api: ServedApi
 
 async def test_engine_layout_and_parts_are_shown(api: ServedApi, db: Database) -> None:
     await add_host(db, "w", gpus=4, gib=40)
-    (item,) = (await plan(api, deployment("a", args={"memory": "60GiB", "heads": 32})))["items"]
+    with known_here():
+        (item,) = (await plan(api, deployment("a", args={"memory": "60GiB", "heads": 32})))["items"]
     assert item["engine"] == "simulated"
     assert item["layout"] == {"gpus": 2, "workers": 1, "tp": 2, "pp": 1, "dp": 1}
     assert (item["need"]["parts"], item["need"]["memory_mib"]) == ({"simulated": 60 * GIB}, 60 * GIB)
@@ -224,6 +226,7 @@ async def wal_bytes_of_a_plan(api: ServedApi, db: Database) -> int:
         return int(await connection.fetchval("select pg_current_wal_insert_lsn() - $1", before))
 
 
+@known_here()
 def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
     """100 manifests on 1,000 workers of 8 GPUs. The limit is three times the aim, for a busy machine."""
     fleet = Fleet()
@@ -241,6 +244,7 @@ def test_many_manifests_on_many_workers_are_planned_within_a_second() -> None:
     assert [item.fits for item in items] == [(10 + 7 * number) <= 640 for number in range(100)]
 
 
+@known_here()
 def test_a_full_cluster_is_planned_within_a_second() -> None:
     """As above, with every GPU in use, so that the first advice names the instances whose end would help."""
     fleet, holders = Fleet(), []

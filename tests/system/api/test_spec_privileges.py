@@ -7,6 +7,7 @@ import pytest
 
 from controller.domain.grants import Grant
 from controller.store.core.database import Database
+from rig.simulated_args import known_here
 from support.api_calls import PLAN
 from support.leading.served_api import ServedApi, served
 
@@ -142,3 +143,22 @@ async def test_who_may_give_a_command_may_set_its_variables(db: Database) -> Non
     async with served(db, operators_may=frozenset({Grant.COMMAND})) as api:
         assert (await put(api, "a", command, "operator"))[0] == 201
         assert (await put(api, "b", {**SERVER, "env": command["env"]}, "operator"))[0] == 403
+
+
+async def test_retired_args_are_refused_unless_they_are_stored(api: ServedApi) -> None:
+    """Args of the simulated engine that an earlier version knew, in a spec that it stored."""
+    held = {"engine": "simulated", "args": {"token_seconds": 1, "memory": "1GiB"}}
+    for body in (held, {"manifests": [{"kind": "Deployment", "name": "a", **held}]}):
+        path = "/api/v1/deployments/a" if body is held else "/api/v1/apply"
+        status, answer = await api.call("PUT" if body is held else "POST", path, json=body)
+        assert (status, answer["error"]["code"]) == (400, "invalid")
+        assert [problem["path"] for problem in answer["error"]["details"]["problems"]] == ["args.token_seconds"]
+    with known_here():
+        assert (await put(api, "a", held, "operator"))[0] == 201
+    for unchanged in (held, {**held, "replicas": 2}):
+        status, answer = await put(api, "a", unchanged, "operator")
+        assert (status, answer["warnings"]) == (200, ["args.token_seconds: has no effect any more; remove it"])
+    status, answer = await put(api, "a", {**held, "args": {"token_seconds": 1, "memory": "2GiB"}}, "admin")
+    assert (status, answer["error"]["details"]["problems"][0]["path"]) == (400, "args.token_seconds")
+    status, answer = await put(api, "a", {**held, "args": {"memory": "1GiB"}}, "operator")
+    assert (status, answer["warnings"]) == (200, [])

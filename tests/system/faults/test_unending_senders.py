@@ -13,12 +13,12 @@ import aiohttp
 import psutil
 import pytest
 
+from rig.agent import hello
 from schemas.wire import CONNECT_PATH, SPOKEN
 from support.network.websocket_frames import CONTINUATION, PING, PONG, TEXT, deflated, frame
 from support.processes.cluster import Cluster
 from support.processes.gateways import with_a_model
 from support.processes.unending_senders import Sends, send
-from support.standins.agent import hello
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from http1.daemon.open_files import raise_file_limit
+from rig.agent import AgentDouble, hello
 from schemas.wire import SPOKEN
 from support.processes.cluster import Cluster
 from support.processes.flood import Flood
@@ -27,7 +28,6 @@ from support.processes.hostile import (
     unsent_bytes,
     waits,
 )
-from support.standins.agent import hello
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 
@@ -180,17 +180,13 @@ async def test_a_ping_flood_of_workers_slows_no_other(cluster: Cluster) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession(cluster.url))
         attackers = []
         for number in range(3):
-            token = (await cluster.post("/tokens", {}))["token"]
-            async with session.post("/api/v1/join", json={"token": token, "name": f"bad-{number}"}) as joined:
-                assert joined.status == 200, await joined.text()
-                secret = (await joined.json())["credential"]
-            headers = {"Authorization": f"Bearer {secret}"}
-            socket = await stack.enter_async_context(
-                session.ws_connect("/api/v1/agents/connect", headers=headers, protocols=SPOKEN.names(), autoping=False)
-            )
+            agent = AgentDouble(f"bad-{number}", url=cluster.url, http=session)
+            await agent.join((await cluster.post("/tokens", {}))["token"])
+            await agent.dial(SPOKEN.names())
+            stack.push_async_callback(agent.socket.close)
             if number:
-                await socket.send_str(hello(boot_id=f"boot-{number}").model_dump_json())
-            attackers.append(asyncio.create_task(ping_flood(socket)))
+                await agent.send(hello(boot_id=f"boot-{number}"))
+            attackers.append(asyncio.create_task(ping_flood(agent.socket)))
         await asyncio.sleep(0.5)
         took = await waits(cluster, 5.0)
         for attacker in attackers:

@@ -63,6 +63,7 @@ RUN_ON = ("busy", "loading", "unheard", "asked", "pair", "late", "loud")
 
 async def _begin(watch: PolicyWatch, receiver: Receiver) -> None:
     cluster = watch.cluster
+    cluster.use_rig()  # for an answer that takes long
     await cluster.start_controller(**SAMPLING, GPUWARD_WEBHOOKS_MAY_REACH="127.0.0.1/32")
     await cluster.start_agent("host", gpus=16)
     await cluster.start_agent("mute", gpus=1, host={"telemetry_seconds": MUTE_AFTER_S})

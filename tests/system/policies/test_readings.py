@@ -4,19 +4,21 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+import aiohttp
 import pytest
 
+from rig.agent import AgentDouble
 from schemas.wire import SamplePeriod
 from support.processes.cluster import Cluster, Json
 from support.processes.faults import all_of
 from support.processes.policies import IDLE_POLICY, SAMPLE_S, SAMPLING, WHOLE, WINDOW_S, PolicyWatch, seconds
-from support.standins.worker import StandInWorker
 
 pytestmark = pytest.mark.cases
 
@@ -44,32 +46,45 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Engine).serve_f
 
 
 @pytest.fixture
-async def standins(cluster: Cluster) -> AsyncIterator[dict[str, StandInWorker]]:
-    """Two workers whose samples the test sends."""
-    async with AsyncExitStack() as stack:
-        found = {name: StandInWorker(cluster, name, 2, SAMPLE_S) for name in ("late", "odd")}
-        for one in found.values():
-            stack.push_async_callback(one.aclose)
-        yield found
+async def doubles() -> AsyncIterator[dict[str, AgentDouble]]:
+    """Two hosts whose readings the test sets. They have no controller yet."""
+    timeout = aiohttp.ClientTimeout(sock_connect=10)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        yield {name: AgentDouble(name, http=http, gpus=2, beat_s=2.0, sample_s=SAMPLE_S) for name in ("late", "odd")}
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster, doubles: Iterable[AgentDouble]) -> AsyncIterator[None]:
+    """They join and run until the end of the context."""
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for one in doubles:
+            one.url = cluster.url
+            await one.join((await cluster.post("/tokens", {}))["token"])
+            tasks.append(group.create_task(one.run(), name=one.name))
+        for one in doubles:
+            await cluster.until(partial(cluster.worker_is, one.name, "ready"), f"{one.name} is ready")
+        yield
+        for task in tasks:
+            task.cancel()
 
 
 async def test_only_what_was_read_and_can_be_is_evidence(
-    cluster: Cluster, watch: PolicyWatch, standins: dict[str, StandInWorker]
+    cluster: Cluster, watch: PolicyWatch, doubles: dict[str, AgentDouble]
 ) -> None:
     await cluster.start_controller(**ENV)
     await watch.put("stop-idle", default=True, **IDLE_POLICY)
     await cluster.start_agent("host")
-    for one in standins.values():
-        await one.connect()
-    await all_of(
-        _silent_tail(watch),
-        _trickle(watch, standins["late"]),
-        _impossible_and_untakeable(watch, standins["odd"]),
-        _impossible_gauge(watch),
-        _short_requests(watch),
-        _requests_in_evidence(watch),
-    )
-    await cluster.audit()
+    async with connected(cluster, doubles.values()):
+        await all_of(
+            _silent_tail(watch),
+            _trickle(watch, doubles["late"]),
+            _impossible_and_untakeable(watch, doubles["odd"]),
+            _impossible_gauge(watch),
+            _short_requests(watch),
+            _requests_in_evidence(watch),
+        )
+        await cluster.audit()
 
 
 async def _silent_tail(watch: PolicyWatch) -> None:
@@ -97,7 +112,7 @@ async def _silent_tail(watch: PolicyWatch) -> None:
     assert await watch.serving("tail") == [served]
 
 
-async def _trickle(watch: PolicyWatch, worker: StandInWorker) -> None:
+async def _trickle(watch: PolicyWatch, worker: AgentDouble) -> None:
     """A backlog arrives slowly, the oldest first: nothing is stopped until it has caught up (U46)."""
     await watch.idle("late", placement={"workers": ["late"]}, utilization_policy=LITTLE)
     (served,) = await watch.serving("late")
@@ -130,7 +145,7 @@ async def _not_acted_while_stale(watch: PolicyWatch, name: str, gpus: tuple[str,
     assert row["actions"] == 0 or row["age"] < 8, dict(row)
 
 
-async def _impossible_and_untakeable(watch: PolicyWatch, worker: StandInWorker) -> None:
+async def _impossible_and_untakeable(watch: PolicyWatch, worker: AgentDouble) -> None:
     """Impossible percentages (U48), then a backlog with a period that cannot be taken (U49): all else goes on."""
     await watch.idle("odd", placement={"workers": ["odd"]})
     (served,) = await watch.serving("odd")

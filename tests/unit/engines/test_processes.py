@@ -7,6 +7,7 @@ import pytest
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
+from controller.engines.simulated import retired_args
 from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
@@ -55,13 +56,13 @@ def test_the_users_probe_replaces_the_engines() -> None:
 
 def test_the_simulated_engine_is_a_process_of_the_agents_python() -> None:
     args = {
-        "load_seconds": "1500ms", "exit_after": 3, "exit_code": 7, "ignore_sigterm": True, "token_seconds": 0.01,
+        "load_seconds": "1500ms", "exit_after": 3, "exit_code": 7, "ignore_sigterm": True,
         "utilization": [[30, 90], ["1m", 0]], "memory": "10GiB", "analysis_seconds": 2,
     }  # fmt: skip
     started = process(4, engine="simulated", model="hf:org/name", args=args)
     assert " ".join(started.argv) == (
         "{simulated_engine} --port {port} --model org/name --load-seconds 1.5 --exit-after 3"
-        " --exit-code 7 --token-seconds 0.01 --ignore-sigterm"
+        " --exit-code 7 --ignore-sigterm"
     )
     assert started.needs_port
     assert started.simulated_load == SimulatedLoad(utilization=((30, 90), (60, 0)), memory_mib=2560)
@@ -137,25 +138,31 @@ def test_another_dtype_is_another_need() -> None:
     assert engine_for(wanted).need(wanted, READ).parts["tensors"] == -(-2 * 1503300328 // 2**20)
 
 
-def test_the_args_of_the_simulated_engines_requests() -> None:
+def test_retired_args_of_a_stored_spec_have_no_effect() -> None:
     args = {
         "wait_seconds": "1s", "die_after_tokens": 0, "refuse": 503, "slots": 4, "kv_tokens": 5_000_000, "silent": True,
-        "usage": False, "without": ["/v1/responses", "/score"], "served_model_name": "org/name",
+        "usage": False, "without": ["/v1/responses"], "token_seconds": 1, "hang_after": 2, "heads": 12, "kv_heads": 4,
+        "vocab": 1000, "vision_heads": "many",
     }  # fmt: skip
-    started = process(engine="simulated", args=args)
-    assert " ".join(started.argv[5:]) == (
-        "--wait-seconds 1 --die-after-tokens 0 --refuse 503 --slots 4 --kv-tokens 5000000 --silent --no-usage"
-        " --without /v1/responses --without /score --served-model-name org/name"
-    )
+    wanted = spec(engine="simulated", args=args)
+    engine_for(wanted).validate(wanted)
+    assert retired_args(wanted) == list(args)
+    assert process(engine="simulated", args=args) == process(engine="simulated")
+    assert engine_for(wanted).need(wanted, None) == engine_for(wanted).need(spec(engine="simulated"), None)
+    assert retired_args(spec(engine="simulated", args={"memory": "1GiB"})) == []
+
+
+def test_an_engine_that_an_earlier_version_started_may_take_one_name_alone() -> None:
+    started = process(engine="simulated", args={"served_model_name": "org/name"})
     assert started.request_model == "org/name"
-    assert process(engine="simulated", args={"without": "/score"}).argv[-2:] == ("--without", "/score")
+    assert "org/name" not in started.argv
     assert process(engine="simulated").request_model is None
 
 
 @pytest.mark.parametrize(
     "args",
-    [{"refuse": 200}, {"slots": 0}, {"die_after_tokens": -1}, {"without": "score"}, {"without": []}, {"usage": "no"},
-     {"served_model_name": "-x"}, {"wait_seconds": "2h"}],
+    [{"load_seconds": "2h"}, {"exit_code": 256}, {"exit_after": -1}, {"ignore_sigterm": 1}, {"utilization": 101},
+     {"memory": "x"}, {"need_per_gpu": 0.5}, {"loading_seconds": 1}],
 )  # fmt: skip
 def test_invalid_args_of_the_simulated_engine_are_named(args: dict[str, Any]) -> None:
     wanted = spec(engine="simulated", args=args)

@@ -10,9 +10,9 @@ from controller.hub import bounds
 from controller.hub.bounds import MAX_DETAILS, MAX_ENTRIES, MAX_GPUS, MAX_PERIODS, MAX_PROCESSES, MalformedMessageError
 from controller.hub.readings import Doubts
 from controller.hub.validate import parse_message
+from rig.agent import gpu, hello
 from schemas.wire import Heartbeat, Samples, agent_message
 from support.growth import seconds
-from support.standins.agent import gpu, hello
 
 FACTS = json.loads(gpu("GPU-a").model_dump_json())
 HELLO = json.loads(hello([]).model_dump_json())

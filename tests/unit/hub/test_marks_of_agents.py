@@ -10,9 +10,9 @@ from controller.domain.quoted_lines import BEGIN, END
 from controller.hub.bounds import MAX_GPUS, MalformedMessageError
 from controller.hub.readings import Doubts, drop
 from controller.hub.validate import parse_message
+from rig.agent import gpu
 from schemas.wire import CommandResult, Heartbeat, Hello, InventoryChanged, ProcessReport, Samples
 from support.agent_messages import MESSAGES, changed
-from support.standins.agent import gpu
 
 MARKS = f"{BEGIN}x{END}"
 

@@ -9,8 +9,8 @@ import pytest
 from controller.hub.bounds import MalformedMessageError
 from controller.hub.readings import Doubts
 from controller.hub.validate import parse_message
+from rig.agent import gpu, hello
 from schemas.wire import Heartbeat, Hello, ProcessSample, Readings, SamplePeriod, Samples
-from support.standins.agent import gpu, hello
 
 GPU, OTHER = "GPU-a", "GPU-b"
 IMPOSSIBLE = [101, -1, 2**32, math.nan, math.inf, None, "lots", 100.5, 1e12, -0.5, 10**400]

@@ -8,6 +8,7 @@ from controller.domain.placement import Ask, Layout, Need, Share
 from controller.engines.registry import engine_for
 from controller.engines.simulated import SimulatedEngine
 from controller.scheduling.estimate import asks_for, input_hash
+from rig.simulated_args import RigEngine
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -19,7 +20,8 @@ def ask(need: Need, engine: str = "simulated", **fields: Any) -> Ask:
         "transformers": {"model": "path:/m", "engine": "transformers"},
     }[engine]
     spec = DeploymentSpec.model_validate(base | fields)
-    return asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")
+    chosen = RigEngine() if spec.engine == RigEngine.name else engine_for(spec)
+    return asks_for(spec, need, chosen, instance="i", deployment_uid="d")
 
 
 def known(memory_mib: int) -> Need:

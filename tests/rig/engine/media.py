@@ -5,10 +5,10 @@ import zlib
 from base64 import b64encode
 from typing import Any, Final
 
-from agent.simulated_engine.errors import BadRequestError
-from agent.simulated_engine.fields import flag, model_name, text
-from agent.simulated_engine.generation import Ask, Generation, JsonForm, named_event, whole
-from agent.simulated_engine.multipart import FormData
+from rig.engine.errors import BadRequestError
+from rig.engine.fields import flag, model_name, text
+from rig.engine.generation import Ask, Generation, JsonForm, named_event, whole
+from rig.engine.multipart import FormData
 
 _RATE: Final = 8000  # samples per second
 _SAMPLES: Final = b"\0\0" * (_RATE // 10)  # of silence, for each token

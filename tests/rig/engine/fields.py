@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from agent.simulated_engine.behaviour import MAX_TOKENS
-from agent.simulated_engine.errors import BadRequestError
+from rig.engine.behaviour import MAX_TOKENS
+from rig.engine.errors import BadRequestError
 
 _DEFAULT_TOKENS: Final = 16
 

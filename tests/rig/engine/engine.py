@@ -10,14 +10,14 @@ import zlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from agent.simulated_engine.behaviour import Behaviour
-from agent.simulated_engine.counters import Counters, Taken, digest
-from agent.simulated_engine.endpoints import ENDPOINTS, Endpoint
-from agent.simulated_engine.errors import BadRequestError, UnknownModelError
-from agent.simulated_engine.exchange import Answer, Request
-from agent.simulated_engine.generation import JSON, Form, Generation, tokens_of
-from agent.simulated_engine.multipart import read_form
-from agent.simulated_engine.names import Names
+from rig.engine.behaviour import Behaviour
+from rig.engine.counters import Counters, Taken, digest
+from rig.engine.endpoints import ENDPOINTS, Endpoint
+from rig.engine.errors import BadRequestError, UnknownModelError
+from rig.engine.exchange import Answer, Request
+from rig.engine.generation import JSON, Form, Generation, tokens_of
+from rig.engine.multipart import read_form
+from rig.engine.names import Names
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _TYPES: Final = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -299,7 +299,7 @@ def _send(answer: Answer, status: int, content: dict[str, Any]) -> None:
 
 
 def _refuse(answer: Answer, status: int, message: str, param: str | None = None, *, anthropic: bool = False) -> None:
-    default = "invalid_request_error" if status < 500 else "service_unavailable" if status == 503 else "api_error"  # noqa: PLR2004 - HTTP's
+    default = "invalid_request_error" if status < 500 else "service_unavailable" if status == 503 else "api_error"
     kind = _TYPES.get(status, default)
     if anthropic:
         _send(answer, status, {"type": "error", "error": {"type": kind, "message": message}})

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent.simulated_engine.errors import BadRequestError
+from rig.engine.errors import BadRequestError
 
 _MAX_HEAD: Final = 16 * 1024
 _MAX_FIELD: Final = 1024 * 1024

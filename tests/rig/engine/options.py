@@ -1,11 +1,11 @@
-"""The command line. Old argument lists stay valid: agents and controllers of other versions start this program."""
+"""The command line. `rig.simulated_args` has the same names."""
 
 import argparse
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
     """Parses the command line; exits with code 2 if it is invalid."""
-    parser = argparse.ArgumentParser(prog="simulated_engine", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="rig.engine", allow_abbrev=False)
     add = parser.add_argument
     add("--port", type=int, required=True, help="loopback port")
     add("--host", default="127.0.0.1", help="address to listen on")
@@ -45,7 +45,7 @@ def _count(text: str) -> int:
 
 def _status(text: str) -> int:
     status = int(text)
-    if not 400 <= status <= 599:  # noqa: PLR2004 - the statuses of errors
+    if not 400 <= status <= 599:
         raise argparse.ArgumentTypeError(f"must be a status from 400 to 599, got {text}")
     return status
 

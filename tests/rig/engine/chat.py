@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from agent.simulated_engine.errors import BadRequestError
-from agent.simulated_engine.fields import flag, include_usage, messages_text, model_name, texts, token_limit
-from agent.simulated_engine.generation import Ask, Generation, JsonForm, ToolCall, event, whole
+from rig.engine.errors import BadRequestError
+from rig.engine.fields import flag, include_usage, messages_text, model_name, texts, token_limit
+from rig.engine.generation import Ask, Generation, JsonForm, ToolCall, event, whole
 
 _ECHOED: Final = 1000  # characters
 

@@ -5,9 +5,9 @@ import struct
 from base64 import b64encode
 from typing import Any, Final
 
-from agent.simulated_engine.errors import BadRequestError
-from agent.simulated_engine.fields import messages_text, model_name, text, texts
-from agent.simulated_engine.generation import Ask, JsonForm, whole
+from rig.engine.errors import BadRequestError
+from rig.engine.fields import messages_text, model_name, text, texts
+from rig.engine.generation import Ask, JsonForm, whole
 
 _DIMENSIONS: Final = 8
 _COHERE_DIMENSIONS: Final = 16
@@ -157,7 +157,7 @@ class ClassifyForm(VectorForm):
         classes = []
         for of in self._ask.fields:
             share = _share(of)
-            classes.append({"label": _LABELS[share >= 0.5], "probs": [1 - share, share], "num_classes": len(_LABELS)})  # noqa: PLR2004 - the likelier one
+            classes.append({"label": _LABELS[share >= 0.5], "probs": [1 - share, share], "num_classes": len(_LABELS)})
         return self.listed("classify", "classification", classes)
 
 
@@ -178,7 +178,7 @@ class TokenizeForm(VectorForm):
 def parse_detokenize(body: Content) -> Ask:
     """Validates a request for the text of tokens; see `BadRequestError`."""
     tokens = body.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token <= 255 for token in tokens):  # noqa: PLR2004 - bytes
+    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token <= 255 for token in tokens):
         raise BadRequestError("tokens", "tokens: must be a list of tokens of this model")
     return Ask(model_name(body), bytes(tokens).decode(errors="replace"))
 

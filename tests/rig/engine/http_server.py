@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import httptools
 
-from agent.simulated_engine.exchange import Answer, Body, Request
+from rig.engine.exchange import Answer, Body, Request
 
 _BACKLOG: Final = 4096
 _KEPT_S: Final = 75.0

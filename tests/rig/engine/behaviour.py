@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from agent.simulated_engine.errors import BadRequestError
+from rig.engine.errors import BadRequestError
 
 _MARK: Final = "[simulate"
 _TOLD: Final = re.compile(r"\[simulate\b([^\]]*)\]")

@@ -3,10 +3,10 @@
 from itertools import count
 from typing import Any
 
-from agent.simulated_engine.chat import tool_call
-from agent.simulated_engine.errors import BadRequestError
-from agent.simulated_engine.fields import content_text, flag, model_name, token_limit
-from agent.simulated_engine.generation import Ask, Generation, JsonForm, named_event, whole
+from rig.engine.chat import tool_call
+from rig.engine.errors import BadRequestError
+from rig.engine.fields import content_text, flag, model_name, token_limit
+from rig.engine.generation import Ask, Generation, JsonForm, named_event, whole
 
 Content = dict[str, Any]
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent.simulated_engine import chat, media, messages, responses, vectors
-from agent.simulated_engine.fields import body_object
-from agent.simulated_engine.generation import Ask, Form, Generation
-from agent.simulated_engine.multipart import FormData
+from rig.engine import chat, media, messages, responses, vectors
+from rig.engine.fields import body_object
+from rig.engine.generation import Ask, Form, Generation
+from rig.engine.multipart import FormData
 
 
 @dataclass(frozen=True, slots=True)
