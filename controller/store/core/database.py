@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # slow to import, and gateways need none
     from controller.store.core.orm import Orm
 
 POOL_SIZE: Final = 16
-ORM_POOL_SIZE: Final = 8
 
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import orjson
@@ -11,8 +11,9 @@ from sqlalchemy.exc import InterfaceError as OrmInterfaceError
 from sqlalchemy.exc import TimeoutError as OrmTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from controller.store.core.database import ORM_POOL_SIZE
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
+
+_POOL_SIZE: Final = 8
 
 
 class Orm:
@@ -22,7 +23,7 @@ class Orm:
         self._engine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=connect,
-            pool_size=ORM_POOL_SIZE,
+            pool_size=_POOL_SIZE,
             max_overflow=0,
             pool_timeout=ACQUIRE_TIMEOUT_S,
             pool_pre_ping=True,
