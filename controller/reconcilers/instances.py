@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from controller.decide.instances.decide import decide
-from controller.decide.instances.rollout import STOP_REASON as ROLLOUT
+from controller.decide.instances.stop import NEW_REVISION as ROLLOUT
 from controller.decide.start_command import start_payload
 from controller.domain.effects import DeploymentEffects
 from controller.domain.grants import Grant

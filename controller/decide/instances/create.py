@@ -5,7 +5,7 @@ from typing import Final
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
 from controller.decide.instances.done_tasks import paused_tasks
-from controller.decide.instances.rollout import STOP_REASON
+from controller.decide.instances.stop import NEW_REVISION
 from controller.domain.effects import Create, DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 
@@ -27,13 +27,7 @@ def create_missing(
         effects: what is added to.
     """
     counted = sum(i.id not in leaving for i in buckets.replicas)
-    removed = {removal.instance for removal in effects.removals}
-    outdated_stopping = sum(
-        i.stop_reason == STOP_REASON and i.id not in removed and not may_be_substituted(facts, i)
-        for i in buckets.stopping
-    )
-    outdated_stopping += sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
-    missing = wanted - counted - outdated_stopping - paused_tasks(facts, buckets, effects)
+    missing = wanted - counted - stopping_outdated(facts, buckets, effects) - paused_tasks(facts, buckets, effects)
     add_creates(facts, buckets, leaving, facts.revision, min(max(missing, 0), MAX_CREATED), effects)
     if missing > MAX_CREATED:
         effects.requeue(0.0)
@@ -58,3 +52,13 @@ def add_creates(
     for n in range(number):
         replaces, born = successors[n] if n < len(successors) else (None, None)
         effects.creates.append(Create(revision, replaces, analyzing=analyzing, born=born))
+
+
+def stopping_outdated(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
+    """Instances that a rollout stops and that still hold their place."""
+    removed = {removal.instance for removal in effects.removals}
+    number = sum(
+        i.stop_reason == NEW_REVISION and i.id not in removed and not may_be_substituted(facts, i)
+        for i in buckets.stopping
+    )
+    return number + sum(change.stop_reason == NEW_REVISION for change in effects.phase_changes)

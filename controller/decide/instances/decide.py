@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from controller.decide.instances.advance import advance
 from controller.decide.instances.classify import classify
+from controller.decide.instances.create import stopping_outdated
 from controller.decide.instances.done_tasks import finish_done
 from controller.decide.instances.drain import start_replacements
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
@@ -15,7 +16,6 @@ from controller.decide.instances.relocate import relocate
 from controller.decide.instances.replicas import create_wanted, stop_unwanted
 from controller.decide.instances.restart import start_restarting
 from controller.decide.instances.rolling import note_rollout, rolling_of
-from controller.decide.instances.rolling_view import stopping_outdated
 from controller.decide.instances.rollout import unblocks_next_step
 from controller.decide.instances.scale import stop_all, wanted_replicas
 from controller.decide.instances.status import derive_status

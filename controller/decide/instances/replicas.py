@@ -7,9 +7,9 @@ from controller.decide.instances.create import create_missing
 from controller.decide.instances.evict import evict
 from controller.decide.instances.restart import MESSAGE, RESTARTED, restarts_now
 from controller.decide.instances.rolling import Rolling, create_rolling, most_in_all, stop_rolling
-from controller.decide.instances.rollout import STOP_REASON, stop_outdated
+from controller.decide.instances.rollout import stop_outdated
 from controller.decide.instances.scale import scale_down
-from controller.decide.instances.stop import stop
+from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
 
@@ -26,7 +26,7 @@ def stop_unwanted(
     leaving |= scale_down(facts, buckets, most_in_all(facts, buckets, rolling, wanted), leaving, effects)
     staying = [i for i in buckets.replicas if i.id not in leaving]
     for instance in restarts_now(facts, staying, wanted):
-        stop(facts, instance, effects, RESTARTED, MESSAGE, stop_reason=STOP_REASON)
+        stop(facts, instance, effects, RESTARTED, MESSAGE, stop_reason=NEW_REVISION)
         leaving.add(instance.id)
     return leaving | {i.id for i in buckets.stopping}
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.decide.instances.classify import Buckets
-from controller.decide.instances.create import MAX_CREATED, add_creates
+from controller.decide.instances.create import MAX_CREATED, add_creates, stopping_outdated
 from controller.decide.instances.rolling_view import (
     PENDING,
     is_available,
     rollout_view,
-    stopping_outdated,
 )
-from controller.decide.instances.rollout import STOP_REASON
 from controller.decide.instances.scale import victim_order
-from controller.decide.instances.stop import stop
+from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.decide.instances.unplaced import NO_PLACE_AFTER_S, left_s
 from controller.decide.rollouts.judge import Judgement, judge
 from controller.decide.rollouts.plan import RolloutPlan, plan_of
@@ -92,7 +90,7 @@ def stop_rolling(
     number = min(available + len(ready) - plan.least, surplus - len(unready))
     chosen = [*useless, *unready, *_oldest_last_named(facts, ready)[: max(number, 0)]]
     for instance in chosen:
-        stop(facts, instance, effects, STOP_REASON, plan.why)
+        stop(facts, instance, effects, NEW_REVISION, plan.why)
     _look_when_available(facts, new, plan, effects)
     return {i.id for i in chosen}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.rollout import STOP_REASON
+from controller.decide.instances.create import stopping_outdated
 from controller.decide.instances.unplaced import finds_no_place, is_looked_for, left_s
 from controller.decide.rollouts.judge import RolloutView
 from controller.domain.effects import DeploymentEffects
@@ -62,16 +62,6 @@ def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rollo
 def is_available(facts: DeploymentFacts, instance: InstanceFacts, ready_for_s: float) -> bool:
     """Whether it has run for long enough."""
     return instance.phase is P.RUNNING and left_s(facts, instance, ready_for_s) <= 0
-
-
-def stopping_outdated(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
-    """Instances that a rollout stops and that still hold their place."""
-    removed = {removal.instance for removal in effects.removals}
-    number = sum(
-        i.stop_reason == STOP_REASON and i.id not in removed and not may_be_substituted(facts, i)
-        for i in buckets.stopping
-    )
-    return number + sum(change.stop_reason == STOP_REASON for change in effects.phase_changes)
 
 
 def _has_place(instance: InstanceFacts) -> bool:

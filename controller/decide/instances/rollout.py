@@ -1,14 +1,13 @@
 """The rollout of a new revision (`update: recreate`): one running instance stops, then its successor starts."""
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.stop import stop
+from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.decide.instances.unplaced import NO_PLACE_AFTER_S, finds_no_place, left_s
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 
 P = InstancePhase
-STOP_REASON = "new_revision"
 _MESSAGE = "its spec was changed"
 _WITHOUT_CLAIMS = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
 _NOT_SERVING = _WITHOUT_CLAIMS | {P.BACKOFF, P.UNHEALTHY}
@@ -33,7 +32,7 @@ def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects
     if serving and complete and not awaited:
         chosen.append(min(serving, key=lambda i: (i.phase is P.RUNNING, i.created_at, i.id)))
     for instance in chosen:
-        stop(facts, instance, effects, STOP_REASON, _MESSAGE)
+        stop(facts, instance, effects, NEW_REVISION, _MESSAGE)
     if serving:
         due = [left_s(facts, i, NO_PLACE_AFTER_S) for i in facts.instances if i.phase is P.PENDING]
         if left := [one for one in due if one > 0]:

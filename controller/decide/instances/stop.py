@@ -1,6 +1,6 @@
 """Stopping an instance: unsent commands are withdrawn, processes are stopped, claims of dead ones are released."""
 
-from typing import Any
+from typing import Any, Final
 
 from controller.decide.instances.liveness import host_is_dead, is_lost, may_run
 from controller.domain.effects import DeploymentEffects, Stop
@@ -9,6 +9,7 @@ from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 
 P = InstancePhase
+NEW_REVISION: Final = "new_revision"  # the stop reason of what a rollout or a restart replaces
 
 
 def stop(
