@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from controller.decide.instances.drain import drained_now
 from controller.decide.instances.gang import is_finished
-from controller.decide.instances.gone_gpus import GPU_LOST, leaves_lost_gpu
-from controller.decide.instances.liveness import is_lost
-from controller.decide.instances.relocate import Relocation, judge_relocations
+from controller.decide.instances.liveness import GPU_LOST, is_lost, leaves_lost_gpu
+from controller.decide.instances.relocate import Relocation, drained_now, judge_relocations
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 

@@ -7,19 +7,37 @@ the effects.
 from collections.abc import Collection
 
 from controller.decide.instances.advance import advance
-from controller.decide.instances.classify import classify
-from controller.decide.instances.create import stopping_outdated
-from controller.decide.instances.done_tasks import finish_done
-from controller.decide.instances.drain import start_replacements
+from controller.decide.instances.classify import Buckets, classify
 from controller.decide.instances.need import Finished, analyse, is_placeable, settle_need
-from controller.decide.instances.relocate import relocate
-from controller.decide.instances.replicas import create_wanted, stop_unwanted
-from controller.decide.instances.restart import start_restarting
-from controller.decide.instances.rolling import note_rollout, rolling_of
-from controller.decide.instances.rollout import unblocks_next_step
-from controller.decide.instances.scale import stop_all, wanted_replicas
+from controller.decide.instances.relocate import (
+    MESSAGE,
+    RESTARTED,
+    relocate,
+    restarts_now,
+    start_replacements,
+    start_restarting,
+)
+from controller.decide.instances.rollout import (
+    Rolling,
+    create_rolling,
+    most_in_all,
+    note_rollout,
+    rolling_of,
+    stop_outdated,
+    stop_rolling,
+    unblocks_next_step,
+)
+from controller.decide.instances.scale import (
+    create_missing,
+    evict,
+    finish_done,
+    scale_down,
+    stop_all,
+    stopping_outdated,
+    wanted_replicas,
+)
 from controller.decide.instances.status import derive_status
-from controller.decide.instances.stop import stop
+from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
@@ -77,3 +95,35 @@ def decide(
     record = rolling.judgement.record if rolling is not None else None
     derive_status(facts, wanted, effects, record, operators_may)
     return effects
+
+
+def stop_unwanted(
+    facts: DeploymentFacts, buckets: Buckets, rolling: Rolling | None, wanted: int, effects: DeploymentEffects
+) -> set[str]:
+    """Stops evicted, outdated, surplus and restarting instances; returns the ids of all that stop."""
+    leaving = evict(facts, buckets, effects)
+    if rolling is None:
+        leaving |= stop_outdated(facts, buckets, wanted, effects)
+    else:
+        leaving |= stop_rolling(facts, buckets, rolling.plan, leaving, effects)
+    leaving |= scale_down(facts, buckets, most_in_all(facts, buckets, rolling, wanted), leaving, effects)
+    staying = [i for i in buckets.replicas if i.id not in leaving]
+    for instance in restarts_now(facts, staying, wanted):
+        stop(facts, instance, effects, RESTARTED, MESSAGE, stop_reason=NEW_REVISION)
+        leaving.add(instance.id)
+    return leaving | {i.id for i in buckets.stopping}
+
+
+def create_wanted(
+    facts: DeploymentFacts,
+    buckets: Buckets,
+    rolling: Rolling | None,
+    wanted: int,
+    leaving: Collection[str],
+    effects: DeploymentEffects,
+) -> None:
+    """Creates missing instances. `leaving`: those that stop."""
+    if rolling is None:
+        create_missing(facts, buckets, wanted, leaving, effects)
+    else:
+        create_rolling(facts, buckets, rolling.plan, leaving, effects)

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, may_run, never_ran
-from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
+from controller.domain.restart_delays import ORDERLY
 
 _ON_COMMAND: Final = "stopped"  # the exit reason of a process that was stopped by command
 _PROGRESS: Final = ("starting", "stopping", "unhealthy", "running")  # states of live processes, least progress first
