@@ -14,8 +14,7 @@ from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims, preemption_cost
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
+from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.search.place import find, place
 from support.builders.fleet import GIB, Fleet
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from controller.domain.holdings import Holder
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.arrays import NEVER, Bools, Floats, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import NEVER, Bools, Floats, Ints
 from controller.scheduling.search.candidates import Candidates
 
 _IMPOSSIBLE: Final = 1 << 30  # more holders than any GPU has; sums of it still fit an integer

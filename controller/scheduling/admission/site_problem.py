@@ -13,7 +13,7 @@ from typing import Final
 from controller.domain.holdings import Holder
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.sites import Site
-from controller.scheduling.inventory.arrays import NEVER, Bools
+from controller.scheduling.inventory.tables import NEVER, Bools
 
 _MAX_SETS: Final = 4_000  # sets of holders tried on one site, and steps to find them
 _SETS_OF: Final = 8  # holders; a set of more counts as several, by the time that it takes

@@ -14,9 +14,8 @@ from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation
 from controller.scheduling.admission.site_problem import Cost, SiteProblem, most_worth_trying
 from controller.scheduling.admission.sites import fits_without, sites, worth_a_look
-from controller.scheduling.inventory.arrays import Bools
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
+from controller.scheduling.inventory.capacity import Inventory, without
+from controller.scheduling.inventory.tables import Bools
 from controller.scheduling.search.place import find
 
 

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.explain.wording import short
+from controller.scheduling.explain.unplaced import short
 from controller.scheduling.explain.worker_misses import layouts_shown
-from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import Bools, Ints
 from controller.scheduling.search.cached_search import engine_chain
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request, Stages, gpu_checks, host_checks, resolve
 from schemas.placement_reasons import Reason

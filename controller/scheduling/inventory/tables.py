@@ -9,13 +9,28 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.arrays import Bools, Ints
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+NEVER: Final = np.iinfo(np.int64).max  # sorts after every real value
 UNKNOWN_CAPABILITY: Final = -1
 UNCLAIMABLE: Final = -1  # as free memory: not even 0 MiB can be claimed
 _MAJOR: Final = 1000  # 9.0 becomes 9000, so capabilities compare as numbers
+
+
+def nth_smallest(values: Ints, n: int) -> Ints:
+    """The n-th smallest value of each row, counted from 1; NEVER where a row is shorter."""
+    if n > values.shape[1]:
+        return np.full(len(values), NEVER, dtype=np.int64)
+    if n == 1:
+        least: Ints = values.min(axis=1)
+        return least
+    nth: Ints = np.partition(values, n - 1, axis=1)[:, n - 1]
+    return nth
 
 
 def capability_number(capability: tuple[int, int] | None) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from controller.domain.holdings import Demand, Holder, InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Strategy
-from controller.scheduling.admission.replacements import find_replacement
+from controller.scheduling.admission.consolidate import find_replacement
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import find, place
 from schemas.manifest.deployment import DeploymentSpec
