@@ -23,7 +23,7 @@ from controller.hub.hub import Hub
 from controller.hub.proxy_address import HostTrust
 from controller.leader.analyses import analyse_now
 from controller.leader.model_cache import ModelCache
-from controller.leading import Leading
+from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.proxy_key import ProxyKeyFile
@@ -31,7 +31,6 @@ from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
-from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
 from controller.secrets_key import drop_old_keys, renew_key

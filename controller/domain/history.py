@@ -1,6 +1,8 @@
 """The past of instances: their claims, and the minutes of the GPUs that they claimed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -10,6 +12,9 @@ from numpy.typing import NDArray
 from controller.domain.series import Times, Values
 
 MINUTE_S: Final = 60.0
+_MINUTE_US: Final = 60_000_000
+_US: Final = 1e6
+_MINUTE = timedelta(minutes=1)
 
 
 class Track(NamedTuple):
@@ -67,3 +72,79 @@ class PastClaim:
     ended: float
     running_since: float | None
     model: str = ""  # of the GPU
+
+
+class ClaimedSeconds(NamedTuple):
+    """Of one claim, not weighted by its share."""
+
+    known: float
+    used: float
+    wasted: float
+
+
+class MinuteSums:
+    """Sums over parts of the minutes.
+
+    Args:
+        minutes: of one GPU, or of one instance's use of it.
+    """
+
+    def __init__(self, minutes: MinuteColumns) -> None:
+        self._at_us = minutes.minute * _MINUTE_US
+        self._mean = minutes.mean
+        self._high = minutes.high
+        self._covered_s = minutes.covered_s.astype(np.float64)
+
+    def of_claim(self, began_us: int, ended_us: int, minimum: float) -> ClaimedSeconds:
+        """The seconds from `began_us` to `ended_us`, in microseconds since 1970.
+
+        Args:
+            began_us: inclusive.
+            ended_us: exclusive.
+            minimum: percent below which a minute is wasted.
+        """
+        first = int(np.searchsorted(self._at_us, began_us - _MINUTE_US, side="right"))
+        last = int(np.searchsorted(self._at_us, ended_us, side="left"))
+        if first >= last:
+            return ClaimedSeconds(0.0, 0.0, 0.0)
+        seconds = self._covered_s[first:last].copy()
+        for edge in {0, last - first - 1}:  # no other minute is claimed in part
+            at_us = int(self._at_us[first + edge])
+            claimed_us = min(ended_us, at_us + _MINUTE_US) - max(began_us, at_us)
+            seconds[edge] = min(float(seconds[edge]), claimed_us / _US)
+        wasted = seconds[self._high[first:last] < minimum]
+        return ClaimedSeconds(
+            float(seconds.sum()), float((seconds * self._mean[first:last]).sum() / 100), float(wasted.sum())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WastedMinute:
+    """A minute in which a deployment wasted GPU seconds, on how many GPUs."""
+
+    minute: datetime
+    gpus: int
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Wasted minutes without a gap. `gpus`: the most of one minute."""
+
+    since: datetime
+    until: datetime
+    gpus: int
+    gpu_s: float
+
+
+def stretches_of(minutes: Iterable[WastedMinute], since: datetime, until: datetime) -> list[Stretch]:
+    """The stretches of these minutes, which are in order, cut to `since` .. `until`."""
+    found: list[Stretch] = []
+    for one in minutes:
+        begin, end = max(one.minute, since), min(one.minute + _MINUTE, until)
+        if found and found[-1].until >= begin:
+            last = found.pop()
+            found.append(Stretch(last.since, end, max(last.gpus, one.gpus), last.gpu_s + one.gpu_s))
+        else:
+            found.append(Stretch(begin, end, one.gpus, one.gpu_s))
+    return found

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, TypeAlias
 
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
+from controller.domain.series import MeanSeries, Series
 
 Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 

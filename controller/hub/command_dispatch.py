@@ -19,7 +19,7 @@ from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret

@@ -13,8 +13,7 @@ from controller.store.access.audit_log import prune_entries
 from controller.store.access.audit_seals import seal_entries, settled_id
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.usage import roll_up_usage
-from controller.store.core.audit import audit
-from controller.store.core.audit_results import write_audit_result
+from controller.store.core.audit import audit, write_audit_result
 from controller.store.core.database import Database
 from controller.store.core.events import write_events, write_late_events
 from controller.store.telemetry.retention import prune

@@ -10,9 +10,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from controller.decide.policies.actions import is_judged
 from controller.decide.policies.windows import low_after
-from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
-from controller.domain.series import Series
+from controller.domain.series import MeanSeries, Series
 from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.sample_reads import Sample
 from schemas.manifest.policy import UtilizationPolicy

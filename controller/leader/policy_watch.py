@@ -22,7 +22,7 @@ from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import StaleError
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.deployments.start_times import leave_out
 from controller.store.policies.clock_leaps import Leap, add_leaps, read_leaps

@@ -21,7 +21,7 @@ from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, Scaling
 from controller.domain.wanted import is_put_to_sleep
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.scaling.observe import Reports, read_reports
 

@@ -17,8 +17,7 @@ from controller.runtime.lease import check_term
 from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
-from controller.store.core.guards import DeploymentStep
+from controller.store.core.guards import DeploymentStep, LostGuardError
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements

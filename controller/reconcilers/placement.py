@@ -12,12 +12,10 @@ from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
-from controller.runtime.tasks import OneInFlight
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import OneInFlight, TimeSlice
 from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import LostGuardError, lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
 from controller.store.placement.pending import PendingSnapshot, read_awaited, read_pending, read_planned_copies
 from controller.store.placement.preemption import Preemption, preempt_victims, read_holders

@@ -8,7 +8,7 @@ from controller.leader.policy_watch import PolicyMetrics, PolicyWatch
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
+from controller.store.core.guards import LostGuardError
 from controller.store.policies.effects import PolicyStep, carry_out_policies, end_actions
 from controller.store.policies.observe import list_unended, list_watched, observe_policies
 

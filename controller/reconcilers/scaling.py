@@ -6,7 +6,7 @@ from controller.leader.scaling_watch import ScalingWatch
 from controller.runtime.lease import check_term
 from controller.runtime.outcome import Done, Outcome, StaleError
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
+from controller.store.core.guards import LostGuardError
 from controller.store.scaling.effects import carry_out_scaling, forget_scaling
 from controller.store.scaling.observe import list_scaled, list_stored, observe_scaling
 

@@ -16,8 +16,7 @@ import structlog
 from controller.runtime.child import run_child
 from controller.runtime.clock import Clock
 from controller.runtime.outcome import RetryableError
-from controller.runtime.slot_queue import SlotQueue
-from controller.runtime.slots import Cancelled, Computation, SlotKind, Slots, Work
+from controller.runtime.slots import Cancelled, Computation, SlotKind, SlotQueue, Slots, Work
 from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)

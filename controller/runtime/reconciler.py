@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.runtime.backoff import Backoff
-from controller.runtime.outcome import Outcome
+from controller.runtime.outcome import Backoff, Outcome
 from controller.runtime.queue import K
 
 

@@ -11,7 +11,8 @@ from controller.leader import housekeeping, inventory_cache, placement_passes, r
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError
-from controller.store.core import audit, events, guards, locks, notify
+from controller.store.core import audit, events, guards, notify
+from controller.store.core import guards as locks
 from controller.store.core.database import Database
 from controller.store.deployments import analysis_inputs, relocations, restart_in_place, rollouts
 from controller.store.deployments import effects as instance_writes

@@ -11,7 +11,7 @@ from controller.decide.scaling.decide import decide_scaling
 from controller.decide.scaling.history import ScalingHistory
 from controller.domain.scaling import ScalingView, Wish
 from controller.leader import scaling_watch
-from controller.runtime import time_slice
+from controller.runtime import tasks as time_slice
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database

@@ -10,10 +10,10 @@ from itertools import pairwise
 import asyncpg
 import pytest
 
-from controller.runtime.backoff import Backoff
 from controller.runtime.clock import SystemClock
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.outcome import (
+    Backoff,
     Done,
     Outcome,
     Requeue,

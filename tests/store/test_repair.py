@@ -12,11 +12,9 @@ from controller.health import Readiness
 from controller.leader.housekeeping import Housekeeping
 from controller.runtime.clock import SystemClock
 from controller.store.core.acting import acting
-from controller.store.core.audit import INVARIANTS
-from controller.store.core.audit_results import read_audit_result
+from controller.store.core.audit import INVARIANTS, read_audit_result
 from controller.store.core.database import Database
-from controller.store.core.repair import REPAIRS, repair
-from controller.store.core.ways_out import WAYS_OUT
+from controller.store.core.repair import REPAIRS, WAYS_OUT, repair
 from store.test_audit import ACTION, INTENT, RELOCATION, WEBHOOK, broken, db, execute, unguarded
 from support.database.ledger import rows
 

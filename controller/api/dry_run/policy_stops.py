@@ -20,7 +20,7 @@ from controller.domain.spec_changes import change_between
 from controller.domain.utilization import ClockLeaps
 from controller.leader.policy_samples import Telemetry
 from controller.leader.unseen_time import whole_minute
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.policies.clock_leaps import read_leaps
 from controller.store.policies.observe import list_concerned, observe_policies

@@ -6,7 +6,7 @@ longer there is gone although its worker answers; one that cannot be read is not
 
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.quarantine import QUARANTINED
+from controller.domain.workers import QUARANTINED
 
 P = InstancePhase
 GPU_LOST = "gpu_lost"

@@ -19,8 +19,7 @@ from controller.decide.policies.windows import (
     silent_since,
     window_of,
 )
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
+from controller.domain.series import MeanSeries, Series
 from controller.domain.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 

@@ -12,8 +12,7 @@ import numpy as np
 from controller.domain.holdings import Holder
 from controller.domain.need_view import need_view
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
-from controller.domain.selection_counts import count_problem
-from controller.domain.splits import MORE_WORKERS
+from controller.domain.splits import MORE_WORKERS, count_problem
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import shlex
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import asyncpg
@@ -38,9 +37,9 @@ class UnsuitableEncodingError(RuntimeError):
     """The database cannot hold text of all languages; the message has the command that creates one that can."""
 
 
-def known_revisions() -> AbstractSet[str]:
+def known_revisions() -> frozenset[str]:
     """The schema revisions that this version knows, and can migrate to the newest."""
-    return revision_files().keys()
+    return frozenset(revision_files())
 
 
 def head_revision() -> str:

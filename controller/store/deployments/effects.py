@@ -14,8 +14,7 @@ from controller.domain.events import NewEvent
 from controller.domain.need_json import need_error_to_json, need_to_json
 from controller.domain.phases import InstancePhase
 from controller.store.core.events import write_events
-from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows, worker_of
 from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import record_relocations
 from controller.store.deployments.restart_in_place import restart_in_place

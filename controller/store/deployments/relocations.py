@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guards import DeploymentStep
+from controller.store.core.guards import DeploymentStep, LostGuardError
 from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from controller.store.core.errors import LostGuardError
-from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
+from controller.store.core.guards import DeploymentStep, LostGuardError, expect_rows, worker_of
 
 
 async def command_starts(connection: Any, commands: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 from controller.domain.events import NewEvent
 from controller.domain.holdings import Holder, Holders, Holding, Holdings
 from controller.domain.pending import PendingRow
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
+from controller.store.core.guards import LostGuardError
 
 _STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # Instances on an unreachable worker are excluded: no agent could stop them.

@@ -13,10 +13,8 @@ import orjson
 
 from controller.domain.events import NewEvent
 from controller.domain.policies import NewAction, PolicyEffects, PolicyFacts, VerdictWrite
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guards import expect_rows
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import LostGuardError, expect_rows, lock_rows
 from controller.store.core.notify import notify_all
 from schemas.manifest.policy import Webhook
 

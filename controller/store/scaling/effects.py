@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.domain.scaling import ScalingReason, ScalingStep
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guards import expect_rows
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import LostGuardError, expect_rows, lock_rows
 from controller.store.core.notify import notify_all
 
 R = ScalingReason

@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import Any, Final
 
-from controller.domain.idle_stretches import WastedMinute
-from controller.domain.minute_sums import MinuteSums
+from controller.domain.history import MinuteSums, WastedMinute
 from controller.store.core.database import Reader
 from controller.store.telemetry.minute_columns import Key, MinutesRead, read_columns
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from controller.domain.drains import Drain, drain_of
 from controller.domain.events import NewEvent
+from controller.domain.workers import Drain, drain_of
 from controller.store.core.database import Database, Reader
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all

@@ -6,7 +6,7 @@ from typing import Final
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkersSnapshot, WorkerState
 from controller.store.core.database import Connection
-from controller.store.core.errors import LostGuardError
+from controller.store.core.guards import LostGuardError
 
 # Instances on a silent worker end by themselves only if all of their revisions set stop_on_disconnect_after.
 _STATES: Final = """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
+from controller.domain.workers import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
     PROXY_SECRET,
@@ -18,7 +18,7 @@ from controller.store.access.proxy_secrets import (
 from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
-from controller.store.core.lost_commits import UNSETTLED
+from controller.store.core.guards import UNSETTLED
 from controller.store.workers.credentials import new_proxy_secret
 from controller.store.workers.stated import read_stated
 from schemas.wire import Hello, Inventory

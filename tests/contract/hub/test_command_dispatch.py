@@ -7,7 +7,7 @@ import pytest
 
 from controller.domain.redaction import Redaction
 from controller.domain.secret_scopes import SecretScope
-from controller.runtime import time_slice
+from controller.runtime import tasks as time_slice
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload

@@ -5,7 +5,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.domain.event_budgets import WHOLE
+from controller.domain.events import WHOLE
 from controller.domain.quoted_lines import BEGIN, END, plain
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck

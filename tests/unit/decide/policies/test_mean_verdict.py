@@ -4,7 +4,7 @@ import math
 import time
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.mean_series import MeanSeries
+from controller.domain.series import MeanSeries
 from controller.domain.utilization import Verdict
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, steady, use
 
