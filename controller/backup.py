@@ -23,16 +23,16 @@ from controller.store.access.sealing import read_sealing
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.access.secrets import unreadable_secrets
 from controller.store.backup.archive import BackupFileError, BackupReader, Manifest, reading
-from controller.store.backup.connect import UnsuitableSchemaError, dedicated
 from controller.store.backup.restore import (
     ControllerLeadsError,
     NotEmptyError,
+    Restored,
     Target,
     check_revision,
     look_at_target,
     restore,
 )
-from controller.store.backup.restored_state import Restored
+from controller.store.backup.tables import UnsuitableSchemaError, dedicated
 from controller.store.backup.take import take_backup
 from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError

@@ -21,8 +21,7 @@ from controller.gateway_process import GatewayProcess
 from controller.health import Readiness
 from controller.hub.hub import Hub
 from controller.hub.proxy_address import HostTrust
-from controller.leader.analyses import analyse_now
-from controller.leader.model_cache import ModelCache
+from controller.leader.analyses import ModelCache, analyse_now
 from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets

@@ -9,12 +9,10 @@ import structlog
 
 from controller.domain.redaction import Redaction
 from controller.leader.analyses import Analyses
-from controller.leader.housekeeping import Housekeeping
-from controller.leader.minute_rollups import History
+from controller.leader.housekeeping import History, Housekeeping, Sealing
 from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
 from controller.leader.scaling_watch import ScalingWatch
-from controller.leader.sealing import Sealing
 from controller.leader.webhooks import Webhooks
 from controller.reconcilers.adoption import AdoptionReconciler
 from controller.reconcilers.cancelling import CancellingReconciler

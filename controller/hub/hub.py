@@ -33,8 +33,7 @@ from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
-from controller.store.telemetry.partition_maintenance import PartitionMaintenance
-from controller.store.telemetry.partitions import SampleRetention
+from controller.store.telemetry.partitions import PartitionMaintenance, SampleRetention
 from controller.store.workers.sessions import Identity
 from schemas.process_figures import ProcessFigures
 from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, ReportAck, Welcome

@@ -17,9 +17,7 @@ from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
-from controller.leader.inventory_cache import InventoryCache
-from controller.leader.revision_asks import RevisionAsks
-from controller.leader.start_checks import check_starts
+from controller.leader.placement_inputs import InventoryCache, RevisionAsks, check_starts
 from controller.runtime.clock import Clock
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory

@@ -16,8 +16,7 @@ import structlog
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.utilization import InstanceUse
-from controller.leader.policy_samples import Telemetry, Watched
-from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
+from controller.leader.policy_samples import Telemetry, Watched, minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
@@ -25,10 +24,9 @@ from controller.runtime.outcome import StaleError
 from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.deployments.start_times import leave_out
-from controller.store.policies.clock_leaps import Leap, add_leaps, read_leaps
-from controller.store.policies.observe import read_clock
-from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
-from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
+from controller.store.policies.observe import Leap, add_leaps, read_clock, read_leaps
+from controller.store.telemetry.minutes import read_low_since, read_unrolled
+from controller.store.telemetry.samples import read_history, read_horizon, read_new
 from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)

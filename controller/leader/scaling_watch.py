@@ -13,10 +13,8 @@ from typing import Any, Final
 
 import structlog
 
-from controller.decide.scaling.caps import judge_cap
-from controller.decide.scaling.decide import decide_scaling, scaling_evidence
+from controller.decide.scaling.decide import decide_scaling, judge_cap, rule_of, scaling_evidence
 from controller.decide.scaling.history import ScalingHistory
-from controller.decide.scaling.rule import rule_of
 from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, ScalingRule, ScalingStep, ScalingView, Wish
 from controller.domain.wanted import is_put_to_sleep
 from controller.runtime.clock import Clock

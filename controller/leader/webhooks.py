@@ -7,11 +7,14 @@ message whose answer was lost is sent again with the same id, so the receiver ca
 import asyncio
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
+import ipaddress
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import aiohttp
 import structlog
@@ -19,7 +22,6 @@ import tenacity
 
 from controller.domain.quoted_lines import shown_json
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
-from controller.leader.webhook_targets import Network, judging_sockets
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import check_term
@@ -30,12 +32,16 @@ from controller.store.policies.webhooks import Delivery, read_due, record_delive
 from http1.client import BoundedConnector
 
 log = structlog.get_logger(__name__)
-
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 32
 _GONE: Final = 410  # the receiver refuses it for good
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of secrets whose key is base64
 _RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+SETTING: Final = "GPUWARD_WEBHOOKS_MAY_REACH"
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +199,53 @@ class Webhooks:
         ):
             if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - redirects are not followed
                 raise DeliveryError(f"the receiver answered {answer.status}", final=answer.status == _GONE)
+
+
+class RefusedTargetError(OSError):
+    """The address may not be reached; the message names it and the setting."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(errno.EACCES, message)
+
+
+def refusal(address: str, allowed: Sequence[Network]) -> str:
+    """Why a webhook may not go to this IP address; empty: it may."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return f"{address[:80]!r} is not a valid address"
+    judged = (ip.ipv4_mapped or ip) if isinstance(ip, ipaddress.IPv6Address) else ip
+    if any(judged in network or ip in network for network in allowed) or _is_public(judged):
+        return ""
+    return (
+        f"{address} is not a public address, so webhooks may not reach it; "
+        f"an administrator may allow it on the controller: {SETTING}={judged}/{judged.max_prefixlen}"
+    )
+
+
+def judging_sockets(allowed: Sequence[Network]) -> Callable[[Any], socket.socket]:
+    """Makes sockets for connections of aiohttp, for addresses that may be reached alone.
+
+    Args:
+        allowed: networks that may be reached though they are not public.
+    """
+    networks = tuple(allowed)
+
+    def make(info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if why := refusal(str(address[0]), networks):
+            raise RefusedTargetError(why)
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
+def _is_public(ip: Address) -> bool:
+    if not ip.is_global or ip.is_multicast or (ip.is_reserved and ip not in _NAT64):
+        return False
+    if isinstance(ip, ipaddress.IPv4Address):
+        return True
+    if ip in _NAT64:
+        return _is_public(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    carried = [ip.sixtofour, *(ip.teredo or ())]  # IPv4 addresses for which it stands
+    return ip in _UNICAST and all(one is None or _is_public(one) for one in carried)

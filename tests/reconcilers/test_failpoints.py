@@ -7,7 +7,9 @@ import asyncpg
 import pytest
 
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, inventory_cache, placement_passes, revision_asks
+from controller.leader import housekeeping, placement_passes
+from controller.leader import placement_inputs as inventory_cache
+from controller.leader import placement_inputs as revision_asks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.runtime.outcome import StaleError

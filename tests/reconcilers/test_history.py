@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.leader.minute_rollups import History
+from controller.leader.housekeeping import History
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database

@@ -14,7 +14,7 @@ from controller.store.core.database import Database
 from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes
 from controller.store.policies import observe as policy_watch
-from controller.store.telemetry import sample_reads
+from controller.store.telemetry import samples as sample_reads
 from support.database.ledger import rows
 from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle
 from support.leading.awaits import Awaits

@@ -8,8 +8,7 @@ import aiohttp
 import pytest
 
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
-from controller.leader.webhook_targets import Network
-from controller.leader.webhooks import Webhooks, WebhookSettings, sign
+from controller.leader.webhooks import Network, Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database

@@ -9,7 +9,7 @@ import pytest
 
 from controller.decide.attention import find_attention
 from controller.domain.start_receipts import open_sealed, seal
-from controller.leader.sealing import Sealing
+from controller.leader.housekeeping import Sealing
 from controller.live.endpoints import EndpointReader
 from controller.runtime.clock import SystemClock
 from controller.runtime.outcome import StaleError

@@ -19,7 +19,7 @@ from controller.store.core.acting import current_role
 from controller.store.core.database import Database
 from controller.store.deployments.names import problems_of_names
 from controller.store.policies.checks import coverage_warnings, problems_of_coverage
-from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
+from controller.store.policies.webhooks import problems_of_webhook_secrets
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects
 from schemas.manifest.policy import PolicyManifest, PolicySpec

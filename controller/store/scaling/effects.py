@@ -3,14 +3,18 @@
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """
 
+import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
+from controller.domain.instances import IntentFacts
 from controller.domain.scaling import ScalingReason, ScalingStep
+from controller.domain.wanted import follows_requests, kept_number
 from controller.store.core.events import write_events
 from controller.store.core.guards import LostGuardError, expect_rows, lock_rows
 from controller.store.core.notify import notify_all
+from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
 ACTOR: Final = "autoscaler"
@@ -38,6 +42,13 @@ _STATUS: Final = """
        set number = excluded.number, reason = excluded.reason, message = excluded.message,
            dry_run = excluded.dry_run, silent = excluded.silent, evidence = excluded.evidence, at = clock_timestamp(),
            since = case when s.number = excluded.number then s.since else clock_timestamp() end"""
+_INTENTS_OF: Final = "select source, min_replicas, max_replicas from intents where deployment_uid = $1"
+_NUMBER: Final = """
+    insert into intents (deployment_uid, source, min_replicas, max_replicas, reason)
+    values ($1, 'autoscaler', $2, $2, 'scaled')
+    on conflict (deployment_uid, source) do update
+       set min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, reason = excluded.reason,
+           message = '', created_at = now()"""
 
 
 async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
@@ -149,3 +160,23 @@ def _event(step: ScalingStep) -> NewEvent:
     dry_run = "dry run: " if step.facts.spec.scaling.dry_run else ""
     message = f"{dry_run}{step.facts.name}: {before} -> {number} replicas; {step.wish.message}"
     return NewEvent(reason, message, (f"deployment:{step.facts.uid}",), evidence, ACTOR)
+
+
+async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, spec: DeploymentSpec) -> None:
+    """Writes the number that was wanted until now, within the new bounds, where replicas follow the requests from now.
+
+    So no busy replica stops because a manifest has got a range.
+
+    Args:
+        connection: in the transaction that changes the spec. The limits of user and policy still stand.
+        uid: of the deployment, whose row is locked.
+        before: its spec until now.
+        spec: its new spec.
+    """
+    if not follows_requests(spec):
+        return
+    rows = await connection.fetch(_INTENTS_OF, uid)
+    intents = [IntentFacts(row["source"], row["max_replicas"], "", min_replicas=row["min_replicas"]) for row in rows]
+    number = kept_number(before, spec, intents)
+    if number is not None:
+        await connection.execute(_NUMBER, uid, number)

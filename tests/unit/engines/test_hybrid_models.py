@@ -19,8 +19,7 @@ from controller.engines.llama_cpp_memory import Model, cache_bytes
 from controller.engines.memory import MIB, Workload
 from controller.engines.model_server import outside_parts
 from controller.engines.registry import engine_for
-from controller.leader.analyses import _finish, analyse_now
-from controller.leader.model_cache import ModelCache
+from controller.leader.analyses import ModelCache, _finish, analyse_now
 from controller.runtime.child import ChildError
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import GIB, LLAMA, QUANTISED, asks, need, spec

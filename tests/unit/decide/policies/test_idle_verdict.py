@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.decide.policies.evidence import evidence_of
+from controller.decide.policies.actions import evidence_of
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.policies import EffectivePolicy
 from controller.domain.series import Series
