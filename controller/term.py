@@ -23,11 +23,9 @@ from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
+from controller.runtime.lease import LEADER_ERRORS, term_transaction
 from controller.runtime.loop import ReconcileLoop
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import StaleError
 from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import SecretKeys
@@ -50,7 +48,6 @@ _JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 _ABSENCE_LIMIT_S: Final = 10.0
-_UNREAD: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 
 log = structlog.get_logger(__name__)
 
@@ -155,11 +152,10 @@ class Term:
     async def _leave_out_absence(self) -> None:
         """Before any loop moves an instance: its start does not count the time without a leader."""
         try:
-            async with asyncio.timeout(_ABSENCE_LIMIT_S), self._database.transaction() as connection:
-                await check_term(connection, self._number)
+            async with asyncio.timeout(_ABSENCE_LIMIT_S), term_transaction(self._database, self._number) as connection:
                 if (seconds := await absent_s(connection, self._audit_every_s)) > 0:
                     await leave_out(connection, seconds)
-        except _UNREAD as error:  # times of starts are then too long
+        except LEADER_ERRORS as error:  # times of starts are then too long
             log.warning("time without a leader not left out of starts", error=str(error) or type(error).__name__)
 
     def hint(self, kind: str, id_: str | None) -> None:

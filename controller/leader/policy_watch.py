@@ -18,9 +18,7 @@ from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInst
 from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched, minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
-from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import StaleError
+from controller.runtime.lease import LEADER_ERRORS, check_term
 from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.deployments.start_times import leave_out
@@ -31,7 +29,6 @@ from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
 
-_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
@@ -98,7 +95,7 @@ class PolicyWatch:
             try:
                 for uid in await self.look():
                     wake(uid)
-            except _RETRYABLE as error:  # the next look reads the same samples
+            except LEADER_ERRORS as error:  # the next look reads the same samples
                 log.warning("samples could not be read", error=str(error) or type(error).__name__)
 
     async def look(self) -> set[str]:

@@ -24,8 +24,7 @@ from controller.domain.quoted_lines import shown_json
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import StaleError
+from controller.runtime.lease import LEADER_ERRORS, term_transaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
@@ -36,7 +35,6 @@ _POLL_S: Final = 1.0
 _AT_ONCE: Final = 32
 _GONE: Final = 410  # the receiver refuses it for good
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of secrets whose key is base64
-_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 SETTING: Final = "GPUWARD_WEBHOOKS_MAY_REACH"
@@ -141,7 +139,7 @@ class Webhooks:
     async def _deliver(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
         try:
             await self.attempt(http, delivery)
-        except _RETRYABLE as error:
+        except LEADER_ERRORS as error:
             log.warning(
                 "webhook attempt not recorded, retried later", id=delivery.id, error=str(error) or type(error).__name__
             )
@@ -158,12 +156,10 @@ class Webhooks:
             log.warning(
                 "webhook attempt failed", id=delivery.id, url=delivery.url, error=text, retry_after_s=retry_after_s
             )
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
+            async with term_transaction(self._database, self._term) as connection:
                 await record_failed(connection, delivery, text, retry_after_s)
             return
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             await record_delivered(connection, delivery)
 
     def _retry_after_s(self, delivery: Delivery, error: Exception) -> float | None:

@@ -13,7 +13,7 @@ from controller.domain.pending import new_instance
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
@@ -99,8 +99,7 @@ class InstancesReconciler:
         if not steps:
             return set()
         async with self._passes.place_new(self._new_instances(steps)) as starts:
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
+            async with term_transaction(self._database, self._term) as connection:
                 try:
                     hints = await carry_out(connection, steps)
                 except LostGuardError as lost:

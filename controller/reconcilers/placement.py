@@ -10,7 +10,7 @@ from controller.domain.holdings import Holders
 from controller.domain.pending import PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.runtime.tasks import OneInFlight, TimeSlice
 from controller.scheduling.explain.unplaced import headline
@@ -205,8 +205,7 @@ class PlacementReconciler:
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits these starts; returns those that lost a race and are placed again."""
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             kept = await commit_placements(connection, starts)
         self._changed.update(s.waiting.deployment_uid for s in kept)
         return self._passes.settle(starts, kept)
@@ -233,8 +232,7 @@ class PlacementReconciler:
         ]
         locked = {one.waiting.id for one in unplaced} | {v.instance for p in preemptions for v in p.victims}
         victims_of: set[str] = set()
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             await lock_rows(connection, instances=locked)
             try:
                 victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import PolicyEffects, PolicyFacts
 from controller.leader.policy_watch import PolicyMetrics, PolicyWatch
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.guards import LostGuardError
@@ -59,8 +59,7 @@ class PoliciesReconciler:
     async def _apply(self, steps: Sequence[PolicyStep], unended: Sequence[str]) -> None:
         if not steps and not unended:
             return
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             try:
                 await carry_out_policies(connection, steps)
                 await end_actions(connection, unended)

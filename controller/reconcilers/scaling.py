@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from controller.leader.scaling_watch import ScalingWatch
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, StaleError
 from controller.store.core.database import Database
 from controller.store.core.guards import LostGuardError
@@ -37,8 +37,7 @@ class ScalingReconciler:
         await self.watch.decide(observed)
         steps = self.watch.steps(observed)
         if steps or gone:
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
+            async with term_transaction(self._database, self._term) as connection:
                 try:
                     await carry_out_scaling(connection, steps)
                 except LostGuardError as lost:

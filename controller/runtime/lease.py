@@ -8,9 +8,9 @@ give the lease to another controller.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
@@ -22,6 +22,8 @@ from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
 
+# Of the leader's reads and writes where the database is away, or another term leads.
+LEADER_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this process must not lead; None: it may
 Promoted: TypeAlias = Callable[[Any, int, int], Coroutine[Any, Any, None]]  # the timelines before, and now
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
@@ -91,6 +93,25 @@ async def check_term(connection: Any, term: int) -> None:
     leading = await connection.fetchval(TERM_GUARD_SQL)
     if leading != term:
         raise TermLost(f"term {term} is over, term {leading} leads")
+
+
+class Transactions(Protocol):
+    """The store's database, as far as a term needs it."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A connection inside a transaction that may write."""
+
+
+@asynccontextmanager
+async def term_transaction(database: Transactions, term: int) -> AsyncIterator[Any]:
+    """A connection inside a transaction of the leader: `term` leads until it ends.
+
+    Raises:
+        TermLost: another term leads.
+    """
+    async with database.transaction() as connection:
+        await check_term(connection, term)
+        yield connection
 
 
 async def read_term(connection: Any) -> int:
