@@ -34,8 +34,8 @@ from controller.store.backup.restore import (
 )
 from controller.store.backup.tables import UnsuitableSchemaError, dedicated
 from controller.store.backup.take import take_backup
-from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
+from controller.store.core.events import acting
 from controller.store.core.migrate import UnsuitableEncodingError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError

@@ -17,8 +17,8 @@ from controller.open_database import CannotOpenError
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_key
-from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
+from controller.store.core.events import acting
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
 from schemas.stderr import stderr_logger

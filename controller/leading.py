@@ -10,8 +10,8 @@ from controller.runtime.clock import Clock
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.term import Term
 
 log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ from controller.api.errors import (
 from controller.api.parameters import refuse_preconditions, refuse_repeated, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
-from controller.store.core.acting import acting
+from controller.store.core.events import acting
 from http1.connections import ADMINISTRATOR, KEY
 from http1.log_limit import LogLimit
 from http1.same_origin import SAFE_METHODS

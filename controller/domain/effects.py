@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from controller.domain.events import NewEvent
-from controller.domain.instances import InstanceFacts, NeedError
+from controller.domain.instances import InstanceFacts
 from controller.domain.phases import InstancePhase, check_instance_edge
-from controller.domain.placement import Need
+from controller.domain.placement import Need, NeedError
 from controller.domain.rollouts import RolloutRecord
 
 ANALYZING_MESSAGE: Final = "its need is being analyzed"

@@ -73,7 +73,7 @@ class NewEvent:
 
     Attributes:
         objects: `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`, `policy:<uid>`, `key:<id>`, ...
-        actor: what did it; empty: what is at work when the event is written (`store/core/acting.py`).
+        actor: what did it; empty: what is at work when the event is written (`store/core/events.py`).
     """
 
     reason: str

@@ -7,20 +7,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
-from controller.domain.placement import Layout, Need
+from controller.domain.placement import Layout, Need, NeedError
 from controller.domain.rollouts import RolloutFacts
 from schemas.manifest.deployment import DeploymentSpec
-
-
-@dataclass(frozen=True, slots=True)
-class NeedError:
-    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes. `reason`: its code."""
-
-    message: str
-    retryable: bool
-    attempts: int
-    retry_at: datetime | None
-    reason: str = "metadata_unknown"
 
 
 @dataclass(frozen=True, slots=True)

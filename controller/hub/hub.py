@@ -31,8 +31,8 @@ from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.telemetry.partitions import PartitionMaintenance, SampleRetention
 from controller.store.workers.sessions import Identity
 from schemas.process_figures import ProcessFigures

@@ -33,6 +33,8 @@ class CancellingReconciler:
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """Cancels the obsolete analyses among these."""
+        if not any(map(self._analyses.running, keys)):
+            return dict.fromkeys(keys, Done())
         async with self._database.connection() as connection:
             inputs = await current_inputs(connection, keys)
         for uid in keys:

@@ -17,8 +17,15 @@ from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
 from controller.store.core.guards import LostGuardError, lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
-from controller.store.placement.pending import PendingSnapshot, read_awaited, read_pending, read_planned_copies
-from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
+from controller.store.placement.pending import (
+    PendingSnapshot,
+    Preemption,
+    preempt_victims,
+    read_awaited,
+    read_holders,
+    read_pending,
+    read_planned_copies,
+)
 
 EVERYTHING: Final = "all"  # the one key: pending instances are placed together, in order
 _HELD_S: Final = 0.1
@@ -163,6 +170,8 @@ class PlacementReconciler:
         decisions come first, since they may have to be made again with the holders.
         """
         waiting, reserved, leaving = seen.queue(), seen.reserved, seen.leaving
+        if not waiting:
+            return _PassResult(0, [], [], [])
         async with OneInFlight[list[PlacedStart]]() as commits:
             if not self._passes.needs_holders(waiting):
                 decisions = await self._decide(waiting, reserved, leaving, commits)

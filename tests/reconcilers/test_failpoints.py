@@ -20,7 +20,8 @@ from controller.store.deployments import analysis_inputs, relocations, restart_i
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
-from controller.store.placement import inventory, preemption
+from controller.store.placement import inventory
+from controller.store.placement import pending as preemption
 from controller.store.placement import pending as waiting_store
 from controller.store.telemetry import retention
 from controller.store.workers import phases
@@ -61,7 +62,7 @@ ELSEWHERE = {
     "leader.placement_passes.PlacementPasses.full_pass[0]": "as above",
     "leader.placement_passes.PlacementPasses.place_new": "as above",
     "core.events.write_late_events[1]": "appends what stands for events beyond their budgets: this road has none",
-    "core.events.write_event_in_session": "the API's, for keys, tokens and secrets",
+    "core.orm.write_event_in_session": "the API's, for keys, tokens and secrets",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",
     "runtime.lease.expire_lease": "the daemon's, at its start",

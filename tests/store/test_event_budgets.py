@@ -5,9 +5,8 @@ import uuid
 import asyncpg
 
 from controller.domain.events import WHOLE, NewEvent
-from controller.store.core.acting import acting
 from controller.store.core.database import Database, prepare_connection
-from controller.store.core.events import write_events, write_late_events
+from controller.store.core.events import acting, write_events, write_late_events
 from support.database.ledger import rows
 
 WORKER = f"worker:{uuid.uuid4()}"

@@ -15,8 +15,8 @@ from controller.domain.grants import Grant
 from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.acting import current_role
 from controller.store.core.database import Database
+from controller.store.core.events import current_role
 from controller.store.deployments.names import problems_of_names
 from controller.store.policies.checks import coverage_warnings, problems_of_coverage
 from controller.store.policies.webhooks import problems_of_webhook_secrets

@@ -86,7 +86,7 @@ class Rollout:
         """Chooses as a step of the reconciler does, in its order. What stops keeps its claims until `end`."""
         facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
         buckets = classify(facts)
-        rolling = rolling_of(facts, buckets, wanted)
+        rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
         leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         if rolling is not None:
@@ -159,9 +159,10 @@ class Rollout:
 
     def blocked(self) -> str:
         """Why it does not go on although nothing is under way any more; empty: it is not held up by its own bounds."""
-        rolling = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts))
-        held = rolling is not None and rolling.judgement.record.reason == BLOCKED
-        return rolling.judgement.record.message if rolling is not None and held else ""
+        if self.facts.spec.update != "rolling":
+            return ""
+        record = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts)).judgement.record
+        return record.message if record.reason == BLOCKED else ""
 
     def outdated(self) -> frozenset[str]:
         """Instances of older revisions."""

@@ -48,7 +48,7 @@ class Buckets:
 def classify(facts: DeploymentFacts) -> Buckets:
     """Sorts all instances of the deployment."""
     evictions = {i.id: why for i in facts.instances if (why := eviction_reason(facts, i)) is not None}
-    relocations = judge_relocations(facts, evictions)
+    relocations = judge_relocations(facts, evictions) if facts.relocations else ()
     uncounted = {relocation.waits_for for relocation in relocations}
     relocated = {id_: why for relocation in relocations for id_, why in relocation.evicts.items()}
     evictions = {**relocated, **evictions}

@@ -40,7 +40,7 @@ from controller.decide.instances.status import derive_status
 from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.grants import Grant
-from controller.domain.instances import DeploymentFacts
+from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.placement import Need
 from controller.domain.restart_delays import RestartSettings
 
@@ -62,39 +62,71 @@ def decide(
         operators_may: what operators are granted.
     """
     effects = DeploymentEffects()
-    wanted = wanted_replicas(facts)
-    deleted = facts.deleted_at is not None
+    wanted, record = wanted_replicas(facts), None
     buckets = classify(facts)
-    rolling = rolling_of(facts, buckets, wanted)
-    for instance in buckets.stopping:
-        if not deleted and finish_done(facts, instance, effects):
-            continue
-        stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
-    if deleted:
-        leaving = stop_all(facts, effects) | {i.id for i in buckets.stopping}
+    if facts.deleted_at is not None:
+        _delete(facts, buckets, effects)
     else:
-        leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
+        rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
+        staying = _stop_and_advance(facts, buckets, rolling, wanted, effects, settings) if facts.instances else []
+        if not settle_need(facts, wanted, finished, known, settings, effects):
+            analyse(facts, staying, wanted, effects)
+        _create(facts, buckets, rolling, wanted, {i.id for i in staying}, effects)
+        if rolling is not None:
+            note_rollout(facts, rolling.judgement, effects)
+            record = rolling.judgement.record
+        else:
+            effects.forget_rollout = facts.rollout is not None
+    if is_placeable(facts, effects):
+        effects.wake_placement = True
+    derive_status(facts, wanted, effects, record, operators_may)
+    return effects
+
+
+def _delete(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> None:
+    for instance in buckets.stopping:
+        stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
+    stop_all(facts, effects)
+    effects.finish = len(effects.removals) == len(facts.instances)
+
+
+def _stop_and_advance(
+    facts: DeploymentFacts,
+    buckets: Buckets,
+    rolling: Rolling | None,
+    wanted: int,
+    effects: DeploymentEffects,
+    settings: RestartSettings,
+) -> list[InstanceFacts]:
+    """Stops what is not wanted, and lets all others follow their processes; returns the others."""
+    for instance in buckets.stopping:
+        if not finish_done(facts, instance, effects):
+            stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
+    leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
     staying = [i for i in facts.instances if i.id not in leaving]
     for instance in staying:
         advance(facts, instance, effects, settings)
-    if not deleted:
-        if not settle_need(facts, wanted, finished, known, settings, effects):
-            analyse(facts, staying, wanted, effects)
-        create_wanted(facts, buckets, rolling, wanted, leaving, effects)
+    return staying
+
+
+def _create(
+    facts: DeploymentFacts,
+    buckets: Buckets,
+    rolling: Rolling | None,
+    wanted: int,
+    staying: Collection[str],
+    effects: DeploymentEffects,
+) -> None:
+    """Creates missing instances and replacements. `staying`: the ids of those that do not stop."""
+    leaving = {i.id for i in facts.instances if i.id not in staying}
+    create_wanted(facts, buckets, rolling, wanted, leaving, effects)
+    if buckets.relocations:
         relocate(facts, buckets.relocations, effects)
-        replicas = [i for i in buckets.replicas if i.id not in leaving]
+    if replicas := [i for i in buckets.replicas if i.id in staying]:
         start_replacements(facts, replicas, effects)
         start_restarting(facts, replicas, stopping_outdated(facts, buckets, effects), wanted, effects)
-        if unblocks_next_step(facts, effects):
-            effects.requeue(0.0)
-    elif len(effects.removals) == len(facts.instances):
-        effects.finish = True
-    if is_placeable(facts, effects):
-        effects.wake_placement = True
-    note_rollout(facts, rolling, effects)
-    record = rolling.judgement.record if rolling is not None else None
-    derive_status(facts, wanted, effects, record, operators_may)
-    return effects
+    if facts.instances and unblocks_next_step(facts, effects):
+        effects.requeue(0.0)
 
 
 def stop_unwanted(

@@ -89,10 +89,8 @@ class Rolling:
     plan: RolloutPlan
 
 
-def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling | None:
-    """The rollout's judgement and plan; None: with `update: recreate` there is none."""
-    if facts.deleted_at is not None or facts.spec.update != "rolling":
-        return None
+def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling:
+    """The judgement and the plan of a rollout with `update: rolling`."""
     view = rollout_view(facts, buckets, wanted)
     judgement = judge(view)
     new = [i for i in buckets.replicas if i.revision == facts.revision]
@@ -101,21 +99,18 @@ def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling
     return Rolling(judgement, plan)
 
 
-def note_rollout(facts: DeploymentFacts, rolling: Rolling | None, effects: DeploymentEffects) -> None:
-    """Adds the rollout's new record, its events and the time of the next look."""
+def note_rollout(facts: DeploymentFacts, judgement: Judgement, effects: DeploymentEffects) -> None:
+    """Adds the rollout's new record, its events and the time of the next check."""
     stored = facts.rollout.record if facts.rollout is not None else None
-    if rolling is None:
-        effects.forget_rollout = facts.rollout is not None and facts.deleted_at is None
-        return
-    judgement = rolling.judgement
-    if judgement.record != stored:
-        effects.rollout = judgement.record
+    record = judgement.record
+    if record != stored:
+        effects.rollout = record
     effects.events += [NewEvent(one.reason, one.message, (), one.evidence) for one in judgement.events]
     if judgement.look_again_s is not None:
         effects.requeue(judgement.look_again_s)
-    anew = stored is None or (stored.state, stored.revision) != (judgement.record.state, judgement.record.revision)
+    starts = stored is None or (stored.state, stored.revision) != (record.state, record.revision)
     moved = effects.phase_changes or effects.removals
-    if anew or (moved and judgement.record.state is not RolloutState.COMPLETE):
+    if starts or (moved and record.state is not RolloutState.COMPLETE):
         effects.requeue(0.0)  # the next step may do what this one has made possible
 
 

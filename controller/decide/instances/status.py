@@ -15,6 +15,7 @@ from controller.engines.privileges import next_change_needs
 
 P = InstancePhase
 D = DeploymentPhase
+_ALL_GRANTS = frozenset(Grant)
 _PROGRESSING = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
 _STANDS = frozenset({RolloutState.FAILED, RolloutState.ABORTED})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
@@ -57,7 +58,8 @@ def derive_status(
         # All run between two replacements of a rollout, but not all as applied.
         phase = D.DEGRADED if stands else D.PROGRESSING
     reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
-    needs = next_change_needs(facts.spec, operators_may)
+    all_granted = _ALL_GRANTS.issubset(operators_may)
+    needs = "" if all_granted else next_change_needs(facts.spec, operators_may)
     conditions = _conditions(facts, wanted, ready, phase, needs, current=current)
     status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)

@@ -26,7 +26,7 @@ from controller.scheduling.admission.future_capacity import FutureCapacity, Prom
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of
 from controller.scheduling.explain.unplaced import explain_unplaced, with_note
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain, NearestMiss
 from schemas.placement_reasons import Reason
 

@@ -21,8 +21,7 @@ from controller.scheduling.admission.sites import Site, sites, worth_a_look
 from controller.scheduling.admission.victims import spared
 from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.inventory.tables import Bools
-from controller.scheduling.search.cached_search import engine_chain
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import engine_chain, find
 
 MAX_RELOCATIONS: Final = 32  # of one plan
 _MAX_ATTEMPTS: Final = 32  # per demand; each tries to place the replacements of one set

@@ -19,7 +19,7 @@ from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation, Reservations, workers_of
 from controller.scheduling.admission.victims import choose_victims, earliest_capacity
 from controller.scheduling.inventory.capacity import Inventory, without
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 
 # Holders and reservations that one pass takes off the inventory and puts back for those that preempt nothing: 0.3 s.
 _MAX_TOGGLED: Final = 20_000

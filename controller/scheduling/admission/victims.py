@@ -16,7 +16,7 @@ from controller.scheduling.admission.site_problem import Cost, SiteProblem, most
 from controller.scheduling.admission.sites import fits_without, sites, worth_a_look
 from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.inventory.tables import Bools
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 
 
 def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Reservation | None:

@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from controller.domain.holdings import Holder
-from controller.domain.need_view import need_view
-from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
+from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts, need_view
 from controller.domain.splits import MORE_WORKERS, count_problem
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.resources import Parallel, Placement

@@ -3,19 +3,19 @@
 Those that an agent alone can cause have budgets (`controller.domain.events`). Budgets' rows are locked in the order of
 their keys within one call. A transaction that writes such events of one worker or instance in several calls must hold
 another lock on it, as hellos and reports do, or else two could wait for each other.
+
+The actor of an event is an API key with its request, the leader, or an agent. It is kept in the context, so that every
+task that a request, a term or a connection starts has it too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
-
-import orjson
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
+from typing import Any, Final, NamedTuple
 
 from controller.domain.events import SUMMARY_EVERY, WINDOW, EventBudget, NewEvent, budget_of, spend
-from controller.store.core.acting import current_actor
 
 # The update changes nothing: it locks the row, and returns what is there.
 _TAKE: Final = """
@@ -46,6 +46,40 @@ _FORGET: Final = """
         select object, reason from event_budgets
          where held = 0 and greatest(began_at, written_at) < clock_timestamp() - $1::interval
          limit $2 for update skip locked)"""
+
+
+class Actor(NamedTuple):
+    """The actor's name (`key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller`, `host`), the request's id."""
+
+    name: str = "controller"
+    request_id: str = ""
+
+
+_ACTOR: Final[ContextVar[Actor]] = ContextVar("actor", default=Actor())  # noqa: B039 - it is immutable
+
+
+_ROLE: Final[ContextVar[str]] = ContextVar("role", default="")
+
+
+@contextmanager
+def acting(name: str, request_id: str = "", *, role: str = "") -> Iterator[None]:
+    """Events written within are of this actor. `role` is that of its key."""
+    token, role_token = _ACTOR.set(Actor(name, request_id)), _ROLE.set(role)
+    try:
+        yield
+    finally:
+        _ROLE.reset(role_token)
+        _ACTOR.reset(token)
+
+
+def current_role() -> str:
+    """The role of the key that is at work; empty: Gpuward itself is."""
+    return _ROLE.get()
+
+
+def current_actor() -> Actor:
+    """The present actor; the controller itself where none was named."""
+    return _ACTOR.get()
 
 
 async def write_events(connection: Any, events: Iterable[NewEvent]) -> None:
@@ -82,29 +116,6 @@ async def _append(connection: Any, rows: Sequence[NewEvent]) -> None:
             [e.actor for e in rows],
             current_actor().request_id,
         )
-
-
-async def write_event_in_session(session: AsyncSession, event: NewEvent) -> None:
-    """Appends one event in the transaction of an ORM session."""
-    await session.flush()  # rows that the event names must be there
-    actor = current_actor()
-    await session.execute(
-        text(
-            """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
-               select x.*, event_subjects(x.objects, x.evidence)
-                 from (select cast(:reason as text), cast(:message as text), cast(:evidence as jsonb) as evidence,
-                              string_to_array(:objects, E'\n') as objects, cast(:actor as text),
-                              cast(:request_id as text)) x"""
-        ),
-        {
-            "reason": event.reason,
-            "message": event.message,
-            "evidence": orjson.dumps(dict(event.evidence)).decode(),
-            "objects": "\n".join(event.objects),
-            "actor": event.actor or actor.name,
-            "request_id": actor.request_id,
-        },
-    )
 
 
 async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:

@@ -16,9 +16,8 @@ from controller.domain.events import NewEvent
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.acting import current_actor, current_role
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import current_actor, current_role, write_events
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError
 from controller.store.deployments.changes import clear_limits, record_change

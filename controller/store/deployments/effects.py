@@ -11,8 +11,8 @@ import orjson
 
 from controller.domain.effects import ANALYZING_MESSAGE
 from controller.domain.events import NewEvent
-from controller.domain.need_json import need_error_to_json, need_to_json
 from controller.domain.phases import InstancePhase
+from controller.domain.placement import need_error_to_json, need_to_json
 from controller.store.core.events import write_events
 from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows, worker_of
 from controller.store.core.notify import Hints

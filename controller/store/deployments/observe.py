@@ -18,9 +18,8 @@ from controller.domain.instances import (
     RevisionFacts,
     RunFacts,
 )
-from controller.domain.need_json import need_error_from_json, need_from_json
 from controller.domain.phases import LIVE, InstancePhase
-from controller.domain.placement import Layout
+from controller.domain.placement import Layout, need_error_from_json, need_from_json
 from controller.store.core.database import Reader
 from controller.store.core.rows import Row, row_mapper
 from controller.store.deployments.mended import MENDED

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from controller.domain.need_json import need_from_json
 from controller.domain.pending import Destination
-from controller.domain.placement import Need, PlannedClaim
+from controller.domain.placement import Need, PlannedClaim, need_from_json
 from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json

@@ -12,9 +12,8 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
-from controller.store.core.acting import current_role
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import current_role, write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies

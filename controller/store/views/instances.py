@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from controller.domain.need_json import need_from_json
-from controller.domain.need_view import need_view
-from controller.domain.placement import Layout, Need
+from controller.domain.placement import Layout, Need, need_from_json, need_view
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
     PROXY_SECRET,

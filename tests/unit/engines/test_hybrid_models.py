@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from controller.decide.start_command import start_payload
 from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import CachedLayers, ModelFacts, States, facts_to_json
-from controller.domain.need_json import need_from_json, need_to_json
-from controller.domain.placement import Layout, Need, PlannedClaim, Share
+from controller.domain.placement import Layout, Need, PlannedClaim, Share, need_from_json, need_to_json
 from controller.domain.splits import Split
 from controller.engines.llama_cpp_memory import Model, cache_bytes
 from controller.engines.memory import MIB, Workload
