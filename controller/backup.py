@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from controller.host_database import HostCommandError, check_folder, open_as_it_is
-from controller.open_database import CannotOpenError
+from controller.open_database import CannotOpenError, HostCommandError, check_folder, open_as_it_is
 from controller.runtime.database import DATABASE_ERRORS
 from controller.secrets_key import open_keys
 from controller.settings import ControllerSettings

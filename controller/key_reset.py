@@ -12,8 +12,7 @@ from typing import Final
 import structlog
 
 from controller.client_env import FILE_NAME, ClientEnvError, stored_ca, stored_url, write_client_env
-from controller.host_database import HostCommandError, check_folder, open_as_it_is
-from controller.open_database import CannotOpenError
+from controller.open_database import CannotOpenError, HostCommandError, check_folder, open_as_it_is
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_key
