@@ -108,11 +108,6 @@ class Controller:
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
 
-        Args:
-            stop: ends it.
-            on_ready: called with its URL.
-            resignation: ends its leadership before that.
-
         Raises:
             CannotListenError: the port cannot be had.
             ClientEnvError: the file cannot be written that tells clients where the controller is.

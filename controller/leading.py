@@ -18,15 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class Leading:
-    """Runs the current term's loops and passes hints to them.
-
-    Args:
-        database: where everything is read and written.
-        clock: time.
-        metrics: what is counted.
-        settings: backoff, limits of silence, periods.
-        healthy_for_s: seconds for which the hub's writes have succeeded without a gap.
-    """
+    """Runs the current term's loops and passes hints to them."""
 
     def __init__(
         self,

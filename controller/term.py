@@ -24,9 +24,8 @@ from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
 from controller.runtime.lease import LEADER_ERRORS, term_transaction
-from controller.runtime.loop import ReconcileLoop
+from controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
 from controller.runtime.metrics import Metrics
-from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database

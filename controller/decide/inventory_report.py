@@ -33,10 +33,7 @@ _LONGEST_S: Final = 3600.0
 def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DeviceChanges:
     """The changes between an inventory and the stored rows.
 
-    Args:
-        worker_id: the reporting worker.
-        inventory: its report.
-        known: the worker's own rows, and other workers' rows with a reported UUID.
+    `known`: the worker's own rows, and other workers' rows with a reported UUID.
     """
     by_uuid = {device.row.uuid: device for device in known}
     host = _host_row(worker_id, inventory.host, by_uuid.get(host_uuid(worker_id)))
@@ -141,9 +138,7 @@ def _memory(reported_mib: int, device: KnownDevice | None) -> tuple[int, bool]:
 def with_losses(rows: Sequence[DeviceRow], known: Mapping[str, KnownDevice]) -> list[DeviceRow]:
     """A worker's GPUs with what is known of their losses: one more, back, or back and not well yet.
 
-    Args:
-        rows: what a report alone makes of the GPUs.
-        known: the stored ones by UUID.
+    `rows`: what a report alone makes of the GPUs. `known`: the stored ones by UUID.
     """
     read = {row.uuid for row in rows if row.health != "unknown" and reason_code(row.health_reason) not in _NOT_READ}
     return [_judged(row, known.get(row.uuid), removed=row.parent in read) for row in rows]

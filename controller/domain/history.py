@@ -83,11 +83,7 @@ class ClaimedSeconds(NamedTuple):
 
 
 class MinuteSums:
-    """Sums over parts of the minutes.
-
-    Args:
-        minutes: of one GPU, or of one instance's use of it.
-    """
+    """Sums over parts of the minutes."""
 
     def __init__(self, minutes: MinuteColumns) -> None:
         self._at_us = minutes.minute * _MINUTE_US

@@ -36,10 +36,7 @@ class SecretScope:
     def refusal(self, secret: str, deployment: str, role: str) -> str:
         """Why a deployment may not be written with it, and what to do; empty: it may.
 
-        Args:
-            secret: its name.
-            deployment: the name of the deployment.
-            role: of the key that writes it; empty: Gpuward itself does.
+        `role`: of the key that writes it; empty: Gpuward itself does.
         """
         if not self.covers(deployment):
             globs = " ".join(self.deployments)

@@ -155,11 +155,7 @@ class Series:
 
 
 class MeanSeries:
-    """The mean of the highest values of some series. Uncovered wherever one of them is, and then without a sample.
-
-    Args:
-        sources: the series, which may grow.
-    """
+    """The mean of the highest values of some series. Uncovered wherever one of them is, and then without a sample."""
 
     __slots__ = ("_rebuilt", "_series", "_upto", "sources")
 

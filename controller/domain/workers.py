@@ -135,10 +135,7 @@ class Drain:
 def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
     """The drain that a request asks for.
 
-    Args:
-        request: what is written.
-        at: the present moment.
-        present: the drain under way, of which stays what is not written; None: there is none.
+    `present`: the drain under way, of which stays what is not written.
     """
     if request.now:
         return Drain()

@@ -24,7 +24,8 @@ from controller.model_files.concealed import UnreadError, local_path, unread
 from controller.model_files.errors import GatedModelError
 from controller.runtime.child import ChildCrashed, ChildError, ChildFailure, ChildTimeout, run_child
 from controller.runtime.clock import Clock
-from controller.runtime.computations import ComputationMetrics, Computations
+from controller.runtime.computations import Computations
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.exit_causes import Cause
@@ -43,12 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class ModelCache:
-    """Results by source, the least recently used forgotten first.
-
-    Args:
-        monotonic: seconds that never go backwards.
-        max_kept: most results that are kept.
-    """
+    """Results by source, the least recently used forgotten first."""
 
     def __init__(self, monotonic: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
         self._monotonic = monotonic
@@ -117,7 +113,7 @@ class Analyses:
         self,
         *,
         clock: Clock,
-        metrics: ComputationMetrics,
+        metrics: Metrics,
         hint: Callable[[str], None],
         on_start: Callable[[str], None] = lambda _uid: None,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
@@ -246,9 +242,7 @@ def _text(error: BaseException) -> str:
 def assumed_need(spec: DeploymentSpec, why: str) -> Need | None:
     """The need of a model that could not be read, from what the spec states; None: that is not enough.
 
-    Args:
-        spec: of the deployment.
-        why: the error, for the need's notes.
+    `why`: the error, for the need's notes.
     """
     need = engine_for(spec).assumed(spec)
     return None if need is None else replace(need, notes=(*need.notes, f"the model was not read: {why}"))

@@ -230,9 +230,7 @@ def oldest_known(facts: PolicyFacts) -> dict[str, float]:
 def unseen(facts: PolicyFacts, read: Mapping[str, float]) -> list[Unseen]:
     """What verdicts know and samples no longer show.
 
-    Args:
-        facts: a deployment.
-        read: by GPU, since when its samples were read just now.
+    `read`: by GPU, since when its samples were read just now.
     """
     found: list[Unseen] = []
     for instance in facts.instances:

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +19,7 @@ from controller.domain.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched, minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.lease import LEADER_ERRORS, check_term
+from controller.runtime.metrics import Metrics
 from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.deployments.start_times import leave_out
@@ -35,13 +36,6 @@ _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
 _MINUTE_COSTS_S: Final = 5.0  # a stored minute takes as long as so many seconds of samples
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
-
-
-class PolicyMetrics(Protocol):
-    """What policies count."""
-
-    def judged(self, verdict: str) -> None:
-        """An instance was judged `idle`, `busy` or `unknown`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ class PolicyWatch:
     def __init__(
         self,
         database: Database,
-        metrics: PolicyMetrics,
+        metrics: Metrics,
         *,
         sample_s: float = SAMPLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -113,12 +107,7 @@ class PolicyWatch:
         return await self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
-        """Notes a leap of the database's clock: time that was not lived through, or that comes twice.
-
-        Args:
-            now: the database's clock, read after `before`.
-            before: ours.
-        """
+        """Notes a leap of the database's clock: time that was not lived through, or that comes twice."""
         after = self._monotonic()
         if self._clocks is not None:
             theirs_s, leaps = now - self._clocks[0], self._telemetry.leaps

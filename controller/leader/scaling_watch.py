@@ -47,12 +47,7 @@ class _Watched:
 
 
 class ScalingWatch:
-    """The demand of all deployments whose replicas follow the requests. Lives as long as one term.
-
-    Args:
-        database: where reports are read.
-        monotonic: seconds that never leap.
-    """
+    """The demand of all deployments whose replicas follow the requests. Lives as long as one term."""
 
     def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database

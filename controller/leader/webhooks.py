@@ -222,8 +222,7 @@ def refusal(address: str, allowed: Sequence[Network]) -> str:
 def judging_sockets(allowed: Sequence[Network]) -> Callable[[Any], socket.socket]:
     """Makes sockets for connections of aiohttp, for addresses that may be reached alone.
 
-    Args:
-        allowed: networks that may be reached though they are not public.
+    `allowed`: networks that may be reached though they are not public.
     """
     networks = tuple(allowed)
 

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import PolicyEffects, PolicyFacts
-from controller.leader.policy_watch import PolicyMetrics, PolicyWatch
+from controller.leader.policy_watch import PolicyWatch
 from controller.runtime.lease import term_transaction
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
 from controller.store.core.database import Database
 from controller.store.core.guards import LostGuardError
@@ -18,7 +19,7 @@ class PoliciesReconciler:
 
     kind = "policy"
 
-    def __init__(self, database: Database, term: int, metrics: PolicyMetrics, watch: PolicyWatch) -> None:
+    def __init__(self, database: Database, term: int, metrics: Metrics, watch: PolicyWatch) -> None:
         self._database = database
         self._term = term
         self._metrics = metrics

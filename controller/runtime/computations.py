@@ -9,12 +9,13 @@ from collections.abc import Callable, Coroutine, Hashable
 from datetime import datetime
 from functools import partial
 from itertools import count
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import structlog
 
 from controller.runtime.child import run_child
 from controller.runtime.clock import Clock
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Cancelled, Computation, SlotKind, SlotQueue, Slots, Work
 from controller.runtime.tasks import end_tasks
@@ -33,19 +34,6 @@ _CLOSE_LIMIT_S = 15.0
 CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
 OnDone: TypeAlias = Callable[[Hashable, str, Any], None]
 Runner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
-
-
-class ComputationMetrics(Protocol):
-    """Counters; at rest started equals completed + cancelled + failed."""
-
-    def in_flight(self, n: int) -> None:
-        """`n` children exist now."""
-
-    def count(self, purpose: str, outcome: CountOutcome) -> None:
-        """One computation was admitted (started) or has ended."""
-
-    def cancel_seconds(self, seconds: float) -> None:
-        """A cancelled computation was gone `seconds` after the commit that made it obsolete."""
 
 
 class Computations:
@@ -77,7 +65,7 @@ class Computations:
         on_done: OnDone,
         *,
         clock: Clock,
-        metrics: ComputationMetrics,
+        metrics: Metrics,
         pool_size: int | None = None,
         max_waiting: int = 100_000,
         slice_s: float = LIFO_SLICE_S,

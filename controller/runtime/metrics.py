@@ -125,11 +125,7 @@ class Metrics:
 
 
 class HubMetrics:
-    """Counters of what agents send and cannot be taken.
-
-    Args:
-        registry: as of `Metrics`.
-    """
+    """Counters of what agents send and cannot be taken."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._impossible = Counter(

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from controller.runtime.clock import SystemClock
-from controller.runtime.loop import ReconcileLoop
+from controller.runtime.loop import LoopSettings, ReconcileLoop
 from controller.runtime.outcome import (
     Backoff,
     Done,
@@ -23,7 +23,6 @@ from controller.runtime.outcome import (
     Terminal,
     TerminalError,
 )
-from controller.runtime.reconciler import LoopSettings
 
 pytestmark = pytest.mark.looptime
 

@@ -54,12 +54,7 @@ def decide(
 ) -> DeploymentEffects:
     """The next step of one deployment.
 
-    Args:
-        facts: the deployment, read at one moment.
-        settings: backoff and retries.
-        finished: an analysis that ended since the last step.
-        known: the newest revision's need, if it is known without an analysis.
-        operators_may: what operators are granted.
+    `known`: the newest revision's need, where no analysis is needed for it. `finished`: an analysis that has ended.
     """
     effects = DeploymentEffects()
     wanted, record = wanted_replicas(facts), None

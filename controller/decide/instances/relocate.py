@@ -215,10 +215,7 @@ def keeps_revision(facts: DeploymentFacts, revision: int) -> bool:
 def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts], effects: DeploymentEffects) -> None:
     """Creates the replacements of servers that stay while their worker is drained, and wakes when its time is over.
 
-    Args:
-        facts: the deployment.
-        staying: its replicas that this step does not stop.
-        effects: what is added to.
+    `staying`: its replicas that this step does not stop.
     """
     relocated = {relocation.instance for relocation in facts.relocations}
     replacements = {relocation.replacement for relocation in facts.relocations}
@@ -244,10 +241,7 @@ def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts],
 def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int) -> list[InstanceFacts]:
     """The instances that stop now for their restart.
 
-    Args:
-        facts: the deployment.
-        staying: its replicas that nothing else stops, without replacements under way.
-        wanted: number of wanted replicas.
+    `staying`: its replicas that nothing else stops, without replacements under way.
     """
     asked = _asked(facts, staying) if wanted else []
     chosen = [i for i in asked if i.phase in _AT_ONCE]

@@ -53,12 +53,7 @@ def scale_down(
 ) -> set[str]:
     """Stops surplus replicas, and instances on lost workers once none is wanted; returns their ids.
 
-    Args:
-        facts: the deployment.
-        buckets: its instances.
-        number: of wanted replicas.
-        leaving: instances that earlier sub-steps have stopped.
-        effects: what is added to.
+    `leaving`: instances that earlier sub-steps have stopped.
     """
     # A cap of user or policy goes before the autoscaler's number.
     limits = sorted(facts.intents, key=lambda i: i.source == wanted.AUTOSCALER)
@@ -112,12 +107,7 @@ def create_missing(
 
     So must an evicted task: it may end with code 0, and is done then.
 
-    Args:
-        facts: the deployment.
-        buckets: its instances.
-        wanted: number of wanted replicas.
-        leaving: instances that this step has stopped.
-        effects: what is added to.
+    `leaving`: instances that this step has stopped.
     """
     counted = sum(i.id not in leaving for i in buckets.replicas)
     missing = wanted - counted - stopping_outdated(facts, buckets, effects) - paused_tasks(facts, buckets, effects)

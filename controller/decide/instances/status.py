@@ -38,15 +38,7 @@ def derive_status(
     rollout: RolloutRecord | None = None,
     operators_may: Collection[Grant] = frozenset(Grant),
 ) -> None:
-    """Adds the deployment's status to the effects where it differs from the stored one.
-
-    Args:
-        facts: the deployment.
-        wanted: number of wanted replicas.
-        effects: what is added to.
-        rollout: how far its rollout is, with `update: rolling`.
-        operators_may: what operators are granted.
-    """
+    """Adds the deployment's status to the effects where it differs from the stored one."""
     instances = _after(facts, effects)
     current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
     phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]

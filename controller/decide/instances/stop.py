@@ -23,13 +23,7 @@ def stop(
 ) -> None:
     """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run.
 
-    Args:
-        facts: the deployment.
-        instance: of it.
-        effects: what is added to.
-        reason: a code.
-        message: for people.
-        stop_reason: by which its successor is counted; None: as `reason`.
+    `reason` is a code. `stop_reason`: by which its successor is counted, where that differs.
     """
     unsent = [rank for rank in instance.ranks if effects.withdraw(instance, rank)]
     running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]

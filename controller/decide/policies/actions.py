@@ -51,12 +51,7 @@ class Judged:
 
 
 def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
-    """The next step of one deployment's policy.
-
-    Args:
-        facts: the deployment, read at one moment.
-        uses: the telemetry of every judged instance.
-    """
+    """The next step of one deployment's policy."""
     end_actions = facts.open_actions and not _policy_limits(facts)
     stored = {i.id for i in facts.instances if i.stored is not None}
     if facts.policy is None or facts.deleted:

@@ -29,12 +29,7 @@ _BEFORE_S: Final = 2 * MINUTE_S  # a window may begin within a minute, and wheth
 
 
 class Replay:
-    """A policy over the past of one instance.
-
-    Args:
-        claims: all of the instance's claims.
-        policy: the policy; its action does not matter.
-    """
+    """A policy over the past of one instance."""
 
     def __init__(self, claims: Sequence[PastClaim], policy: UtilizationPolicy) -> None:
         self._policy = policy.model_copy(update={"ignore_requests": True})

@@ -24,10 +24,7 @@ _OF_CAPACITY: Final = 0.7
 def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wish:
     """The number of replicas that the deployment wants now.
 
-    Args:
-        view: the deployment at this moment; the history has observed it.
-        history: of the deployment, up to now.
-        now: seconds of the history's clock.
+    The history has observed the view of this moment. `now`: seconds of the history's clock.
     """
     if view.slept_by_policy and not _is_wanted(view):
         return _wish(view, history, now, 0, 0, R.POLICY)
@@ -120,11 +117,7 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
 def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -> int:
     """What the engines' own queues and KV caches ask for: one more, or that none of the present ones goes.
 
-    Args:
-        view: the deployment at this moment.
-        history: of the deployment.
-        now: seconds of the history's clock.
-        out: number of replicas that are no capacity.
+    `out`: number of replicas that are no capacity.
     """
     present = view.present
     if view.replicas.running >= present - out and history.saturated_s(now) >= SATURATED_S - _EPSILON:
@@ -256,13 +249,7 @@ def wish_text(
 ) -> str:
     """The number and why.
 
-    Args:
-        view: the deployment.
-        history: its past.
-        now: seconds of the history's clock.
-        number: within min and max.
-        wanted: before them.
-        reason: for it.
+    `number` is within min and max; `wanted` is the number before them.
     """
     limit = f"; {'at least' if number > wanted else 'at most'} {number}" if number != wanted else ""
     return f"{number} wanted: {_why(view, history, now, number, reason)}{limit}"

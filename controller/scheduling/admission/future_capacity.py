@@ -70,9 +70,7 @@ class FutureCapacity:
     def after_leaving(self, ask: Ask, *, bounded: bool = False) -> Reservation | None:
         """Where the ask fits once the leaving holders have ended.
 
-        Args:
-            ask: what does not fit now.
-            bounded: None also where this pass has looked for many already.
+        `bounded`: None also where this pass has searched for many already.
         """
         shape = ask.shape()
         if not self._leaving or shape in self._not_later or (bounded and self._toggles <= 0):

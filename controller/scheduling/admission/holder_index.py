@@ -174,10 +174,7 @@ class HolderIndex:
 
         Each holder frees a part of what each GPU lacks. The parts must add up to the GPUs that are missing.
 
-        Args:
-            candidates: of the layout.
-            fewest: the result of `in_the_way`.
-            allowed: by holder.
+        `fewest`: the result of `in_the_way`.
         """
         lack = np.where(self._by_gpu(candidates.layout, allowed) < _IMPOSSIBLE, self._lack(candidates), NEVER)
         missing = candidates.wanted - np.count_nonzero(lack[self.inventory.groups.gpus] == 0, axis=1)

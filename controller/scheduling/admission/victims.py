@@ -33,11 +33,7 @@ def choose_victims(
     be moved. Then the fewest count, a task as much as two servers; then the least lost work, the fewest GPUs, and the
     youngest victims.
 
-    Args:
-        inventory: the current state. It is the same afterwards.
-        ask: the ask that does not fit.
-        index: the holders that may be preempted.
-        below: only holders of a lower priority than this.
+    The inventory is the same afterwards. `below`: only holders of a lower priority than this.
     """
     levels = index.levels(below)
     if not levels or not fits_without(index, ask, index.up_to(levels[-1])):

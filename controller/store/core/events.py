@@ -119,12 +119,7 @@ async def _append(connection: Any, rows: Sequence[NewEvent]) -> None:
 
 
 async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:
-    """Those events that are to be written, in order: what is beyond a budget is counted, and told later by one event.
-
-    Args:
-        connection: in the transaction that writes them.
-        events: each with its actor, where that is not the present one.
-    """
+    """Those that are to be written, in order. What is beyond a budget is counted, for one event that comes later."""
     spending = [budget_of(event.reason, event.objects) for event in events]
     groups: dict[tuple[str, str], list[NewEvent]] = {}
     for event, object_ in zip(events, spending, strict=True):

@@ -83,9 +83,7 @@ class _UndoError(Exception):
 async def repair(database: Database, *, dry_run: bool) -> RepairView:
     """Audits, mends and audits again.
 
-    Args:
-        database: where.
-        dry_run: nothing is kept; the answer says what would be.
+    With `dry_run` nothing is kept, and the answer is what would be.
 
     Raises:
         asyncpg.LockNotAvailableError: writers held the ledger for too long; repeat.

@@ -50,8 +50,7 @@ class ServerSessions:
     async def connect(self, *, again: bool = False) -> "asyncpg.Connection[Any]":
         """A connection of its own, set up.
 
-        Args:
-            again: whether to find out anew what a pooler does; its settings may have changed.
+        `again`: finds out again what a pooler does, since its settings may have changed.
 
         Raises:
             PoolerError: a pooler does not keep sessions.

@@ -253,10 +253,8 @@ class Preemption:
 async def read_holders(connection: Any, holdings: Holdings, *, only_leaving: bool = False) -> Holders:
     """The instances that hold claims and can stop or are stopping.
 
-    Args:
-        connection: in one REPEATABLE READ transaction.
-        holdings: their claims, read in the same transaction.
-        only_leaving: leaves out those that stay, since preemption and long waits alone concern them.
+    In the REPEATABLE READ transaction in which their claims (`holdings`) were read. `only_leaving`: without those that
+    stay, since preemption and long waits alone concern them.
     """
     found: dict[bool, list[Holder]] = {True: [], False: []}
     relocating: list[Holder] = []

@@ -167,11 +167,8 @@ async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, s
 
     So no busy replica stops because a manifest has got a range.
 
-    Args:
-        connection: in the transaction that changes the spec. The limits of user and policy still stand.
-        uid: of the deployment, whose row is locked.
-        before: its spec until now.
-        spec: its new spec.
+    In the transaction that changes the spec: the deployment's row is locked, and the limits of user and policy still
+    stand.
     """
     if not follows_requests(spec):
         return

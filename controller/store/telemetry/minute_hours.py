@@ -133,9 +133,7 @@ def _runs(packed: Collection[datetime], begin: datetime, end: datetime) -> Itera
 async def pack_hours(connection: Any, *, portion: int = PORTION) -> bool:
     """Packs the minutes of some GPUs in the newest hour that is not packed.
 
-    Args:
-        connection: in a READ COMMITTED transaction of the leader, which has checked its term.
-        portion: most GPUs of this call.
+    In a READ COMMITTED transaction of the leader. `portion`: most GPUs of this call.
 
     Returns:
         Whether all hours are packed whose minutes are rolled up.
