@@ -14,6 +14,10 @@ from controller.domain.rollouts import RolloutRecord
 ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
 
+class StaleError(Exception):
+    """A guarded write found rows changed since they were read. Nothing was written; read and decide again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """An instance at an epoch that stops once its replacement runs."""

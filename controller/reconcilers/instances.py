@@ -15,9 +15,9 @@ from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
 from controller.runtime.lease import term_transaction
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.core.guards import DeploymentStep, LostGuardError
+from controller.store.core.guards import DeploymentStep
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
@@ -100,10 +100,7 @@ class InstancesReconciler:
             return set()
         async with self._passes.place_new(self._new_instances(steps)) as starts:
             async with term_transaction(self._database, self._term) as connection:
-                try:
-                    hints = await carry_out(connection, steps)
-                except LostGuardError as lost:
-                    raise StaleError(str(lost)) from lost
+                hints = await carry_out(connection, steps)
                 kept = await commit_placements(connection, starts, hints)
             self._passes.settle(starts, kept)
         return {s.waiting.id for s in kept}

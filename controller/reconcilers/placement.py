@@ -11,11 +11,11 @@ from controller.domain.pending import PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
 from controller.runtime.lease import term_transaction
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.runtime.tasks import OneInFlight, TimeSlice
 from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
-from controller.store.core.guards import LostGuardError, lock_rows
+from controller.store.core.guards import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
 from controller.store.placement.pending import (
     PendingSnapshot,
@@ -243,10 +243,7 @@ class PlacementReconciler:
         victims_of: set[str] = set()
         async with term_transaction(self._database, self._term) as connection:
             await lock_rows(connection, instances=locked)
-            try:
-                victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
+            victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of
             awaiting = {one.waiting.id for one in unplaced if one.awaits_servers}
             promised = {one.waiting.id: one.promised for one in unplaced if one.promised is not None}
             await store_explanations(connection, explained, victims_of, awaiting, promised)

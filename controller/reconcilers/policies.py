@@ -7,9 +7,8 @@ from controller.domain.policies import PolicyEffects, PolicyFacts
 from controller.leader.policy_watch import PolicyWatch
 from controller.runtime.lease import term_transaction
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.core.guards import LostGuardError
 from controller.store.policies.effects import PolicyStep, carry_out_policies, end_actions
 from controller.store.policies.observe import list_unended, list_watched, observe_policies
 
@@ -61,8 +60,5 @@ class PoliciesReconciler:
         if not steps and not unended:
             return
         async with term_transaction(self._database, self._term) as connection:
-            try:
-                await carry_out_policies(connection, steps)
-                await end_actions(connection, unended)
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
+            await carry_out_policies(connection, steps)
+            await end_actions(connection, unended)

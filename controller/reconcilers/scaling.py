@@ -4,9 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.leader.scaling_watch import ScalingWatch
 from controller.runtime.lease import term_transaction
-from controller.runtime.outcome import Done, Outcome, StaleError
+from controller.runtime.outcome import Done, Outcome
 from controller.store.core.database import Database
-from controller.store.core.guards import LostGuardError
 from controller.store.scaling.effects import carry_out_scaling, forget_scaling
 from controller.store.scaling.observe import list_scaled, list_stored, observe_scaling
 
@@ -38,10 +37,7 @@ class ScalingReconciler:
         steps = self.watch.steps(observed)
         if steps or gone:
             async with term_transaction(self._database, self._term) as connection:
-                try:
-                    await carry_out_scaling(connection, steps)
-                except LostGuardError as lost:
-                    raise StaleError(str(lost)) from lost
+                await carry_out_scaling(connection, steps)
                 await forget_scaling(connection, gone)
             self.watch.written(steps)
         return dict.fromkeys(keys, Done())

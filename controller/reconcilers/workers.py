@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Final
 
 from controller.decide.worker_phases import decide
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerEffects, WorkerSettings
 from controller.runtime.clock import ClockJumpWatch
 from controller.runtime.lease import term_transaction
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.runtime.feed import CHANNEL
-from controller.runtime.outcome import StaleError
 from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)

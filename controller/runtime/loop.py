@@ -11,20 +11,11 @@ from typing import Generic, Protocol
 
 import structlog
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import Clock
 from controller.runtime.database import TRANSIENT_ERRORS, is_database_trouble, is_disk_full
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import (
-    Backoff,
-    Done,
-    Outcome,
-    Requeue,
-    Retry,
-    RetryableError,
-    StaleError,
-    Terminal,
-    TerminalError,
-)
+from controller.runtime.outcome import Backoff, Done, Outcome, Requeue, Retry, RetryableError, Terminal, TerminalError
 from controller.runtime.queue import K, KeyedQueue
 
 log = structlog.get_logger(__name__)

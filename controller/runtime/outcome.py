@@ -57,10 +57,6 @@ class TerminalError(Exception):
     retryable = False
 
 
-class StaleError(Exception):
-    """A guarded write found rows changed since they were read. Not a failure: read again and decide again."""
-
-
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Delays that double from `base_s` up to `max_s`, in seconds."""

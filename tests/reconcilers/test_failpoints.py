@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.leader import analyses as analysis
 from controller.leader import housekeeping, placement_passes
 from controller.leader import placement_inputs as inventory_cache
 from controller.leader import placement_inputs as revision_asks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.runtime.outcome import StaleError
 from controller.store.core import audit, events, guards, notify
 from controller.store.core import guards as locks
 from controller.store.core.database import Database

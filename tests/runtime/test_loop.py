@@ -10,19 +10,10 @@ from itertools import pairwise
 import asyncpg
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import SystemClock
 from controller.runtime.loop import LoopSettings, ReconcileLoop
-from controller.runtime.outcome import (
-    Backoff,
-    Done,
-    Outcome,
-    Requeue,
-    Retry,
-    RetryableError,
-    StaleError,
-    Terminal,
-    TerminalError,
-)
+from controller.runtime.outcome import Backoff, Done, Outcome, Requeue, Retry, RetryableError, Terminal, TerminalError
 
 pytestmark = pytest.mark.looptime
 

@@ -10,17 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from controller.domain.effects import DeploymentEffects, Restart
+from controller.domain.effects import DeploymentEffects, Restart, StaleError
 from controller.domain.instances import DeploymentFacts
 
 # Agents have yet to tell what runs: a loss was noticed and is not settled, or is about to be by the next leader.
 UNSETTLED: Final = (
     "(cut_at is not null and coalesce(settled_at < cut_at, true) or coalesce(timeline <> database_timeline(), false))"
 )
-
-
-class LostGuardError(Exception):
-    """A guarded write found rows changed since they were read. Nothing was written; read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +30,10 @@ class DeploymentStep:
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> Sequence[Any]:
-    """Runs a write that returns its rows, and returns them; raises LostGuardError unless there are `count` of them."""
+    """Runs a write that returns its rows, and returns them; raises StaleError unless there are `count` of them."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
-        raise LostGuardError(query.split("\n", 1)[0].strip())
+        raise StaleError(query.split("\n", 1)[0].strip())
     return cast("Sequence[Any]", rows)
 
 

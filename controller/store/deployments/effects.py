@@ -35,7 +35,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
         The hints for the transaction's one notification.
 
     Raises:
-        LostGuardError: a row has changed since it was read.
+        StaleError: a row has changed since it was read.
     """
     if len(steps) > 1:  # a single one is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})

@@ -103,7 +103,7 @@ async def write_rollouts(connection: Any, steps: Iterable[DeploymentStep]) -> No
     """Writes the records of these steps. Their deployments are locked already, and so is what users ask for.
 
     Raises:
-        LostGuardError: a user has paused or resumed one meanwhile.
+        StaleError: a user has paused or resumed one meanwhile.
     """
     changed = [(s.facts, record) for s in steps if (record := s.effects.rollout) is not None]
     if changed:

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.holdings import Holder, Holders, Holding, Holdings
 from controller.domain.pending import Destination, PendingRow, RefusedStart, new_instance
 from controller.domain.placement import Need, need_from_json
 from controller.store.core.events import write_events
-from controller.store.core.guards import LostGuardError
 from controller.store.deployments.mended import MENDED
 from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
@@ -291,7 +291,7 @@ async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) ->
         The deployments of the victims.
 
     Raises:
-        LostGuardError: a victim, or the pending instance, has changed since it was read.
+        StaleError: a victim, or the pending instance, has changed since it was read.
     """
     marks = [
         {"id": o.instance, "epoch": o.epoch, "waits": preemption.waiting.id, "waits_epoch": preemption.waiting.epoch}
@@ -300,7 +300,7 @@ async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) ->
     ]
     rows = await connection.fetch(_MARK, marks, list(_STAYING))
     if len(rows) != len(marks):
-        raise LostGuardError("victims of a preemption")
+        raise StaleError("victims of a preemption")
     deployment_of = {row["id"]: str(row["deployment_uid"]) for row in rows}
     await write_events(connection, [_event(preemption, deployment_of) for preemption in preemptions])
     return set(deployment_of.values())

@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.instances import IntentFacts
 from controller.domain.scaling import ScalingReason, ScalingStep
 from controller.domain.wanted import follows_requests, kept_number
 from controller.store.core.events import write_events
-from controller.store.core.guards import LostGuardError, expect_rows, lock_rows
+from controller.store.core.guards import expect_rows, lock_rows
 from controller.store.core.notify import notify_all
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -55,7 +56,7 @@ async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> No
     """Writes all numbers or none.
 
     Raises:
-        LostGuardError: a deployment that gets a number has changed since it was read.
+        StaleError: a deployment that gets a number has changed since it was read.
     """
     changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
     if changing:
@@ -103,7 +104,7 @@ async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
     rows = await connection.fetch(_INTENTS, list(facts))
     found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
     if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
-        raise LostGuardError("intents of a deployment that the autoscaler changes")
+        raise StaleError("intents of a deployment that the autoscaler changes")
 
 
 async def _write_status(connection: Any, steps: Sequence[ScalingStep]) -> None:

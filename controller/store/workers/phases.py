@@ -6,7 +6,6 @@ from typing import Final
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkersSnapshot, WorkerState
 from controller.store.core.database import Connection
-from controller.store.core.guards import LostGuardError
 
 # Instances on a silent worker end by themselves only if all of their revisions set stop_on_disconnect_after.
 _STATES: Final = """
@@ -60,7 +59,7 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
     """All undeleted workers; the connection must be in one REPEATABLE READ transaction."""
     lease = await connection.fetchrow(_LEASE)
     if lease is None:
-        raise LostGuardError("the lease row is missing")
+        raise RuntimeError("the lease row is missing")
     rows = await connection.fetch(_STATES)
     workers = tuple(
         WorkerState(
