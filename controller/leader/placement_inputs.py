@@ -147,7 +147,7 @@ async def check_starts(
         if row.preempt:
             with suppress(ValueError):  # this version cannot run it: it is not placed either
                 names[row.id] = secret_names(spec_of(row))
-    secrets = await _read(connection, names.values(), keys)
+    secrets = await _read_secrets(connection, names.values(), keys)
     checked = []
     for row in waiting:
         why = ""
@@ -161,11 +161,13 @@ async def check_starts(
 async def check_specs(connection: Reader, specs: Mapping[str, DeploymentSpec], keys: SecretKeys) -> dict[str, str]:
     """Why new instances of these deployments (by name) would preempt nothing, where they may and would not."""
     names = {name: secret_names(spec) for name, spec in specs.items() if spec.preempt}
-    secrets = await _read(connection, names.values(), keys)
+    secrets = await _read_secrets(connection, names.values(), keys)
     needs = {name: unmet_needs(name, wanted, secrets) for name, wanted in names.items()}
     return {name: unmet[0].message for name, unmet in needs.items() if unmet}
 
 
-async def _read(connection: Reader, names: Iterable[Mapping[str, str]], keys: SecretKeys) -> Mapping[str, StoredSecret]:
+async def _read_secrets(
+    connection: Reader, names: Iterable[Mapping[str, str]], keys: SecretKeys
+) -> Mapping[str, StoredSecret]:
     wanted = {name for some in names for name in some.values()}
     return await read_states(connection, wanted, keys) if wanted else {}
