@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from controller.decide.instances.scale import wanted_replicas
-from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
 

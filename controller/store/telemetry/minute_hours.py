@@ -1,4 +1,4 @@
-"""Packs the minutes of past hours into columns, which reports over weeks read (`minute_columns.py`).
+"""Packs the minutes of past hours into columns, which reports over weeks read (`read_columns`).
 
 An hour is packed some minutes after its end, the newest first, so that past time follows after an upgrade. From then
 on a trigger keeps the columns equal to the minutes, whatever changes these. Readers take an hour from the columns only
