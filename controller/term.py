@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -235,22 +236,10 @@ class Term:
             clock=self._clock,
             rng=self._rng,
             metrics=self._metrics,
-            on_quarantine=self._record_quarantine(reconciler.kind),
-            on_terminal=self._record_failure(reconciler.kind),
+            on_quarantine=partial(record_quarantine, self._database, reconciler.kind),
+            on_terminal=partial(record_failure, self._database, reconciler.kind),
             settings=settings,
         )
-
-    def _record_quarantine(self, kind: str) -> Callable[[str, str, int], Awaitable[None]]:
-        async def record(key: str, error: str, attempts: int) -> None:
-            await record_quarantine(self._database, kind, key, error, attempts)
-
-        return record
-
-    def _record_failure(self, kind: str) -> Callable[[str, str], Awaitable[None]]:
-        async def record(key: str, error: str) -> None:
-            await record_failure(self._database, kind, key, error)
-
-        return record
 
 
 def _services(
