@@ -59,7 +59,7 @@ _REFUSED = (
 
 
 class BackupError(Exception):
-    """Nothing was written or changed; the message says why and what to do."""
+    """Nothing was written or changed; the message has the reason and what to do."""
 
 
 def back_up(settings: ControllerSettings, path: Path, *, overwrite: bool, progress: Progress) -> Manifest:

@@ -110,11 +110,11 @@ class Controller:
 
         Raises:
             CannotListenError: the port cannot be had.
-            ClientEnvError: the file cannot be written that tells clients where the controller is.
+            ClientEnvError: the file with the controller's address for clients cannot be written.
         """
         runner = runner_of(build_app(self._api_context(), more_routes=self._hub.routes()))
         await runner.setup()
-        await self._known_secrets.refresh()  # before anything is told
+        await self._known_secrets.refresh()  # before anything is shown
         gateway: GatewayProcess | None = None
         try:
             url, gateway = await self._listen(runner)

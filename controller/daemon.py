@@ -118,7 +118,7 @@ async def run_controller(
         SecretsKeyError,
         ServingTlsError,
     ) as error:
-        log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
+        log.error("controller ended", error=str(error))  # noqa: TRY400 - the message has what to do
         return 1
     finally:
         resignation.done.set()

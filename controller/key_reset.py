@@ -26,7 +26,7 @@ KEY_NAME: Final = "reset"
 
 
 class KeyResetError(Exception):
-    """No key was made; the message says why and what to do."""
+    """No key was made; the message has the reason and what to do."""
 
 
 def reset_key(settings: ControllerSettings) -> Path:

@@ -56,7 +56,7 @@ class Leading:
 
 
 class Resignation:
-    """Asks a controller to lead no more while it goes on to serve.
+    """Ends a controller's leadership while it continues to serve.
 
     Attributes:
         asked: set it.

@@ -33,7 +33,7 @@ _HOST_CONNECT_S: Final = 10.0
 
 
 class CannotOpenError(Exception):
-    """The database cannot be used; the message says why and what to do."""
+    """The database cannot be used; the message has the reason and what to do."""
 
 
 async def open_database(settings: ControllerSettings, stack: AsyncExitStack) -> Database:
@@ -105,7 +105,7 @@ async def _check_version(database: Database) -> None:
 
 
 def reason_to_end(error: Exception, dsn: str) -> str | None:
-    """Why waiting for the database cannot help, and what to do; None: it may help. Never tells the password."""
+    """Why waiting for the database cannot help, and what to do; None: it may help. Never contains the password."""
     match error:
         case PoolerError():
             return str(error)
@@ -132,7 +132,7 @@ def reason_to_end(error: Exception, dsn: str) -> str | None:
 
 
 class HostCommandError(Exception):
-    """The command cannot be carried out; the message says why and what to do."""
+    """The command cannot be carried out; the message has the reason and what to do."""
 
 
 def check_folder(folder: Path, *, external: bool) -> None:

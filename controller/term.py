@@ -55,7 +55,7 @@ Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name, each r
 
 
 class Term:
-    """The loops and services of one term; `Leading` says what the arguments are."""
+    """The loops and services of one term; the arguments are those of `Leading`."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class Term:
             self._analyses.cancel(uid, committed_at=deleted_at)
 
     def _agents_told(self) -> None:
-        """Agents have told what runs since the database last lost commits, if it ever did."""
+        """Agents have reported what runs since the database last lost commits, if it ever did."""
         if not self._told:
             self._told = True
             self._adoption.add(EVERYTHING)

@@ -58,7 +58,7 @@ class _Replicas:
     holding: dict[str, None]
 
     def settle(self, instance: str) -> None:
-        """It gives way to no other from now on."""
+        """It yields to no other from now on."""
         self.bare.pop(instance, None)
         self.holding.pop(instance, None)
 

@@ -96,7 +96,7 @@ def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
     conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
     for one in workers:
         for code, message, since in one.conditions:
-            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is told
+            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is reported
                 conditions[code].append((one, message, since))
     for code, found in conditions.items():
         yield _condition(code, found)

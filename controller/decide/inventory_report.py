@@ -129,7 +129,10 @@ def _memory(reported_mib: int, device: KnownDevice | None) -> tuple[int, bool]:
     if reported_mib < stored.memory_mib:
         return (stored.memory_mib if device.claims else reported_mib), True
     if device.exclusive_claims:
-        return stored.memory_mib, False  # an exclusive claim records the whole memory, which must not change meanwhile
+        return (
+            stored.memory_mib,
+            False,
+        )  # an exclusive claim records the whole memory, which must not change while it lasts
     # A device that shrank stays marked until `settle` finds it without claims; else its health would flap.
     unsettled = stored.health_reason == MEMORY_SHRUNK and reported_mib == stored.reported_mib
     return reported_mib, unsettled

@@ -25,12 +25,12 @@ class Seen:
 
 
 def proof_of(key: bytes, worker: str, seen: Seen) -> str:
-    """The proof that the agent of this worker was told these numbers, in hexadecimal digits."""
+    """The proof that the agent of this worker got these numbers, in hexadecimal digits."""
     return hmac.new(key, f"told {worker} {seen.term} {seen.session}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:
-    """Whether a controller of this ledger has told the agent of this worker these numbers."""
+    """Whether a controller of this ledger has sent these numbers to the agent of this worker."""
     return hmac.compare_digest(proof_of(key, worker, seen).encode(), proof.encode())
 
 

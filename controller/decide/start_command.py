@@ -73,7 +73,7 @@ def start_payload(
         rank: this process's rank in its gang.
         leader: host name or address of the leader's worker, if the gang spans several.
         need: the revision's; the process starts with the context and sequences that its memory was estimated for.
-        builds: what the worker says of its engines and their builds.
+        builds: the worker's engines and their builds.
         commits: of models of the hub, which the revision keeps, by `org/name@revision`.
     """
     layout = layout or _NO_LAYOUT
@@ -123,7 +123,7 @@ def _order(
     engine: Engine,
     launch: Launch,
 ) -> StartOrder:
-    """What the agent is told; secrets come when it is dispatched."""
+    """The order to the agent; secrets are added when it is dispatched."""
     process = engine.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
     in_container = spec.runtime == "docker"

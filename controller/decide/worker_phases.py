@@ -69,7 +69,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
 
 def _settles(snapshot: WorkersSnapshot, settings: WorkerSettings) -> bool:
-    """Whether all agents have told what runs since the ledger lost commits, or have had the time to."""
+    """Whether all agents have reported what runs since the ledger lost commits, or have had the time to."""
     led_s = (snapshot.now - snapshot.leads_since).total_seconds()
     if not 0 <= led_s < settings.settle_s:
         return True

@@ -1,4 +1,4 @@
-"""What agents found to run after the ledger lost commits, the devices in question, and what is decided. Frozen."""
+"""Processes that agents found after the ledger lost commits, their devices, and the plan. Frozen."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class FoundProcess:
     """A process that runs and is not in the ledger.
 
     Attributes:
-        receipt: what the ledger said when it was started.
+        receipt: the ledger's record of its start.
         worker: its worker's name.
         ready: its worker can be used.
         report: the agent's newest.
@@ -44,7 +44,7 @@ class HeldClaim(NamedTuple):
 class DeviceRoom:
     """A device with all its claims. `usable`: it is there, healthy and not cut into slices.
 
-    What its driver says to be in use is not regarded: what is found uses it already.
+    Memory that its driver reports as used does not count: the found processes use it already.
     """
 
     worker_id: str

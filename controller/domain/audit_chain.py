@@ -44,7 +44,7 @@ class Seal:
         return replace(bare, mac=_mac(key, "seal", bare))
 
     def is_authentic(self, key: bytes | None) -> bool:
-        """Whether the key made it. None: the key is not here, so that this cannot be told."""
+        """Whether the key made it. None: unknown, since the key is not here."""
         return key is not None and hmac.compare_digest(self.mac, _mac(key, "seal", self))
 
 

@@ -141,7 +141,7 @@ class DeploymentEffects:
 
     Attributes:
         withdrawals: ids of commands that were never sent, as an ordered set, since several sub-steps may want the same.
-            The step is void if one was sent meanwhile.
+            The step is void if one was sent since.
         status: the deployment's new status; None: unchanged.
         finish: the deleted deployment's row goes.
         events: their objects without the deployment, which the writer adds.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 WINDOW: Final = timedelta(hours=1)
 WHOLE: Final = 20  # events in a window that are written whole
-SUMMARY_EVERY: Final = timedelta(minutes=10)  # least time from the last written one to one that stands for several
+SUMMARY_EVERY: Final = timedelta(minutes=10)  # least time from the last written one to one that represents several
 # Each event written for one object and reason in any hour: those of two windows at most.
 MOST_AN_HOUR: Final = 2 * WHOLE + 2 + WINDOW // SUMMARY_EVERY
 # Reasons by the kind of object whose budget is spent. An agent can make up GPUs, so those spend their worker's.

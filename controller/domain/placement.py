@@ -178,7 +178,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
-    """A worker's Docker engine: whether containers run there, and with GPUs; `reason` says why not."""
+    """A worker's Docker engine: whether containers run there, and with GPUs; `reason`: why not."""
 
     usable: bool
     gpus: bool

@@ -15,7 +15,7 @@ EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent
 
 @dataclass(frozen=True, slots=True)
 class PlacesAsk:
-    """What a gateway says of one queue.
+    """A gateway's report of one queue.
 
     Attributes:
         deployment: its uid.

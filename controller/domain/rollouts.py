@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class RolloutState(StrEnum):
-    """How far a rollout is. A pause stands beside the state."""
+    """How far a rollout is. A pause is stored next to the state."""
 
     CANARY = "canary"  # the new revision gets a share of the requests
     PROGRESSING = "progressing"

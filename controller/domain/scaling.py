@@ -64,7 +64,7 @@ class ScalingRule:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLoad:
-    """What one gateway last told about a deployment.
+    """A gateway's last report of a deployment.
 
     Attributes:
         mean: requests in flight and waiting, as the mean of its last second.
@@ -88,7 +88,7 @@ class GatewayLoad:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What all gateways that report told about a deployment at one moment.
+    """The reports of all gateways on a deployment at one moment.
 
     Attributes:
         loads: of those that have requests for it.
@@ -130,7 +130,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What one running replica's engine says of itself; None: it does not say.
+    """The report of one running replica's engine; None: unknown.
 
     Attributes:
         queued: requests in its own queue.
@@ -144,7 +144,7 @@ class EngineLoad:
 
     @property
     def known(self) -> bool:
-        """Whether the engine says anything of its queue or cache."""
+        """Whether the engine reports its queue or cache."""
         return self.queued is not None or self.kv_use is not None
 
 
@@ -173,7 +173,7 @@ class ScalingView:
 
     Attributes:
         rule: of its manifest.
-        number: that the autoscaler wants at present; None: it has never said, so `min` runs.
+        number: that the autoscaler wants at present; None: it has written none, so `min` runs.
         replicas: its instances.
         demand: of all gateways.
         engines: one for each running replica that says anything.
@@ -291,7 +291,7 @@ class ScalingFacts:
 
     @property
     def number(self) -> int | None:
-        """The autoscaler's number; None: it has never said."""
+        """The autoscaler's number; None: it has written none."""
         if self.spec.scaling.dry_run:
             return self.stored.number if self.stored is not None and self.stored.dry_run else None
         return next((i.min_replicas for i in self.intents if i.source == AUTOSCALER), None)

@@ -97,7 +97,7 @@ def _gangs(spec: DeploymentSpec, total: int) -> Iterator[int]:
 
 
 def _takes_all_workers(spec: DeploymentSpec) -> bool:
-    """Whether each instance takes all named workers, and so as many as `max_workers` says."""
+    """Whether each instance takes all named workers, and so `max_workers` of them."""
     return spec.placement.all_of and bool(spec.placement.workers)
 
 

@@ -1,4 +1,4 @@
-"""Receipts: what the ledger said of a start, sealed by the controller, and kept by the agent beside the process.
+"""Receipts: the ledger's record of a start, sealed by the controller, and kept by the agent with the process.
 
 A ledger that lost commits, by a restore or a failover, learns from them what runs. The agent cannot read anything into
 them: only what was started by a controller of this ledger is believed. Pure.

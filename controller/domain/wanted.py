@@ -28,7 +28,7 @@ class LimitOfReplicas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
-    """What a spec says about its number of replicas. `dry_run`: the autoscaler's number is only shown."""
+    """A spec's number of replicas. `dry_run`: the autoscaler's number is only shown."""
 
     low: int
     high: int

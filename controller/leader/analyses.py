@@ -252,7 +252,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     """The need of a spec, for a waiting caller such as a plan; cancelling it kills the child.
 
     Raises:
-        ChildError: the analysis failed; `retryable` tells whether a later one may succeed.
+        ChildError: the analysis failed; `retryable`: a later one may succeed.
     """
     engine = engine_for(spec)
     analysis = engine.analysis(spec)

@@ -103,7 +103,7 @@ class RevisionAsks:
         """Keeps a revision, or the reason why this version cannot run it."""
         try:
             engine = engine_for(spec)
-            with suppress(RefusedFlagError):  # what an earlier version stored goes on running; an apply refuses it
+            with suppress(RefusedFlagError):  # what an earlier version stored keeps running; an apply refuses it
                 engine.validate(spec)
             ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
             self._kept[key] = RevisionAsk(spec, need, ask, commits or {})

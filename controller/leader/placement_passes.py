@@ -204,7 +204,7 @@ class PlacementPasses:
                 yield one.pending_by(self._revisions.of(one).ask)
             except ValueError as error:
                 if one.awaited:
-                    continue  # it is told once it is created
+                    continue  # it is explained once it is created
                 impossible.append(StillPending(one, _impossible(one, error)))
 
     def _asks(self, waiting: Iterable[PendingRow]) -> list[Ask]:

@@ -137,7 +137,7 @@ class Telemetry:
     def trim(self) -> None:
         """Drops samples that no window needs. What arrived since the last call stays: it may not be judged yet.
 
-        A backlog may be far longer than a window, and use in it ends what "below since" says.
+        A backlog may be far longer than a window, and use in it ends "below since".
         """
         newest, self._newest = self._newest, {g: float(s.at[-1]) for g, s in self._gpus.items() if len(s)}
         for gpu, at in newest.items():
@@ -249,7 +249,7 @@ def unseen(facts: PolicyFacts, read: Mapping[str, float]) -> list[Unseen]:
 
 
 def whole_minute(at: float) -> float:
-    """The begin of the minute of that time."""
+    """The start of the minute of that time."""
     return at // _MINUTE_S * _MINUTE_S
 
 

@@ -141,7 +141,7 @@ class PolicyWatch:
     async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one.
 
-        A step that runs meanwhile judges its deployments later than `now`, so they are left to it.
+        A step that runs at the same time judges its deployments later than `now`, so they are left to it.
         """
         found: set[str] = set()
         turn, before = TimeSlice(), dict(self._known)

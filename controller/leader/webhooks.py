@@ -242,5 +242,5 @@ def _is_public(ip: Address) -> bool:
         return True
     if ip in _NAT64:
         return _is_public(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    carried = [ip.sixtofour, *(ip.teredo or ())]  # IPv4 addresses for which it stands
+    carried = [ip.sixtofour, *(ip.teredo or ())]  # IPv4 addresses that it carries
     return ip in _UNICAST and all(one is None or _is_public(one) for one in carried)

@@ -41,7 +41,7 @@ class AdoptionReconciler:
         return (EVERYTHING,)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Decides on all that was found, once agents have told what runs.
+        """Decides on all that was found, once agents have reported what runs.
 
         Raises:
             StaleError: another term leads; nothing was written.

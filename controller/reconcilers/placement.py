@@ -194,7 +194,7 @@ class PlacementReconciler:
         holders: Holders,
         commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decisions:
-        """Decides all, yielding to the event loop. With `commits`, full batches are committed meanwhile."""
+        """Decides all, yielding to the event loop. With `commits`, full batches are committed at the same time."""
         decisions = _Decisions({one.id: one for one in waiting if not one.awaited})
         time_slice = TimeSlice()
         with closing(self._passes.decide(waiting, holders, reserved)) as generator:

@@ -265,7 +265,7 @@ class Lease:
         return term
 
     async def _note_timeline(self, connection: Any, before: int | None, now: int | None) -> None:
-        """Where the database was promoted, has all agents tell anew what runs: commits may be lost."""
+        """Where the database was promoted, has all agents report again what runs: commits may be lost."""
         if before is None or now is None or before == now:
             return
         await connection.execute(_CUT_SQL, self._channel)

@@ -106,7 +106,7 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T], *, l
 class TimeSlice:
     """Lets one long computation hold the event loop for a few milliseconds at a time.
 
-    Measured by the machine's clock: the loop's own clock stands still while the loop is held.
+    Measured by the machine's clock: the loop's own clock stops while the loop is held.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,7 @@ def _follow_process(
 
 
 def _tell_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    """A process that is not started yet says what it waits for: its model or its image is fetched to the host."""
+    """A process that is not started yet reports what it waits for: its model or its image."""
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     message = next((p.message for p in processes if p.state == "starting" and p.message), "")
     known = PULLING_IMAGE if message.startswith(PULLING) else FETCHING

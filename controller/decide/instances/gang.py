@@ -55,7 +55,7 @@ def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -
 
 
 def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
-    """The process that stands for the instance: the first that failed by itself, else the one with least progress.
+    """The process that represents the instance: the first that failed by itself, else the one with least progress.
 
     Ranks that fail after the first one fail because of it, whatever their numbers.
 
@@ -75,7 +75,7 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
 
 
 def collateral_ranks(instance: InstanceFacts, cause: ProcessFacts) -> list[int] | None:
-    """The ranks that failed by themselves after the one that stands for the gang; None: it has one rank."""
+    """The ranks that failed by themselves after the process that represents the gang; None if it has one rank."""
     if len(instance.ranks) <= 1:
         return None
     others = (p for rank in instance.ranks if (p := instance.process(rank)) is not None and p.rank != cause.rank)

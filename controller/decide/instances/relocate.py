@@ -21,7 +21,7 @@ from controller.domain.phases import InstancePhase
 
 P = InstancePhase
 RESTARTED: Final = "restarted"
-# Its place was free when it was chosen. If that is taken meanwhile, the relocation is abandoned instead of waiting.
+# Its place was free when it was chosen. If it is taken before, the relocation is abandoned instead of waiting.
 _PLACED_WITHIN: Final = timedelta(seconds=60)
 _RELOCATABLE: Final = frozenset({P.RUNNING, P.UNHEALTHY})
 _UNPLACED: Final = frozenset({P.PENDING, P.ANALYZING})

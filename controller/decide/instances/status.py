@@ -131,7 +131,7 @@ def _why(
 
 
 def _of_rollout(found: tuple[str, str], rollout: RolloutRecord | None) -> tuple[str, str]:
-    """Reason and message of an instance, or those of the rollout where that stands or no instance has any."""
+    """Reason and message of an instance, or those of the rollout where that is stopped or no instance has any."""
     if rollout is None or rollout.state is RolloutState.COMPLETE or rollout.fallback is None:
         return found
     if rollout.state in _STANDS or rollout.reason == "rollout_paused" or not any(found):

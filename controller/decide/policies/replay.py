@@ -23,7 +23,7 @@ from controller.domain.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
-# A sample counts as following the one before it though it begins a little later; `windows.py` says how much.
+# A sample counts as following the one before it though it begins a little later; `windows.py` has the tolerance.
 _JOINED_S: Final = 0.5
 _BEFORE_S: Final = 2 * MINUTE_S  # a window may begin within a minute, and whether a gap came before it counts
 

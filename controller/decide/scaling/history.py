@@ -53,7 +53,7 @@ class ScalingHistory:
             self._draw(now, length, view.demand.mean)
         while self._means and self._means[0][0] <= now - LONGEST_WINDOW_S:
             self._means.popleft()
-        if length > GAP_S:  # what was needed meanwhile is unknown
+        if length > GAP_S:  # what was needed in the gap is unknown
             self.note(view.present, now)
         if length > GAP_S or self._is_active(view):
             self._active_at = now

@@ -40,7 +40,7 @@ class FutureCapacity:
         self._staying = holders.staying
         self._leaving = list(holders.leaving)
         self._relocating = list(holders.relocating)
-        # By shape: the highest priority for which preemption was ruled out, and the message that says why.
+        # By shape: the highest priority for which preemption was ruled out, and the message with the reason.
         self._no_preemption: dict[object, tuple[int, str]] = {}
         # By shape, and whether servers may have to end: those that would not fit if all such holders ended.
         self._never: set[tuple[object, bool]] = set()

@@ -184,7 +184,7 @@ def _more_workers(inventory: Inventory, request: AdviceRequest) -> Iterator[str]
 
 
 def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    """Tries the spec without what it says of workers and GPUs: where they are, of which kind, and then both."""
+    """Tries the spec without its conditions on workers and GPUs: where they are, of which kind, and then both."""
     placement, resources = request.spec.placement, request.spec.resources
     anywhere = {"placement": Placement(strategy=placement.strategy)}
     any_kind = {"resources": resources.model_copy(update=_ANY_KIND)}

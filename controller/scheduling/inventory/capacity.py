@@ -310,7 +310,7 @@ class Inventory:
                 self._touch(gpu, gpu=True)
 
     def copy(self) -> Self:
-        """What the ledger says, apart from this inventory: changes of the one are none of the other. Not in a pass."""
+        """A copy of the ledger's state: changes of one inventory do not change the other. Not in a pass."""
         if self._stale:
             self._rebuild()
         twin = copy.copy(self)

@@ -23,7 +23,7 @@ OF_SLICES: Final = -2  # as a number of a vendor
 OF_ONE_KIND: Final = 0
 ALIKE: Final = 1  # about equally large: of several kinds, or some of a kind with several sizes
 ALL: Final = 2  # all GPUs of a vendor, for instances that take GPUs one by one as a user names them
-_STATES_PER_GROUP: Final = 4  # states that are remembered; beyond it they are numbered anew
+_STATES_PER_GROUP: Final = 4  # states that are remembered; beyond it they are numbered again
 
 
 @dataclass(frozen=True, slots=True)

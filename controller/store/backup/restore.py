@@ -123,7 +123,7 @@ class ControllerLeadsError(Exception):
 
 
 class NotEmptyError(Exception):
-    """The database holds a state already, and may not be replaced; the message says what it holds."""
+    """The database holds a state already, and may not be replaced; the message names what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ async def _clear(connection: Any, *, replace: bool) -> None:
         raise NotEmptyError(f"the database is not empty: it holds {target.holds}; add --replace to replace all of it")
     if await connection.fetchval("select to_regclass('lease') is not null"):
         await connection.execute("lock table lease in access exclusive mode")
-        await look_at_target(connection)  # a controller may have begun to lead meanwhile
+        await look_at_target(connection)  # a controller may have started to lead since
     for row in await connection.fetch(_TO_DROP):
         await connection.execute(row["statement"])
 

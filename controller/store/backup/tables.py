@@ -10,14 +10,14 @@ import asyncpg
 from controller.store.backup.archive import Partition
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
-# Kept out: what is worked out anew or is of a moment. Unlogged tables are left out as well.
+# Kept out: what is computed again or is of a moment. Unlogged tables are left out as well.
 LEFT_OUT: Final = frozenset(
     {
         "alembic_version",  # the manifest names the revision
         "samples",  # hours old at best; their minutes are kept
         "rollup_progress",  # of the server's transactions
         "browser_sessions",  # users log in again
-        "found_processes",  # agents tell them anew
+        "found_processes",  # agents report them again
     }
 )
 _TABLES: Final = """
@@ -95,7 +95,7 @@ async def partitions_of(connection: Any, tables: Sequence[str]) -> tuple[Partiti
 
 
 class UnsuitableSchemaError(Exception):
-    """The database cannot be backed up, or restored to; the message says why and what to do."""
+    """The database cannot be backed up, or restored to; the message has the reason and what to do."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Takes a backup: all tables in one snapshot, while everything goes on. Reads only."""
+"""Takes a backup: all tables in one snapshot, while everything continues. Reads only."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

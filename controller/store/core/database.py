@@ -40,11 +40,11 @@ class Reader(Protocol):
 
 
 class WritesRefusedError(ConnectionError):
-    """This process must not write to the database; the message says why."""
+    """This process must not write to the database; the message has the reason."""
 
 
 class DatabaseUrlError(ValueError):
-    """The database URL is invalid; the message says what to write."""
+    """The database URL is invalid; the message has what to write."""
 
 
 def normalise_dsn(url: str) -> str:
@@ -110,7 +110,7 @@ class Database:
         """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here.
 
         Raises:
-            PoolerError: with `check`, a pooler that does not keep sessions stands before the database.
+            PoolerError: with `check`, a pooler in front of the database does not keep sessions.
         """
         sessions = ServerSessions(dsn)
 

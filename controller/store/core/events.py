@@ -167,7 +167,7 @@ async def _spend(
 
 
 def _standing(event: NewEvent, more: int, since: datetime) -> NewEvent:
-    """The event, which stands for others as well."""
+    """The event, which represents others as well."""
     if not more:
         return event
     message = f"{event.message}; {more} more like it since {since:%Y-%m-%d %H:%M:%S} UTC are not listed"

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from controller.domain.effects import DeploymentEffects, Restart, StaleError
 from controller.domain.instances import DeploymentFacts
 
-# Agents have yet to tell what runs: a loss was noticed and is not settled, or is about to be by the next leader.
+# Agents have yet to report what runs: a loss was noticed and is not settled, or is about to be by the next leader.
 UNSETTLED: Final = (
     "(cut_at is not null and coalesce(settled_at < cut_at, true) or coalesce(timeline <> database_timeline(), false))"
 )

@@ -1,4 +1,4 @@
-"""Refusals that a user can correct: each message says what to do."""
+"""Refusals that a user can correct: each message has what to do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -171,7 +171,7 @@ class Stretch(NamedTuple):
 
 
 async def read_unrolled(connection: Any, devices: Collection[str]) -> dict[str, float]:
-    """The begin of the first minute that may change still, by GPU; GPUs without such a minute are missing."""
+    """The start of the first minute that may change still, by GPU; GPUs without such a minute are missing."""
     return {row["device"]: row["since"] for row in await connection.fetch(_UNROLLED, sorted(devices))}
 
 

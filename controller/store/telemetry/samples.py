@@ -20,7 +20,7 @@ _RAISE: Final = """
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
 _PRESSURE_FOR_S: Final = 30.0
-# What is not said this time stays as it was, with the time at which it was said, while the epoch is the same.
+# What is not reported this time stays as it was, with the time of its report, while the epoch is the same.
 _ENGINE_LOADS: Final = """
     insert into engine_loads as l (instance_id, epoch, queued, kv_use, at, requests, requests_at)
     select x.id, x.epoch, x.queued, x.kv_use,
@@ -165,7 +165,7 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
 async def _write_engine_loads(
     connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
 ) -> None:
-    """Writes what was last said of engines' requests, queues and caches; what an agent had to keep back is too old.
+    """Writes the last reports of engines' requests, queues and caches; what an agent had to keep back is too old.
 
     Only the agent on whose host the first rank has its claims is believed, whatever others say of that instance.
     """
@@ -191,7 +191,7 @@ async def _write_engine_loads(
 
 
 class _EngineLoad:
-    """What one engine says, newest last. What a sample leaves out stays as the one before it said, of one epoch."""
+    """The reports of one engine, newest last. What a sample leaves out stays as in the one before, of one epoch."""
 
     def __init__(self, process: ProcessSample, worker_id: str, before: "_EngineLoad | None") -> None:
         self.process: ProcessSample = process

@@ -84,7 +84,7 @@ _WRITE: Final = """
      order by d.uuid
         on conflict (device) do update set details = excluded.details, read_at = excluded.read_at"""
 GpuVerb = Literal["cordon", "uncordon"]
-# A GPU in MIG mode stands for its slices. Locked in the order of the claims' triggers.
+# A GPU in MIG mode represents its slices. Locked in the order of the claims' triggers.
 _LOCK: Final = """
     select d.uuid, d.worker_id, d.cordoned, d.health_reason, w.name as worker,
            d.unsteady_until > clock_timestamp() and d.dismissals = d.dismissed as held_back
@@ -236,7 +236,7 @@ async def read_dismissed(connection: Connection, workers: Collection[str]) -> di
 
 
 def _is_doubted(row: Any) -> bool:
-    """Whether something stands against it that an operator may dismiss."""
+    """Whether an operator may dismiss something against it."""
     return bool(row["health_reason"].startswith(_XID) or row["held_back"])
 
 

@@ -36,7 +36,7 @@ _LEASE: Final = """
            case when settled_at >= cut_at then null else cut_at end as cut_at
       from lease where id = 1"""
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
-# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment anew.
+# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment again.
 _PHASES: Final = """
     update workers w
        set phase = c.new, reason = c.reason, fence_until = c.fence_until,
