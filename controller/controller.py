@@ -68,7 +68,7 @@ class Controller:
         database: open, with a schema that this version knows.
         local_keys: keys of this process alone, by their hash.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        tls: the certificate of the public port; None: it speaks no TLS.
+        tls: the certificate of the public port; None if it speaks no TLS.
         keys: encrypt secrets.
     """
 

@@ -85,7 +85,7 @@ async def run_controller(
         on_ready: called once with the base URL, as soon as it serves.
         local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        resignation: ends its leadership before `stop`; None: nothing does.
+        resignation: ends its leadership before `stop`; None if nothing does.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).

@@ -50,7 +50,7 @@ class LoopLag:
 class Readiness:
     """The checks behind /readyz: database and its disk, migrations, ledger, feed, leader, client.env, certificate.
 
-    Anything may request it, without a key. So the database gets one query at a time, and its answer is kept for a moment.
+    Anything may request it, without a key. So the database gets one query at a time, whose answer is kept for a moment.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ async def _check_version(database: Database) -> None:
 
 
 def reason_to_end(error: Exception, dsn: str) -> str | None:
-    """Why waiting for the database cannot help, and what to do; None: it may help. Never contains the password."""
+    """Why waiting for the database cannot help, and what to do; None if it may help. Never contains the password."""
     match error:
         case PoolerError():
             return str(error)

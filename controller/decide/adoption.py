@@ -148,7 +148,7 @@ class _Adoption:
         return facts
 
     def _before(self, ranks: Sequence[FoundProcess], facts: DeploymentFacts) -> InstanceFacts | None:
-        """What the ledger has of the instance; None: nothing."""
+        """What the ledger has of the instance; None if there is nothing."""
         receipt = ranks[0].receipt
         owner = self._owners.get(receipt.instance)
         if owner is None:

@@ -136,7 +136,7 @@ def _of_instances(instances: Sequence[TroubledInstance], at: datetime) -> Iterat
 
 
 def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
-    """The one cause of this instance's trouble; None: there is none."""
+    """The one cause of this instance's trouble; None if there is none."""
     if one.need_error or (one.phase == "failed" and one.reason == Reason.METADATA_UNKNOWN):
         return "model"
     if one.phase == "failed":

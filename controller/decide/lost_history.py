@@ -35,12 +35,12 @@ def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:
 
 
 def term_to_pass(ledger: Seen, agent: Seen, last_s: float | None) -> int | None:
-    """The term above which the lease must go, so that the agent obeys again; None: nothing is lost, or to believe.
+    """The term above which the lease must go, so that the agent obeys again; None if nothing is lost, or to believe.
 
     Args:
         ledger: the lease's term, and the worker's session.
         agent: what its hello names.
-        last_s: seconds since the ledger last went above what this agent named; None: it never did, or that is proven.
+        last_s: seconds since the ledger last went above what this agent named; None if it never did, or that is proven.
     """
     lost = agent.term > ledger.term or agent.session > ledger.session
     if not lost or agent.term > ledger.term + MAX_LEAP or agent.session > ledger.session + MAX_LEAP:

@@ -19,7 +19,7 @@ LASTS_S: Final = 60.0  # after the last contradiction
 
 
 def judge(hellos: Sequence[HelloSeen]) -> Quarantine | None:
-    """The quarantine that follows from these hellos, the newest last; None: there is none."""
+    """The quarantine that follows from these hellos, the newest last; None if there is none."""
     if not hellos:
         return None
     now = hellos[-1].at

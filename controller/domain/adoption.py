@@ -74,7 +74,7 @@ class Adopted:
 
     Attributes:
         phase: in which it is.
-        before: the ledger's own, older state of it; None: it did not know it.
+        before: the ledger's own, older state of it; None if it did not know it.
         removed: instances of which nothing runs and which give way to it.
     """
 

@@ -107,7 +107,7 @@ class Spent:
     Attributes:
         late: the newest of those held before is written first, and stands for all of them.
         whole: so many of the new ones are written, the first ones.
-        standing_for: the last of the new ones is written too, and stands for so many before it; None: it is not.
+        standing_for: the last of the new ones is written too, and stands for so many before it; None if it is not.
     """
 
     budget: EventBudget
@@ -130,7 +130,7 @@ def budget_of(reason: str, objects: tuple[str, ...]) -> str | None:
 
 
 def spend(budget: EventBudget, now: datetime, number: int) -> Spent:
-    """What becomes of so many new events, in order."""
+    """What becomes of that many new events, in order."""
     late = False
     if not timedelta() <= now - budget.began_at < WINDOW:  # or the clock was set back
         late = budget.held > 0

@@ -30,7 +30,7 @@ class GpuPrices:
         return bool(self.by_pattern)
 
     def of_model(self, model: str) -> Decimal | None:
-        """The price of the pattern with the most words that are all of the model's; None: there is none.
+        """The price of the pattern with the most words that are all of the model's; None if there is none.
 
         A slice of a GPU has only a price that names it as such (`A100 MIG=0.40`): the whole GPU's would be too much.
         """

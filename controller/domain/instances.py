@@ -58,7 +58,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """An agent's latest report of a process. `ended_at`: when its end was first reported; None: it has not ended."""
+    """An agent's latest report of a process. `ended_at`: when its end was first reported; None if it has not ended."""
 
     epoch: int
     rank: int

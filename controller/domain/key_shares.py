@@ -13,7 +13,7 @@ from typing import Final
 from schemas.key_limits import LimitKind, ShareAsk, ShareGrant
 
 STALE_S: Final = 2.5  # a gateway that is silent for longer is taken to refill by itself
-EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for so long
+EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for that long
 
 
 @dataclass(frozen=True, slots=True)

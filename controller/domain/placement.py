@@ -63,7 +63,7 @@ class Need:
     by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: the need with each usable engine, best first
 
     def share_of(self, layout: "Layout") -> Share | None:
-        """The measured share of a layout; None: it was not measured.
+        """The measured share of a layout; None if it was not measured.
 
         One split may have been measured for different numbers of requests; the memory identifies which one.
         """

@@ -85,7 +85,7 @@ class PolicyFacts:
 
     Attributes:
         open_actions: an action that stopped replicas has not ended.
-        awake_for_s: an operator keeps it awake for so long; 0: not.
+        awake_for_s: an operator keeps it awake for that long; 0: not.
     """
 
     uid: str

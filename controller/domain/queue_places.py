@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for so long
+EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for that long
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class RestartSettings:
     cap_s: float = 300.0
     failures_per_worker: int = 3
     on_failure_retries: int = 6  # restart: on_failure allows so many failures in a row
-    stable_after_s: float = 300.0  # running for so long resets the failure count
+    stable_after_s: float = 300.0  # running for that long resets the failure count
     blameless_at_once: int = 3  # ends in a row that are not the instance's fault, after which it restarts without delay
 
     def delay_s(self, failures: int) -> float:

@@ -12,7 +12,7 @@ from controller.domain.instances import IntentFacts
 from controller.domain.wanted import AUTOSCALER
 from schemas.manifest.deployment import DeploymentSpec
 
-AGENTS_SUFFICE_S: Final = 120.0  # a gateway is silent for so long before what agents see of its requests suffices
+AGENTS_SUFFICE_S: Final = 120.0  # a gateway is silent for that long before what agents see of its requests suffices
 
 
 class ScalingReason(StrEnum):
@@ -43,7 +43,7 @@ class ScalingRule:
         target: requests in flight and waiting per replica.
         window_s: demand is a mean over so long before replicas are added.
         down_window_s: replicas are removed down to the largest wish of so long.
-        idle_after_s: without requests for so long it sleeps, where `min` is 0.
+        idle_after_s: without requests for that long it sleeps, where `min` is 0.
         dry_run: the number is only shown.
         most: requests at one replica; beyond that they wait.
     """
@@ -173,12 +173,12 @@ class ScalingView:
 
     Attributes:
         rule: of its manifest.
-        number: that the autoscaler wants at present; None: it has written none, so `min` runs.
+        number: that the autoscaler wants at present; None if it has written none, so `min` runs.
         replicas: its instances.
         demand: of all gateways.
         engines: one for each running replica that says anything.
         wakes: requests for which gateways ask to wake it.
-        awake_for_s: it is to stay awake for so long by an operator's `wake`; 0: not.
+        awake_for_s: it is to stay awake for that long by an operator's `wake`; 0: not.
         slept_by_policy: a utilization policy has put it to sleep.
     """
 
@@ -257,8 +257,8 @@ class PolicyCap:
     Attributes:
         number: most replicas.
         set_at: epoch seconds; a later cap is another one.
-        window_s: demand that exceeds the cap for so long lifts it; None: unknown, so it stays.
-        outgrown_s: for how long demand has exceeded it, as stored; None: it does not.
+        window_s: demand that exceeds the cap for that long lifts it; None: unknown, so it stays.
+        outgrown_s: for how long demand has exceeded it, as stored; None if it does not.
     """
 
     number: int
@@ -274,7 +274,7 @@ class ScalingFacts:
     Attributes:
         engine: that placement chose for its newest instance; empty: not chosen.
         sequences: concurrent requests for which its need was estimated.
-        stored: None: nothing is stored yet.
+        stored: None if nothing is stored yet.
         cap: of a policy, where demand may lift it.
     """
 
@@ -291,7 +291,7 @@ class ScalingFacts:
 
     @property
     def number(self) -> int | None:
-        """The autoscaler's number; None: it has written none."""
+        """The autoscaler's number; None if it has written none."""
         if self.spec.scaling.dry_run:
             return self.stored.number if self.stored is not None and self.stored.dry_run else None
         return next((i.min_replicas for i in self.intents if i.source == AUTOSCALER), None)

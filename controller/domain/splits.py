@@ -116,7 +116,7 @@ def _gang_sizes(spec: DeploymentSpec) -> Iterator[int]:
 
 
 def indivisible(need: Need, tp: int) -> Reason | None:
-    """Why tensor parallelism of this degree cannot split a model; None: it can, or that is unknown."""
+    """Why tensor parallelism of this degree cannot split a model; None if it can, or that is unknown."""
     if tp <= 1:
         return None
     if need.heads is not None and need.heads % tp:
@@ -132,7 +132,7 @@ def indivisible(need: Need, tp: int) -> Reason | None:
 
 
 def count_problem(spec: DeploymentSpec) -> str | None:
-    """What is wrong with the counts of one spec: the field, and what to write instead. None: nothing."""
+    """What is wrong with the counts of one spec: the field, and what to write instead. None if there is nothing."""
     resources, stated, named = spec.resources, spec.gpus_stated, len(spec.placement.gpus)
     if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
         return "resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them"

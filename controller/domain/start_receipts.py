@@ -57,7 +57,7 @@ def seal(facts: dict[str, Any], key: bytes) -> str:
 
 
 def open_sealed(text: str, key: bytes) -> dict[str, Any] | None:
-    """What a controller of this ledger has sealed; None: it was none of them."""
+    """What a controller of this ledger has sealed; None if it was none of them."""
     body, _, digest = text.partition(".")
     try:
         facts, given = urlsafe_b64decode(body), urlsafe_b64decode(digest)

@@ -70,10 +70,10 @@ class InstanceUse:
 
     Attributes:
         phase: of the instance.
-        running_since: None: it is not running yet.
+        running_since: None if it is not running yet.
         gpus: its claimed GPUs.
         requests: of each rank that reports any: `high` is the most requests at once, `mean` the number that came.
-        mean: the mean of all GPUs, as kept from look to look; None: it is computed anew.
+        mean: the mean of all GPUs, as kept from look to look; None if it is computed anew.
         leaps: of the database's clock.
     """
 

@@ -78,7 +78,7 @@ class WorkerSettings:
             message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
             writes), and a kill takes time.
         settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
-        breaker_one_in: the breaker opens when more than one in so many workers is silent ...
+        breaker_one_in: the breaker opens when more than one in that many workers is silent ...
         breaker_least: ... and at least so many are.
     """
 

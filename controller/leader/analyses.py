@@ -217,7 +217,7 @@ def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
 
 
 def _unknown(need: Need) -> str | None:
-    """Why the need stays unknown although the files were read; None: it is known."""
+    """Why the need stays unknown although the files were read; None if it is known."""
     return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
 
 

@@ -254,7 +254,7 @@ def whole_minute(at: float) -> float:
 
 
 def minutes_of(seconds: float) -> float:
-    """The number of minutes in so many seconds; none in a negative number."""
+    """The number of minutes in that many seconds; none in a negative number."""
     return max(seconds, 0.0) / _MINUTE_S
 
 

@@ -54,7 +54,7 @@ class PolicyWatch:
         metrics: what is counted.
         sample_s: the agents' sampling period.
         monotonic: seconds that never leap, to tell leaps of the database's clock.
-        term: of this leader, which guards what it writes about leaps; None: it is the only one.
+        term: of this leader, which guards what it writes about leaps; None if it is the only one.
     """
 
     def __init__(

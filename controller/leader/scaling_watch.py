@@ -26,8 +26,8 @@ from controller.store.scaling.observe import Reports, read_reports
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
-SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
-_ENGINES_FOR_S: Final = 45.0  # an engine's report counts for so long; agents send one each 10 s
+SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
+_ENGINES_FOR_S: Final = 45.0  # an engine's report counts for that long; agents send one each 10 s
 _STATUS_EVERY_S: Final = 15.0  # evidence and graph of a deployment with requests
 _REASON_EVERY_S: Final = 5.0  # another reason for the same number is written no more often
 _GATHER_S: Final = 0.02  # many wakes at once are read together

@@ -163,7 +163,7 @@ class Webhooks:
             await record_delivered(connection, delivery)
 
     def _retry_after_s(self, delivery: Delivery, error: Exception) -> float | None:
-        """Seconds until the next attempt; None: there is none. Computed by tenacity from the attempts in the row."""
+        """Seconds until the next attempt; None if there is none. Computed by tenacity from the attempts in the row."""
         tried = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
         tried.attempt_number = delivery.attempts + 1
         if isinstance(error, DeliveryError) and error.final:

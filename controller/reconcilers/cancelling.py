@@ -50,7 +50,7 @@ class CancellingReconciler:
 
 
 def obsolete_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
-    """Since when the analysis of `running` is obsolete; None: it is needed.
+    """Since when the analysis of `running` is obsolete; None if it is needed.
 
     A newer revision with the same input still needs it: it continues with the same computation.
     """

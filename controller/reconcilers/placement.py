@@ -143,7 +143,7 @@ class PlacementReconciler:
         return dict.fromkeys(keys, outcome)
 
     def _due_s(self, pending: PendingSnapshot, unplaced: Sequence[StillPending]) -> float | None:
-        """Seconds until time alone lets an instance be placed, or preempt others. None: it does not."""
+        """Seconds until time alone lets an instance be placed, or preempt others. None if it does not."""
         due = [] if pending.next_due_s is None else [pending.next_due_s]
         held = (refusal_left_s(one.waiting.refused, one.waiting.failures, self._settings) for one in unplaced)
         return min([*due, *(left_s for left_s in held if left_s > 0)], default=None)

@@ -131,7 +131,7 @@ async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int
     In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
 
     Returns:
-        The lease's new term, which no controller leads; None: it is above `term` already.
+        The lease's new term, which no controller leads; None if it is above `term` already.
     """
     await connection.execute(_LOCK_SQL)
     raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, channel)

@@ -89,7 +89,7 @@ def classify(facts: DeploymentFacts) -> Buckets:
 
 
 def eviction_reason(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
-    """Why it must leave its worker although it is wanted: reason and message; None: it stays as far as this goes."""
+    """Why it must leave its worker although it is wanted: reason and message; None if it stays as far as this goes."""
     if not is_finished(facts, instance):
         if (drained := drained_now(facts, instance)) is not None:
             return "drained", drained

@@ -28,7 +28,7 @@ _WITHOUT_CLAIMS = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
 _NOT_SERVING = _WITHOUT_CLAIMS | {P.BACKOFF, P.UNHEALTHY}
 _SETTLED = frozenset({P.RUNNING, P.SUCCEEDED, P.UNREACHABLE})
 PENDING: Final = frozenset({P.PENDING, P.ANALYZING})
-NO_PLACE_AFTER_S: Final = 10.0  # pending for so long, it found no place, whatever is being freed
+NO_PLACE_AFTER_S: Final = 10.0  # pending for that long, it found no place, whatever is being freed
 
 
 def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects: DeploymentEffects) -> set[str]:
@@ -274,7 +274,7 @@ def _outdated_and_here(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 
 def left_s(facts: DeploymentFacts, instance: InstanceFacts, least_s: float) -> float:
-    """Seconds until it has been in its phase for so long; not above 0: it has."""
+    """Seconds until it has been in its phase for that long; not above 0: it has."""
     return least_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
 
 

@@ -25,7 +25,7 @@ class Foreseen(NamedTuple):
     """What one step would do to the replicas of a deployment.
 
     Attributes:
-        limit: the new limit; None: there would be none, or it is unknown.
+        limit: the new limit; None if there would be none, or it is unknown.
         stops: number of instances that would stop.
         message: why; empty where nothing would stop.
         unknown: whether data is missing, without which it cannot be told.

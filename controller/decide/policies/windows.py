@@ -27,7 +27,7 @@ def is_fresh(at: float, period_s: float, now: float) -> bool:
 
 
 def silent_since(series: Sequence[Series], now: float) -> float | None:
-    """The newest known sample of a series in which telemetry does not flow, the oldest such; None: it flows in all.
+    """The newest known sample of a series in which telemetry does not flow, the oldest such; None if it flows in all.
 
     No series may be empty.
     """

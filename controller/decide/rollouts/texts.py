@@ -80,7 +80,7 @@ def planned_text(spec: DeploymentSpec, wanted: int, *, back_to: int | None, paus
     Args:
         spec: of the apply.
         wanted: number of wanted replicas.
-        back_to: the older revision that the apply takes up again; None: it makes a new one.
+        back_to: the older revision that the apply takes up again; None if it makes a new one.
         paused: by a user, until it is resumed.
     """
     revision = "a new revision" if back_to is None else f"revision {back_to} again"

@@ -73,7 +73,7 @@ def _is_wanted(view: ScalingView) -> bool:
 
 
 def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> ScalingReason | None:
-    """Why none is wanted any more; None: it stays as it is, awake or asleep.
+    """Why none is wanted any more; None if it stays as it is, awake or asleep.
 
     The mean of `window` may still hold the last requests. It does not prolong `idle_after`.
     """

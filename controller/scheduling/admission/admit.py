@@ -210,7 +210,7 @@ class _Pass:
     def _reserve_freed(
         self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
     ) -> AdmissionDecision | None:
-        """Reserves capacity that is being freed anyway. None: it does not fit there."""
+        """Reserves capacity that is being freed anyway. None if it does not fit there."""
         ask, target = pending.ask, pending.relocation_target
         if target is not None and (found := future.relocation_target(target)) is not None:
             return _freeing(self._reserved(ask, found, decision, None, "relocations free capacity for it on"))

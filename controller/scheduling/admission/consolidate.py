@@ -139,7 +139,7 @@ def _fit(work: _Work, demand: Ask, priority: float) -> Placed | None:
 
 
 def _fit_now(work: _Work, demand: Ask) -> Placed | None:
-    """The place for one demand once what leaves has ended, reserved. None: it does not fit without relocations."""
+    """The place for one demand once what leaves has ended, reserved. None if it does not fit without relocations."""
     with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
     if placed is not None:
@@ -159,7 +159,7 @@ class _Attempt:
 
 
 def _fit_by_relocations(work: _Work, demand: Ask, priority: float) -> Placed | None:
-    """Adds the relocations for one demand to the plan and reserves what they take. None: nothing was found."""
+    """Adds the relocations for one demand to the plan and reserves what they take. None if nothing was found."""
     most = work.max_relocations - len(work.plan.relocations)
     allowed = work.allowed(priority)
     if most <= 0 or not allowed.any():

@@ -215,7 +215,7 @@ class Promises:
         self._kept[pending.ask.instance] = place
 
     def redeem(self, instance: str) -> Reservation | None:
-        """The place that is promised to the instance whose turn it is; no longer reserved. None: it has none."""
+        """The place that is promised to the instance whose turn it is; no longer reserved. None if it has none."""
         self._preemptors.pop(instance, None)
         kept = self._kept.pop(instance, None)
         if kept is not None:

@@ -27,7 +27,7 @@ def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> R
 def choose_victims(
     inventory: Inventory, ask: Ask, index: HolderIndex, *, below: int | None = None
 ) -> Reservation | None:
-    """The victims for an ask that does not fit now. None: it would not fit even without all of the holders.
+    """The victims for an ask that does not fit now. None if it would not fit even without all of the holders.
 
     Of several sets, the one whose highest priority is lowest wins, and of equal ones one without instances that may not
     be moved. Then the fewest count, a task as much as two servers; then the least lost work, the fewest GPUs, and the

@@ -47,7 +47,7 @@ class GpuMisses:
         need: what is needed, in MiB or thousandths of a core; 0 where the reason has no figures.
         have: what there is of it.
         whole: another instance has the GPU exclusively.
-        refused: why the model has no layout; None: it has one.
+        refused: why the model has no layout; None if it has one.
         uses_gpus: whether the instance takes GPUs.
     """
 

@@ -249,7 +249,7 @@ class EqualGroups:
         return np.array(chosen, dtype=np.int64)
 
     def first_like(self, groups: Ints, apart: Ints) -> int | None:
-        """The first group that is in the state of any of these, other than those set apart; None: there is none."""
+        """The first group that is in the state of any of these, other than those set apart; None if there is none."""
         states = np.unique(self._state[groups])
         if len(states) != 1:
             return self._first_in(np.isin(self._state, states), apart)

@@ -229,7 +229,7 @@ class Apart:
 
 
 def siblings_of(inventory: Inventory, ask: Ask) -> Siblings | None:
-    """The siblings from which an ask keeps apart; None: there are none, or it is to be packed with them."""
+    """The siblings from which an ask keeps apart; None if there are none, or it is to be packed with them."""
     if not ask.keeps_apart:
         return None
     found = Siblings(inventory, ask.deployment_uid)

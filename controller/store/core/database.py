@@ -153,7 +153,7 @@ class Database:
         return apart
 
     def refuse_writes(self, why: str | None) -> None:
-        """From now on every transaction that may write is refused for that reason; None: they are allowed again."""
+        """From now on every transaction that may write is refused for that reason; None if they are allowed again."""
         self._refused[:] = [] if why is None else [why]
 
     @asynccontextmanager

@@ -73,7 +73,7 @@ _WRITE: Final = """
 class PlacedStart:
     """A decision to commit: the claims, and the payload of each rank's start command.
 
-    `rendezvous_port`: of a gang, on the host of its leader; None: it is none.
+    `rendezvous_port`: of a gang, on the host of its leader; None if it is none.
     """
 
     waiting: PendingRow

@@ -206,7 +206,7 @@ def _destination(stored: Any) -> Destination | None:
 
 
 def destination_from_json(stored: Any) -> Destination | None:
-    """A stored promised place; None: there is none."""
+    """A stored promised place; None if there is none."""
     return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 

@@ -79,7 +79,7 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
 
 
 async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
-    """Records a failed attempt. `retry_after_s` None: it was the last one, and an event is written."""
+    """Records a failed attempt. `retry_after_s` None if it was the last one, and an event is written."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,

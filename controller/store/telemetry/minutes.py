@@ -176,7 +176,7 @@ async def read_unrolled(connection: Any, devices: Collection[str]) -> dict[str, 
 
 
 async def read_low_since(connection: Any, stretches: Sequence[Stretch]) -> list[float | None]:
-    """The end of the last minute in each stretch that is missing, not covered, or not low; None: there is none.
+    """The end of the last minute in each stretch that is missing, not covered, or not low; None if there is none.
 
     The minute in which a stretch begins is not examined, nor minutes that are no longer kept.
     """

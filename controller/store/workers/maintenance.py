@@ -51,7 +51,7 @@ async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: 
 
 
 def drain_in(row: Any) -> Drain | None:
-    """The drain in a worker's row; None: it is not drained."""
+    """The drain in a worker's row; None if it is not drained."""
     return Drain(row["drain_until"], row["drain_restarts_tasks"]) if row["draining"] else None
 
 

@@ -121,7 +121,7 @@ class NewSession:
         proxy_secret: with which the agent's proxy is asked from now on.
         held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
             nothing that this one reports is believed, and it is sent no command.
-        quarantine: of the worker, `newly` by this hello; None: there is none.
+        quarantine: of the worker, `newly` by this hello; None if there is none.
         tells_first: the ledger lost commits and this worker has not told what runs since: what has a receipt may have
             been lost with them.
         has_found: processes are recorded already that it told so.
