@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings

@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from controller.domain.gpu_prices import GpuPrices, prices_of
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.domain.restart_delays import RestartSettings
+from controller.domain.telemetry.gpu_prices import GpuPrices, prices_of
 from controller.domain.workers import WorkerSettings
 from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.redaction import Redaction
+from controller.domain.access.redaction import Redaction
 from controller.leader.analyses import Analyses
 from controller.leader.housekeeping import History, Housekeeping, Sealing
 from controller.leader.placement_passes import PlacementPasses

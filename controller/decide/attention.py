@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar, get_args
 
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.attention import (
     AttentionFacts,
     CertificateFacts,
@@ -21,7 +22,6 @@ from controller.domain.attention import (
 )
 from controller.domain.devices import reason_code
 from controller.domain.restart_delays import ENDED_REPEATEDLY
-from controller.domain.secret_scopes import SECRET_REFUSALS
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.placement_reasons import Reason

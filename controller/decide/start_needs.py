@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from controller.domain.access.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
 from controller.domain.pending import RefusedStart
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
 
 # Refusals that pass by themselves, so that the same start may succeed later.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from controller.domain.instances import IntentFacts
-from controller.domain.utilization import Judgement, Verdict
+from controller.domain.telemetry.utilization import Judgement, Verdict
 from controller.domain.wanted import wanted_replicas
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import UtilizationPolicy, Webhook

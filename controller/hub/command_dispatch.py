@@ -11,8 +11,8 @@ import structlog
 from pydantic import ValidationError
 
 from controller.decide.start_needs import unmet_needs
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.events import NewEvent
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.start_receipts import seal
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command

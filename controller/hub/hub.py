@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.decide.lost_history import Seen, proof_of
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.credential_rotation import CredentialRotation

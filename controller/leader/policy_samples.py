@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 from controller.decide.policies.actions import is_judged, known_low_since
 from controller.decide.policies.windows import low_after
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
-from controller.domain.series import MeanSeries, Series
-from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.minutes import Stretch
 from controller.store.telemetry.samples import Sample
 from schemas.manifest.policy import UtilizationPolicy

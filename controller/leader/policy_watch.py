@@ -15,7 +15,7 @@ import structlog
 
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
-from controller.domain.utilization import InstanceUse
+from controller.domain.telemetry.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched, minutes_of, oldest_known, unseen, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.lease import LEADER_ERRORS, check_term

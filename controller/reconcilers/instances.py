@@ -6,8 +6,8 @@ from typing import Any, Final
 from controller.decide.instances.decide import decide
 from controller.decide.instances.stop import NEW_REVISION as ROLLOUT
 from controller.decide.start_command import start_payload
+from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
-from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
 from controller.domain.restart_delays import RestartSettings

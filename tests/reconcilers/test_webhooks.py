@@ -7,8 +7,8 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.effects import StaleError
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.webhooks import Network, Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database

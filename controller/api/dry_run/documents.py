@@ -11,8 +11,8 @@ from controller.api.named_secrets import named_secret_warnings
 from controller.api.placement_names import warnings_of
 from controller.api.redact_secrets import secret_warnings
 from controller.api.spec_privileges import grant_warnings
-from controller.domain.grants import Grant
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.grants import Grant
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.database import Database

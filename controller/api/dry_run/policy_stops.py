@@ -17,7 +17,7 @@ from controller.decide.policies.actions import is_judged
 from controller.decide.policies.foresight import NOTHING, Foreseen, changed_facts, foresee, stops_more
 from controller.domain.policies import EffectivePolicy, PolicyFacts
 from controller.domain.spec_changes import change_between
-from controller.domain.utilization import ClockLeaps
+from controller.domain.telemetry.utilization import ClockLeaps
 from controller.leader.policy_samples import Telemetry, whole_minute
 from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database

@@ -38,8 +38,8 @@ from controller.decide.instances.scale import (
 )
 from controller.decide.instances.status import derive_status
 from controller.decide.instances.stop import NEW_REVISION, stop
+from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
-from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.placement import Need
 from controller.domain.restart_delays import RestartSettings

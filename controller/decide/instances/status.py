@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.decide.rollouts.judge import BLOCKED
+from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
-from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
 from controller.domain.rollouts import RolloutRecord, RolloutState

@@ -26,7 +26,7 @@ from controller.domain.policies import (
     VerdictWrite,
     WatchedInstance,
 )
-from controller.domain.utilization import GpuUse, InstanceUse, Verdict
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse, Verdict
 from controller.domain.wanted import POLICY, is_put_to_sleep, wanted_replicas
 from schemas.manifest.policy import UtilizationPolicy
 

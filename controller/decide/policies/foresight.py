@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from controller.decide.policies.actions import Judged, actions_on, decide_policy, judge_all
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import EffectivePolicy, Limit, PolicyFacts
-from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.telemetry.utilization import InstanceUse, Verdict
 from controller.domain.wanted import AUTOSCALER, kept_number
 from schemas.manifest.deployment import DeploymentSpec
 

@@ -19,8 +19,8 @@ from controller.decide.policies.windows import (
     silent_since,
     window_of,
 )
-from controller.domain.series import MeanSeries, Series
-from controller.domain.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 
 _AHEAD_S: Final = 5.0  # a sample ahead of the database's clock by more: the clock was set back

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.history import MINUTE_S, NO_MINUTES, Minutes, PastClaim, Track
-from controller.domain.series import Series, Times
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.telemetry.history import MINUTE_S, NO_MINUTES, Minutes, PastClaim, Track
+from controller.domain.telemetry.series import Series, Times
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous

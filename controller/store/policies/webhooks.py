@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import orjson
 
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.domain.events import NewEvent
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
 from controller.store.core.database import Reader
 from controller.store.core.events import write_events

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import Any, Final
 
-from controller.domain.history import MinuteSums, PastClaim, Track, WastedMinute
+from controller.domain.telemetry.history import MinuteSums, PastClaim, Track, WastedMinute
 from controller.store.core.database import Reader
 from controller.store.telemetry.minute_hours import Key, MinutesRead, read_columns
 

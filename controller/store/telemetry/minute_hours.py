@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.domain.history import MinuteColumns
+from controller.domain.telemetry.history import MinuteColumns
 from controller.store.core.database import Reader
 from controller.store.telemetry.minutes import OLDEST_PARTITION, WRITABLE_SINCE
 

@@ -5,8 +5,8 @@ import asyncio
 import asyncpg
 import pytest
 
-from controller.domain.redaction import Redaction
-from controller.domain.secret_scopes import SecretScope
+from controller.domain.access.redaction import Redaction
+from controller.domain.access.secret_scopes import SecretScope
 from controller.runtime import tasks as time_slice
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim

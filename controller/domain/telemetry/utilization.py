@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, TypeAlias
 
-from controller.domain.series import MeanSeries, Series
+from controller.domain.telemetry.series import MeanSeries, Series
 
 Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 

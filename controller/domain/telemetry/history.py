@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.domain.series import Times, Values
+from controller.domain.telemetry.series import Times, Values
 
 MINUTE_S: Final = 60.0
 _MINUTE_US: Final = 60_000_000
