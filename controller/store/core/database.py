@@ -2,14 +2,17 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from dataclasses import fields
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
+from pydantic import BaseModel
 
 from controller.store.core.database_space import DatabaseSpace, is_disk_full
 from controller.store.core.server_sessions import (
@@ -25,11 +28,10 @@ if TYPE_CHECKING:  # slow to import, and gateways need none
     from controller.store.core.orm import Orm
 
 POOL_SIZE: Final = 16
-
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-
 Connection: TypeAlias = "PoolConnectionProxy[Any]"
+T = TypeVar("T")
+Row = Mapping[str, Any]
 
 
 class Reader(Protocol):
@@ -275,3 +277,15 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
         cancels.append(cancel)
         connection.terminate()
         raise
+
+
+def row_mapper(cls: type[T]) -> Callable[[Row], T]:
+    """A function that builds `cls`, a dataclass, from a row with a column for each of its fields."""
+    values = itemgetter(*(field.name for field in fields(cls)))  # type: ignore[arg-type]  # a dataclass by contract
+    return lambda row: cls(*values(row))
+
+
+def columns_of(model: type[BaseModel], row: Row) -> dict[str, Any]:
+    """The values of a row's columns that have the name of a field of `model`."""
+    columns = set(row.keys())
+    return {name: row[name] for name in model.model_fields if name in columns}

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
 from controller.domain.telemetry.utilization import ClockLeaps
-from controller.store.core.rows import Row, row_mapper
+from controller.store.core.database import Row, row_mapper
 from controller.store.deployments.specs import spec_from_json
 from controller.store.policies.effective import effective_policies
 

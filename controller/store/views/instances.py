@@ -13,9 +13,8 @@ from controller.store.access.proxy_secrets import (
     StoredProxySecret,
     stored_proxy_secret,
 )
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, columns_of
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import columns_of
 from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces
