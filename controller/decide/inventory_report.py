@@ -141,6 +141,8 @@ def _memory(reported_mib: int, device: KnownDevice | None) -> tuple[int, bool]:
 def with_losses(rows: Sequence[DeviceRow], known: Mapping[str, KnownDevice]) -> list[DeviceRow]:
     """A worker's GPUs with what is known of their losses: one more, back, or back and not well yet.
 
+    After each loss a GPU is kept longer from placement. An instance moves at once when its GPU is lost, so a bad cable,
+    or an agent alone, could move instances without end.
     `rows`: what a report alone makes of the GPUs. `known`: the stored ones by UUID.
     """
     read = {row.uuid for row in rows if row.health != "unknown" and reason_code(row.health_reason) not in _NOT_READ}

@@ -1,6 +1,4 @@
-"""Events that are not written yet, and budgets of those that agents alone can cause.
-
-Which events an agent's messages alone can cause, and how many of them are written. Pure.
+"""Events that are not written yet, and budgets of those that agents alone can cause. Pure.
 
 An agent that lies, or a host that flaps, must not fill the history. Of one worker or instance, the first events of a
 reason in an hour are written whole. Later ones are counted, and a few times an hour the newest of them is written with

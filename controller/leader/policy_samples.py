@@ -209,8 +209,12 @@ def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:
     }  # fmt: skip
 
 
-class Unseen(NamedTuple):
-    """A stretch of time, and for whose claims what is found in it counts."""
+class HistoryGap(NamedTuple):
+    """A stretch of time that a leader has not read, and the claims for which its minutes count.
+
+    Its predecessors stored since when an instance is low, and samples reach less far. A backlog with use, or a gap, may
+    have arrived while no leader judged.
+    """
 
     instance: WatchedInstance
     devices: Collection[str]
@@ -227,12 +231,12 @@ def oldest_known(facts: PolicyFacts) -> dict[str, float]:
     return found
 
 
-def unseen(facts: PolicyFacts, read: Mapping[str, float]) -> list[Unseen]:
-    """What verdicts know and samples no longer show.
+def history_gaps(facts: PolicyFacts, read: Mapping[str, float]) -> list[HistoryGap]:
+    """The time that verdicts know and samples no longer show.
 
     `read`: by GPU, since when its samples were read just now.
     """
-    found: list[Unseen] = []
+    found: list[HistoryGap] = []
     for instance in facts.instances:
         low_since = _low_since(facts, instance)
         claims = [c for c in instance.claims if c.device in read]
@@ -244,7 +248,7 @@ def unseen(facts: PolicyFacts, read: Mapping[str, float]) -> list[Unseen]:
             parts = [_part(instance, c) for c in together]
             stretch = Stretch(parts, low_since, until, rule.min_gpu_utilization)
             if low_since < until:
-                found.append(Unseen(instance, [c.device for c in together], stretch))
+                found.append(HistoryGap(instance, [c.device for c in together], stretch))
     return found
 
 

@@ -16,7 +16,7 @@ import structlog
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.telemetry.utilization import InstanceUse
-from controller.leader.policy_samples import Telemetry, Watched, minutes_of, oldest_known, unseen, whole_minute
+from controller.leader.policy_samples import Telemetry, Watched, history_gaps, minutes_of, oldest_known, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.lease import LEADER_ERRORS, check_term
 from controller.runtime.metrics import Metrics
@@ -193,13 +193,11 @@ class PolicyWatch:
             since = whole_minute(now - furthest_s)
             samples = await read_history(connection, wanted, since)
             self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
-            await self._examine_unseen(connection, observed.values(), dict.fromkeys(wanted, since))
+            await self._examine_gaps(connection, observed.values(), dict.fromkeys(wanted, since))
 
-    async def _examine_unseen(
-        self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]
-    ) -> None:
+    async def _examine_gaps(self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]) -> None:
         """Finds use and gaps in what verdicts know and memory does not show."""
-        found = [one for facts in observed for one in unseen(facts, read)]
+        found = [one for facts in observed for one in history_gaps(facts, read)]
         for one, at in zip(found, await read_low_since(connection, [o.stretch for o in found]), strict=True):
             if at is not None:
                 self._telemetry.put_low_after(one.instance, one.devices, at)

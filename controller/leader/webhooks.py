@@ -2,6 +2,9 @@
 
 The result of each attempt is written to the message's row before the next one, so a new leader continues there. A
 message whose answer was lost is sent again with the same id, so the receiver can recognize it.
+
+A policy's URL must not make the controller call what only it can reach. Each address is judged when its socket is made,
+and the socket goes to that address: a name that leads elsewhere the next time gains nothing.
 """
 
 import asyncio

@@ -259,7 +259,10 @@ def _signal_group(pgid: int, number: int) -> bool:
 
 
 class ChildPipes:
-    """Sends `request` to the child; collects its answer and the end of its stderr.
+    """Sends `request` to the child; collects its answer and the end of its stderr. Does not handle the process.
+
+    asyncio's subprocess streams are not used: they need a child watcher whose start-up can be cancelled half-way, and
+    they differ between event loops. Readiness callbacks on a file descriptor are the same everywhere.
 
     Args:
         process: started with three pipes, unbuffered.

@@ -199,7 +199,11 @@ class CapVerdict(NamedTuple):
 
 
 def judge_cap(cap: PolicyCap | None, view: ScalingView, history: ScalingHistory, now: float, wish: Wish) -> CapVerdict:
-    """The verdict on a deployment's cap. The history has compared it to the demand of this moment."""
+    """The verdict on the cap that a policy's `scale_down` has set.
+
+    The policy acted because replicas were idle. Once demand exceeds the cap for the policy's complete window, that is
+    no longer so. Unknown demand changes nothing. The history has compared the cap to the demand of this moment.
+    """
     if cap is None:
         return CapVerdict(outgrown=False, lifts=False)
     if not view.known:

@@ -83,7 +83,10 @@ class ClaimedSeconds(NamedTuple):
 
 
 class MinuteSums:
-    """Sums over parts of the minutes."""
+    """Sums over parts of the minutes.
+
+    A minute counts with the seconds that samples cover, and at most with the seconds that were claimed.
+    """
 
     def __init__(self, minutes: MinuteColumns) -> None:
         self._at_us = minutes.minute * _MINUTE_US

@@ -155,7 +155,10 @@ class Series:
 
 
 class MeanSeries:
-    """The mean of the highest values of some series. Uncovered wherever one of them is, and then without a sample."""
+    """The mean of the highest values of some series. Uncovered wherever one of them is, and then without a sample.
+
+    It is kept as samples arrive: only the time since the last call is computed, unless an older sample came in between.
+    """
 
     __slots__ = ("_rebuilt", "_series", "_upto", "sources")
 

@@ -30,7 +30,7 @@ _RESTART: Final = (
     "stop its deployment with `gpuward stop NAME` and start it again: claims go on proof, and others are made"
 )
 _REPORT: Final = "report it with the output of `gpuward audit -o json`; nothing needs to stop meanwhile"
-WAYS_OUT: Final[Mapping[str, str]] = {
+REMEDIES: Final[Mapping[str, str]] = {
     "counters_match_claims": "its claims exceed the device: scale down or stop a deployment on it, then repair again",
     "memory_not_overclaimed": "scale down or stop a deployment on the device: their claims exceed it",
     "exclusive_is_alone": "scale down or stop a deployment on the device: one of them has it to itself",
@@ -142,7 +142,7 @@ def _view(found: AuditView, mended: list[LedgerRepair], left: AuditView, *, dry_
         mended=mended[:SHOWN],
         left=[
             UnmendedViolation(
-                invariant=one.invariant, message=one.message, evidence=one.evidence, way_out=WAYS_OUT[one.invariant]
+                invariant=one.invariant, message=one.message, evidence=one.evidence, way_out=REMEDIES[one.invariant]
             )
             for one in left.violations
         ],

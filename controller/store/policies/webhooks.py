@@ -1,4 +1,9 @@
-"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts."""
+"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts.
+
+A secret may sign a policy's webhook if the deployments that the policy reports on may have it. An inline policy is
+judged as its deployment. A policy object is judged as it is written, and for each deployment as that is written or
+names it. Before a report is signed it is judged once more.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

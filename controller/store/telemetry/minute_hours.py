@@ -79,7 +79,9 @@ _MARK: Final = """
 async def read_columns(
     connection: Reader, keys: Collection[Key], begin: datetime, end: datetime
 ) -> "dict[Key, MinutesRead]":
-    """What is stored of some GPUs; keys without minutes are missing.
+    """The minutes of some GPUs, from packed hours where there are any; keys without minutes are missing.
+
+    Weeks of many GPUs are millions of minutes, of 16 bytes each: read a day and some hundred GPUs at a time.
 
     Args:
         connection: in one REPEATABLE READ transaction.

@@ -1,4 +1,7 @@
-"""Time partitions of samples and minutes: created ahead, dropped after their retention."""
+"""Time partitions of samples and minutes: created ahead, dropped after their retention.
+
+Every controller maintains them, since every controller may take samples; a lock in the database serializes that.
+"""
 
 import asyncio
 from contextlib import suppress
