@@ -17,8 +17,16 @@ import numpy as np
 from controller.domain.holdings import Holder, InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
 from controller.scheduling.inventory.groups import EqualGroups, GroupTable, TouchLog, build_groups
-from controller.scheduling.inventory.load import Loads, ObservedDemand
-from controller.scheduling.inventory.tables import Bools, GpuTable, Ints, WorkerTable, build_tables, copy_of
+from controller.scheduling.inventory.tables import (
+    Bools,
+    GpuTable,
+    Ints,
+    Loads,
+    ObservedDemand,
+    WorkerTable,
+    build_tables,
+    copy_of,
+)
 
 
 class Inventory:
