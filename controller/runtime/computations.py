@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from datetime import datetime
 from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -31,7 +31,6 @@ REFILL_PAUSE_S = 0.1
 LATE_S = 0.1  # a computation must be gone this soon after the commit that made it obsolete
 _CLOSE_LIMIT_S = 15.0
 
-CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
 OnDone: TypeAlias = Callable[[Hashable, str, Any], None]
 Runner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
 
