@@ -11,16 +11,16 @@ from controller.store.core.database import Reader
 from schemas.api.audit import AuditView, AuditViolation
 
 MAX_ROWS: Final = 100  # of one invariant; the first ones are enough to report a broken ledger
-_WRITE: Final = """
+_WRITE_RESULT: Final = """
     with told as (select * from unnest($1::text[], $2::int[]) as x (invariant, violations)),
          gone as (delete from audit_results where invariant <> all ($1::text[]))
     insert into audit_results (invariant, violations, at)
     select invariant, violations, clock_timestamp() from told
     on conflict (invariant) do update set violations = excluded.violations, at = excluded.at"""
-_READ: Final = """
+_READ_RESULT: Final = """
     select invariant, violations, extract(epoch from clock_timestamp() - at)::float8 as age_s
       from audit_results order by invariant"""
-_HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<text>.+)$", re.MULTILINE)
+_BLOCK_HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<text>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SqlBlock:
 def read_blocks(file: Path) -> tuple[SqlBlock, ...]:
     """The statements of a file, in order."""
     content = file.read_text(encoding="utf-8")
-    heads = list(_HEAD.finditer(content))
+    heads = list(_BLOCK_HEAD.finditer(content))
     ends = [head.start() for head in heads[1:]] + [len(content)]
     return tuple(
         SqlBlock(head["name"], head["text"], content[head.end() : end].strip().rstrip(";"))
@@ -84,12 +84,12 @@ async def write_audit_result(connection: Any, result: AuditView) -> None:
     counts = dict.fromkeys(result.checked, 0)
     for violation in result.violations:
         counts[violation.invariant] += 1
-    await connection.execute(_WRITE, list(counts), list(counts.values()))
+    await connection.execute(_WRITE_RESULT, list(counts), list(counts.values()))
 
 
 async def read_audit_result(connection: Reader) -> AuditResult:
     """The last audit's result."""
-    rows = await connection.fetch(_READ)
+    rows = await connection.fetch(_READ_RESULT)
     return AuditResult(
         {row["invariant"]: row["violations"] for row in rows}, max((row["age_s"] for row in rows), default=None)
     )

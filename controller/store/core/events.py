@@ -18,20 +18,20 @@ from typing import Any, Final, NamedTuple
 from controller.domain.events import SUMMARY_EVERY, WINDOW, EventBudget, NewEvent, budget_of, spend
 
 # The update changes nothing: it locks the row, and returns what is there.
-_TAKE: Final = """
+_TAKE_BUDGETS: Final = """
     insert into event_budgets as b (object, reason, began_at, written, written_at, held)
     select object, reason, clock_timestamp(), 0, clock_timestamp(), 0
       from unnest($1::text[], $2::text[]) with ordinality as x (object, reason, n) order by n
         on conflict (object, reason) do update set reason = excluded.reason
     returning object, reason, began_at, written, written_at, held, newest, clock_timestamp() as now"""
-_KEEP: Final = """
+_KEEP_BUDGETS: Final = """
     update event_budgets b
        set began_at = x.began_at, written = x.written, written_at = x.written_at, held = x.held,
            newest = case when x.held > 0 then coalesce(x.newest, b.newest) end
       from unnest($1::text[], $2::text[], $3::timestamptz[], $4::int[], $5::timestamptz[], $6::bigint[], $7::jsonb[])
            as x (object, reason, began_at, written, written_at, held, newest)
      where (b.object, b.reason) = (x.object, x.reason)"""
-_LATE: Final = """
+_LATE_BUDGETS: Final = """
     with due as (
         select object, reason, held, newest, written_at from event_budgets
          where held > 0 and written_at <= clock_timestamp() - $1::interval
@@ -41,7 +41,7 @@ _LATE: Final = """
      where (b.object, b.reason) = (due.object, due.reason)
     returning due.reason, due.newest, due.held, due.written_at"""
 _PORTION: Final = 1_000
-_FORGET: Final = """
+_FORGET_BUDGETS: Final = """
     delete from event_budgets where (object, reason) in (
         select object, reason from event_budgets
          where held = 0 and greatest(began_at, written_at) < clock_timestamp() - $1::interval
@@ -139,8 +139,8 @@ async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:
 
 async def _late_events(connection: Any) -> list[NewEvent]:
     """Events that stand for those that were not written, once it is time for them. Forgets budgets of no more use."""
-    rows = await connection.fetch(_LATE, SUMMARY_EVERY, _PORTION)
-    await connection.execute(_FORGET, WINDOW, _PORTION)
+    rows = await connection.fetch(_LATE_BUDGETS, SUMMARY_EVERY, _PORTION)
+    await connection.execute(_FORGET_BUDGETS, WINDOW, _PORTION)
     return [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, row["written_at"]) for row in rows]
 
 
@@ -148,7 +148,7 @@ async def _spend(
     connection: Any, groups: dict[tuple[str, str], list[NewEvent]]
 ) -> dict[tuple[str, str], list[NewEvent]]:
     keys = sorted(groups)
-    rows = await connection.fetch(_TAKE, [object_ for object_, _ in keys], [reason for _, reason in keys])
+    rows = await connection.fetch(_TAKE_BUDGETS, [object_ for object_, _ in keys], [reason for _, reason in keys])
     told: dict[tuple[str, str], list[NewEvent]] = {}
     kept: list[tuple[Any, ...]] = []
     for row in rows:
@@ -162,7 +162,7 @@ async def _spend(
         left = spent.budget
         newest = _storable(new[-1]) if len(new) > spent.whole else None
         kept.append((*key, left.began_at, left.written, left.written_at, left.held, newest))
-    await connection.execute(_KEEP, *map(list, zip(*kept, strict=True)))
+    await connection.execute(_KEEP_BUDGETS, *map(list, zip(*kept, strict=True)))
     return told
 
 

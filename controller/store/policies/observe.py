@@ -55,13 +55,13 @@ _CLAIMS: Final = """
       join workers w on w.id = d.worker_id
      where i.deployment_uid = any($1::uuid[]) order by c.rank, c.position, c.device"""
 _claim = row_mapper(GpuClaim)
-MOST: Final = 200  # are kept, the newest
-_READ: Final = "select extract(epoch from seen_at)::float8 as at, back, leapt_s from clock_leaps order by id"
-_ADD: Final = """
+MOST_LEAPS: Final = 200  # are kept, the newest
+_LEAPS: Final = "select extract(epoch from seen_at)::float8 as at, back, leapt_s from clock_leaps order by id"
+_ADD_LEAPS: Final = """
     insert into clock_leaps (seen_at, back, leapt_s)
     select to_timestamp(at), back, leapt_s
       from unnest($1::float8[], $2::boolean[], $3::float8[]) as x (at, back, leapt_s)"""
-_TRIM: Final = "delete from clock_leaps where id <= (select max(id) from clock_leaps) - $1"
+_TRIM_LEAPS: Final = "delete from clock_leaps where id <= (select max(id) from clock_leaps) - $1"
 
 
 async def list_watched(connection: Any) -> list[str]:
@@ -181,7 +181,7 @@ class Leap(NamedTuple):
 
 async def read_leaps(connection: Any) -> ClockLeaps:
     """All that are kept, oldest first."""
-    leaps = [Leap(row["at"], row["back"], row["leapt_s"]) for row in await connection.fetch(_READ)]
+    leaps = [Leap(row["at"], row["back"], row["leapt_s"]) for row in await connection.fetch(_LEAPS)]
     return ClockLeaps(
         forward=tuple((leap.at, leap.leapt_s) for leap in leaps if not leap.back),
         back=tuple((leap.at, leap.at + leap.leapt_s) for leap in leaps if leap.back),
@@ -189,8 +189,8 @@ async def read_leaps(connection: Any) -> ClockLeaps:
 
 
 async def add_leaps(connection: Any, leaps: Sequence[Leap]) -> None:
-    """Keeps these, and no more than `MOST` in all."""
+    """Keeps these, and no more than `MOST_LEAPS` in all."""
     await connection.execute(
-        _ADD, [leap.at for leap in leaps], [leap.back for leap in leaps], [leap.leapt_s for leap in leaps]
+        _ADD_LEAPS, [leap.at for leap in leaps], [leap.back for leap in leaps], [leap.leapt_s for leap in leaps]
     )
-    await connection.execute(_TRIM, MOST)
+    await connection.execute(_TRIM_LEAPS, MOST_LEAPS)

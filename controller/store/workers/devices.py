@@ -75,7 +75,7 @@ _HOLDERS: Final = """
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where d.kind = 'gpu' and d.worker_id = $1 and ($2::text[] is null or d.uuid = any($2))
      order by c.device, c.instance_id"""
-_WRITE: Final = """
+_WRITE_DETAILS: Final = """
     insert into device_details (device, details, read_at)
     select d.uuid, r.details::jsonb, clock_timestamp()
       from unnest($1::uuid[], $2::text[], $3::text[]) as r(worker_id, device, details)
@@ -84,7 +84,7 @@ _WRITE: Final = """
         on conflict (device) do update set details = excluded.details, read_at = excluded.read_at"""
 GpuVerb = Literal["cordon", "uncordon"]
 # A GPU in MIG mode represents its slices. Locked in the order of the claims' triggers.
-_LOCK: Final = """
+_LOCK_GPU: Final = """
     select d.uuid, d.worker_id, d.cordoned, d.health_reason, w.name as worker,
            d.unsteady_until > clock_timestamp() and d.dismissals = d.dismissed as held_back
       from devices d join workers w on w.id = d.worker_id
@@ -192,7 +192,7 @@ async def write_details(connection: Connection, rows: Sequence[DetailsRow]) -> N
     """Writes the details of these GPUs; each at most once for a worker. Those of another worker's GPU are left out."""
     if rows:
         columns = [r.worker_id for r in rows], [r.device for r in rows], [r.details for r in rows]
-        await connection.execute(_WRITE, *columns)
+        await connection.execute(_WRITE_DETAILS, *columns)
 
 
 async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuView:
@@ -206,7 +206,7 @@ async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuVie
     """
     cordoned = verb == "cordon"
     async with database.transaction() as connection:
-        rows = await connection.fetch(_LOCK, uuid)
+        rows = await connection.fetch(_LOCK_GPU, uuid)
         if uuid not in {row["uuid"] for row in rows}:
             raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists them")
         changed = [row for row in rows if row["cordoned"] != cordoned or (not cordoned and _is_doubted(row))]
