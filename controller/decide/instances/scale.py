@@ -131,7 +131,7 @@ def add_creates(
     successors = [(i.id, i.created_at) for i in buckets.requeued] + [(id_, None) for id_ in given_up]
     begun = {create.replaces for create in effects.creates}
     successors = [one for one in successors if one[0] not in begun]
-    analyzing = effects.analyse is not None and effects.analyse == revision
+    analyzing = effects.analyse == revision
     for n in range(number):
         replaces, born = successors[n] if n < len(successors) else (None, None)
         effects.creates.append(Create(revision, replaces, analyzing=analyzing, born=born))
