@@ -18,6 +18,7 @@ from support.database.ledger import add_host, rows
 from support.leading.lifecycle import Crew
 from support.leading.models_floor import Agent, Floor
 from support.leading.served_api import ServedApi, served
+from support.standins.hosts_by_hand import set_heartbeat
 
 TIMES: Final = 15
 _WARM_UP: Final = 20  # requests
@@ -79,8 +80,8 @@ async def _chat(api: ServedApi, database: Database, stack: AsyncExitStack) -> Wa
 
 async def _steps(database: Database) -> Sequence[Way]:
     """A term's first step over one new deployment, and a step over the next one."""
-    for number in range(3):
-        await add_host(database, f"w{number}")
+    for number in range(4):  # enough GPUs for all that is placed
+        await set_heartbeat(database, (await add_host(database, f"w{number}")).id)
 
     async def applied(name: str) -> str:
         await apply_spec(database, name, DeploymentSpec.model_validate(_SPEC))
@@ -102,6 +103,7 @@ async def _steps(database: Database) -> Sequence[Way]:
                 await step(crew, uid)
             runs.append(trace)
         await crew.aclose()
+    assert await rows(database, "select from instances where phase <> 'scheduled'") == []
     return [_of_runs("a term's first step", first), _of_runs("a later step", later)]
 
 

@@ -23,11 +23,11 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from controller.daemon import tune_gc
 from controller.engines.registry import engine_for
 from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
-from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.scheduling.estimate import input_hash

@@ -11,7 +11,7 @@ import statistics
 import time
 from typing import Any, Final
 
-from controller.runtime.gc_tuning import tune_gc
+from controller.daemon import tune_gc
 from controller.store.core.database import Database
 from rig.simulated_args import known_here
 from support.database.migrated import migrated_database, migrated_template

@@ -26,9 +26,8 @@ import asyncpg
 import psutil
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from controller.store.embedded.layout import Layout
 from meter import Meter
 from schemas.manifest.policy import UtilizationPolicy

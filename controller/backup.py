@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from controller.host_database import HostCommandError, check_folder, open_as_it_is
-from controller.open_database import CannotOpenError
+from controller.open_database import CannotOpenError, HostCommandError, check_folder, open_as_it_is
 from controller.runtime.database import DATABASE_ERRORS
 from controller.secrets_key import open_keys
 from controller.settings import ControllerSettings
@@ -23,19 +22,19 @@ from controller.store.access.sealing import read_sealing
 from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.access.secrets import unreadable_secrets
 from controller.store.backup.archive import BackupFileError, BackupReader, Manifest, reading
-from controller.store.backup.connect import UnsuitableSchemaError, dedicated
 from controller.store.backup.restore import (
     ControllerLeadsError,
     NotEmptyError,
+    Restored,
     Target,
     check_revision,
     look_at_target,
     restore,
 )
-from controller.store.backup.restored_state import Restored
+from controller.store.backup.tables import UnsuitableSchemaError, dedicated
 from controller.store.backup.take import take_backup
-from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
+from controller.store.core.events import acting
 from controller.store.core.migrate import UnsuitableEncodingError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
@@ -60,7 +59,7 @@ _REFUSED = (
 
 
 class BackupError(Exception):
-    """Nothing was written or changed; the message says why and what to do."""
+    """Nothing was written or changed; the message has the reason and what to do."""
 
 
 def back_up(settings: ControllerSettings, path: Path, *, overwrite: bool, progress: Progress) -> Manifest:

@@ -7,7 +7,7 @@ FILE_NAME = "client.env"
 
 
 class ClientEnvError(Exception):
-    """The file cannot be written; the message says why and what to do."""
+    """The file cannot be written; the message has the reason and what to do."""
 
 
 def write_client_env(data_dir: Path, url: str, key: str | None, ca: Path | None = None) -> None:

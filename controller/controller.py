@@ -21,9 +21,8 @@ from controller.gateway_process import GatewayProcess
 from controller.health import Readiness
 from controller.hub.hub import Hub
 from controller.hub.proxy_address import HostTrust
-from controller.leader.analyses import analyse_now
-from controller.leader.model_cache import ModelCache
-from controller.leading import Leading
+from controller.leader.analyses import ModelCache, analyse_now
+from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.proxy_key import ProxyKeyFile
@@ -32,7 +31,6 @@ from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.origin import GatewayTrust
-from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
 from controller.secrets_key import drop_old_keys, renew_key
@@ -70,7 +68,7 @@ class Controller:
         database: open, with a schema that this version knows.
         local_keys: keys of this process alone, by their hash.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        tls: the certificate of the public port; None: it speaks no TLS.
+        tls: the certificate of the public port; None if it speaks no TLS.
         keys: encrypt secrets.
     """
 
@@ -111,18 +109,13 @@ class Controller:
     async def run(self, stop: asyncio.Event, on_ready: Callable[[str], None], resignation: Resignation) -> None:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
 
-        Args:
-            stop: ends it.
-            on_ready: called with its URL.
-            resignation: ends its leadership before that.
-
         Raises:
             CannotListenError: the port cannot be had.
-            ClientEnvError: the file cannot be written that tells clients where the controller is.
+            ClientEnvError: the file with the controller's address for clients cannot be written.
         """
         runner = runner_of(build_app(self._api_context(), more_routes=self._hub.routes()))
         await runner.setup()
-        await self._known_secrets.refresh()  # before anything is told
+        await self._known_secrets.refresh()  # before anything is shown
         gateway: GatewayProcess | None = None
         try:
             url, gateway = await self._listen(runner)

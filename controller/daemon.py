@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 from collections.abc import Callable
@@ -14,10 +15,9 @@ import uvloop
 from controller.client_env import ClientEnvError
 from controller.controller import Controller
 from controller.data_folder import DataFolderError, locked_folder
+from controller.leading import Resignation
 from controller.open_database import CannotOpenError, open_database
-from controller.runtime.gc_tuning import tune_gc
 from controller.runtime.lease import expire_lease
-from controller.runtime.resignation import Resignation
 from controller.runtime.tasks import unless_stopped
 from controller.secrets_key import open_keys, protect_secrets
 from controller.serving import CannotListenError
@@ -34,9 +34,9 @@ from schemas.log_lines import configure_logs
 from schemas.unknown_variables import unknown_variables
 
 log = structlog.get_logger(__name__)
-
 _OPENING_ENDS_S: Final = 10.0  # after a stop: the embedded server may be half started
 _LOCAL: Final = Principal("local", "local", "admin")
+_THRESHOLDS: Final = (20_000, 10, 20)  # new objects; collections of generation 0; collections of generation 1
 
 
 def main(settings: ControllerSettings) -> int:
@@ -85,7 +85,7 @@ async def run_controller(
         on_ready: called once with the base URL, as soon as it serves.
         local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        resignation: ends its leadership before `stop`; None: nothing does.
+        resignation: ends its leadership before `stop`; None if nothing does.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
@@ -118,7 +118,7 @@ async def run_controller(
         SecretsKeyError,
         ServingTlsError,
     ) as error:
-        log.error("controller ended", error=str(error))  # noqa: TRY400 - the message says what to do
+        log.error("controller ended", error=str(error))  # noqa: TRY400 - the message has what to do
         return 1
     finally:
         resignation.done.set()
@@ -132,3 +132,14 @@ async def _open_database(settings: ControllerSettings, stack: contextlib.AsyncEx
         async with database.transaction() as connection:
             await expire_lease(connection)
     return database
+
+
+def tune_gc() -> None:
+    """Excludes the objects loaded so far from collection, and collects the rest less often than Python's default.
+
+    A full collection of all objects held the event loop for a tenth of a second. Thousands of long-lived agent
+    sessions made full collections frequent.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)

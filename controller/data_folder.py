@@ -11,7 +11,7 @@ LOCK_FILE: Final = "controller.lock"
 
 
 class DataFolderError(Exception):
-    """The data folder cannot be used; the message says why and what to do."""
+    """The data folder cannot be used; the message has the reason and what to do."""
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class GatewayProcess:
         api: path of the controller's socket.
         dsn: of the database.
         output: file for its log; None: this process's stderr.
-        tls: certificate and key that the port shows; None: it speaks no TLS.
+        tls: certificate and key that the port shows; None if it speaks no TLS.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from controller.api.context import Check
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
-from controller.store.core.audit_results import read_audit_result
+from controller.store.core.audit import read_audit_result
 from controller.store.core.database import Database
 from controller.store.core.migrate import head_revision, read_revision, why_outdated
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL, DATABASE_FULL_TEXT
@@ -50,7 +50,7 @@ class LoopLag:
 class Readiness:
     """The checks behind /readyz: database and its disk, migrations, ledger, feed, leader, client.env, certificate.
 
-    Anything may ask, without a key. So the database is asked once at a time, and what it said is kept for a moment.
+    Anything may request it, without a key. So the database gets one query at a time, whose answer is kept for a moment.
     """
 
     def __init__(

@@ -12,13 +12,12 @@ from typing import Final
 import structlog
 
 from controller.client_env import FILE_NAME, ClientEnvError, stored_ca, stored_url, write_client_env
-from controller.host_database import HostCommandError, check_folder, open_as_it_is
-from controller.open_database import CannotOpenError
+from controller.open_database import CannotOpenError, HostCommandError, check_folder, open_as_it_is
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
 from controller.store.access.keys import create_key
-from controller.store.core.acting import acting
 from controller.store.core.database import DatabaseUrlError
+from controller.store.core.events import acting
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgresError
 from schemas.stderr import stderr_logger
@@ -27,7 +26,7 @@ KEY_NAME: Final = "reset"
 
 
 class KeyResetError(Exception):
-    """No key was made; the message says why and what to do."""
+    """No key was made; the message has the reason and what to do."""
 
 
 def reset_key(settings: ControllerSettings) -> Path:

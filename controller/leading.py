@@ -1,31 +1,24 @@
 """Leads while this controller holds the lease: begins and ends the term. Decides nothing."""
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.term import Term
 
 log = structlog.get_logger(__name__)
 
 
 class Leading:
-    """Runs the current term's loops and passes hints to them.
-
-    Args:
-        database: where everything is read and written.
-        clock: time.
-        metrics: what is counted.
-        settings: backoff, limits of silence, periods.
-        healthy_for_s: seconds for which the hub's writes have succeeded without a gap.
-    """
+    """Runs the current term's loops and passes hints to them."""
 
     def __init__(
         self,
@@ -60,3 +53,23 @@ class Leading:
         finally:
             self._term = None
             log.info("leadership lost", term=term)
+
+
+class Resignation:
+    """Ends a controller's leadership while it continues to serve.
+
+    Attributes:
+        asked: set it.
+        done: it does not lead, and will not.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def carry_out(self, leading: asyncio.Task[None]) -> None:
+        """Waits until it is asked for, then ends the task that holds the lease, or campaigns for it."""
+        await self.asked.wait()
+        leading.cancel()
+        await asyncio.wait({leading})
+        self.done.set()

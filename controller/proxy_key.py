@@ -36,12 +36,7 @@ def proxy_keys(settings: ControllerSettings) -> tuple[str, ...]:
 
 
 class ProxyKeyFile:
-    """Keeps the file like the keys.
-
-    Args:
-        database: names the keys that are in use.
-        keys: of secrets.
-    """
+    """Keeps the file like the keys."""
 
     def __init__(self, database: Database, keys: SecretKeys) -> None:
         self._database = database

@@ -17,11 +17,7 @@ _LIMIT_S: Final = 10.0
 
 
 class SchemaWatch:
-    """Refuses writes while the database is of a newer version, as after another controller's upgrade.
-
-    Args:
-        database: the one to which everything of this process writes.
-    """
+    """Refuses writes while the database is of a newer version, as after another controller's upgrade."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from controller.domain.gpu_prices import GpuPrices, prices_of
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.domain.restart_delays import RestartSettings
+from controller.domain.telemetry.gpu_prices import GpuPrices, prices_of
 from controller.domain.workers import WorkerSettings
 from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
@@ -88,7 +88,7 @@ class ControllerSettings(BaseSettings):
     unreachable_after_s: Positive = 15.0
     lost_after_s: Positive = 60.0
     reserve_after_s: Positive = 60.0  # capacity is reserved for an instance that has been pending so long
-    # Servers need not end. Capacity that they hold is reserved for so long; then the next instance has its turn.
+    # Servers need not end. Capacity that they hold is reserved for that long; then the next instance has its turn.
     reserve_for_s: Annotated[float, Field(gt=0, le=30 * 86_400)] = 3600.0
     relocations_at_once: Annotated[int, Field(ge=1, le=100)] = 2  # instances relocated at the same time
     audit_every_s: Positive = 60.0

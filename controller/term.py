@@ -2,19 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from controller.domain.redaction import Redaction
+from controller.domain.access.redaction import Redaction
 from controller.leader.analyses import Analyses
-from controller.leader.housekeeping import Housekeeping
-from controller.leader.minute_rollups import History
+from controller.leader.housekeeping import History, Housekeeping, Sealing
 from controller.leader.placement_passes import PlacementPasses
 from controller.leader.policy_watch import PolicyWatch
 from controller.leader.scaling_watch import ScalingWatch
-from controller.leader.sealing import Sealing
 from controller.leader.webhooks import Webhooks
 from controller.reconcilers.adoption import AdoptionReconciler
 from controller.reconcilers.cancelling import CancellingReconciler
@@ -25,12 +24,9 @@ from controller.reconcilers.relocations import RelocationsReconciler
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.reconcilers.workers import WorkersReconciler
 from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
-from controller.runtime.loop import ReconcileLoop
+from controller.runtime.lease import LEADER_ERRORS, term_transaction
+from controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import StaleError
-from controller.runtime.reconciler import LoopSettings, Reconciler
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
@@ -52,7 +48,6 @@ _JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
 _ABSENCE_LIMIT_S: Final = 10.0
-_UNREAD: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +55,7 @@ Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name, each r
 
 
 class Term:
-    """The loops and services of one term; `Leading` says what the arguments are."""
+    """The loops and services of one term; the arguments are those of `Leading`."""
 
     def __init__(
         self,
@@ -157,11 +152,10 @@ class Term:
     async def _leave_out_absence(self) -> None:
         """Before any loop moves an instance: its start does not count the time without a leader."""
         try:
-            async with asyncio.timeout(_ABSENCE_LIMIT_S), self._database.transaction() as connection:
-                await check_term(connection, self._number)
+            async with asyncio.timeout(_ABSENCE_LIMIT_S), term_transaction(self._database, self._number) as connection:
                 if (seconds := await absent_s(connection, self._audit_every_s)) > 0:
                     await leave_out(connection, seconds)
-        except _UNREAD as error:  # times of starts are then too long
+        except LEADER_ERRORS as error:  # times of starts are then too long
             log.warning("time without a leader not left out of starts", error=str(error) or type(error).__name__)
 
     def hint(self, kind: str, id_: str | None) -> None:
@@ -215,7 +209,7 @@ class Term:
             self._analyses.cancel(uid, committed_at=deleted_at)
 
     def _agents_told(self) -> None:
-        """Agents have told what runs since the database last lost commits, if it ever did."""
+        """Agents have reported what runs since the database last lost commits, if it ever did."""
         if not self._told:
             self._told = True
             self._adoption.add(EVERYTHING)
@@ -242,22 +236,10 @@ class Term:
             clock=self._clock,
             rng=self._rng,
             metrics=self._metrics,
-            on_quarantine=self._record_quarantine(reconciler.kind),
-            on_terminal=self._record_failure(reconciler.kind),
+            on_quarantine=partial(record_quarantine, self._database, reconciler.kind),
+            on_terminal=partial(record_failure, self._database, reconciler.kind),
             settings=settings,
         )
-
-    def _record_quarantine(self, kind: str) -> Callable[[str, str, int], Awaitable[None]]:
-        async def record(key: str, error: str, attempts: int) -> None:
-            await record_quarantine(self._database, kind, key, error, attempts)
-
-        return record
-
-    def _record_failure(self, kind: str) -> Callable[[str, str], Awaitable[None]]:
-        async def record(key: str, error: str) -> None:
-            await record_failure(self._database, kind, key, error)
-
-        return record
 
 
 def _services(

@@ -8,10 +8,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.api.database_waits import DatabaseWaits
+from controller.domain.access.grants import Grant
 from controller.domain.attention import CertificateFacts
-from controller.domain.gpu_prices import NO_PRICES, GpuPrices
-from controller.domain.grants import Grant
 from controller.domain.placement import Need
+from controller.domain.telemetry.gpu_prices import NO_PRICES, GpuPrices
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
 from controller.live.known_secrets import KnownSecrets

@@ -10,7 +10,7 @@ from controller.api.audit_trail import note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.route import Access
-from controller.domain.quoted_lines import shown_json
+from controller.domain.access.quoted_lines import shown_json
 from schemas.api.access import Role
 
 

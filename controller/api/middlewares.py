@@ -23,7 +23,7 @@ from controller.api.parameters import refuse_preconditions, refuse_repeated, ref
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
 from controller.live.same_origin import SAFE_METHODS
-from controller.store.core.acting import acting
+from controller.store.core.events import acting
 from http1.daemon.log_limit import LogLimit
 from schemas.database_disk import DATABASE_FULL
 

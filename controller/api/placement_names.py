@@ -6,7 +6,7 @@ from typing import Final
 from controller.api.errors import invalid
 from controller.engines.base import SpecError
 from controller.store.core.database import Reader
-from controller.store.placement.named import named_devices
+from controller.store.placement.plan_reads import named_devices
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.problems import FieldProblem, join_path
 

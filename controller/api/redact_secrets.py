@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT
-from controller.domain.redaction import Redaction, Use
+from controller.domain.access.redaction import Redaction, Use
 from schemas.api.plan import PlanView
 from schemas.api.policies import PlannedPolicy
 from schemas.base import Strict

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.domain.spec_changes import change_between
 from controller.engines.privileges import next_change_needs, powers
 from controller.engines.simulated import retired_args

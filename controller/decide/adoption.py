@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from controller.decide.instances.scale import wanted_replicas
-from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
 
@@ -58,7 +58,7 @@ class _Replicas:
     holding: dict[str, None]
 
     def settle(self, instance: str) -> None:
-        """It gives way to no other from now on."""
+        """It yields to no other from now on."""
         self.bare.pop(instance, None)
         self.holding.pop(instance, None)
 
@@ -148,7 +148,7 @@ class _Adoption:
         return facts
 
     def _before(self, ranks: Sequence[FoundProcess], facts: DeploymentFacts) -> InstanceFacts | None:
-        """What the ledger has of the instance; None: nothing."""
+        """What the ledger has of the instance; None if there is nothing."""
         receipt = ranks[0].receipt
         owner = self._owners.get(receipt.instance)
         if owner is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar, get_args
 
-from controller.decide.instances.repeated_ends import ENDED_REPEATEDLY
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.attention import (
     AttentionFacts,
     CertificateFacts,
@@ -21,7 +21,7 @@ from controller.domain.attention import (
     WorkerFacts,
 )
 from controller.domain.devices import reason_code
-from controller.domain.secret_scopes import SECRET_REFUSALS
+from controller.domain.restart_delays import ENDED_REPEATEDLY
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.placement_reasons import Reason
@@ -96,7 +96,7 @@ def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
     conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
     for one in workers:
         for code, message, since in one.conditions:
-            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is told
+            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is reported
                 conditions[code].append((one, message, since))
     for code, found in conditions.items():
         yield _condition(code, found)
@@ -136,7 +136,7 @@ def _of_instances(instances: Sequence[TroubledInstance], at: datetime) -> Iterat
 
 
 def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
-    """The one cause of this instance's trouble; None: there is none."""
+    """The one cause of this instance's trouble; None if there is none."""
     if one.need_error or (one.phase == "failed" and one.reason == Reason.METADATA_UNKNOWN):
         return "model"
     if one.phase == "failed":

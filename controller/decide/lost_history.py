@@ -25,22 +25,22 @@ class Seen:
 
 
 def proof_of(key: bytes, worker: str, seen: Seen) -> str:
-    """The proof that the agent of this worker was told these numbers, in hexadecimal digits."""
+    """The proof that the agent of this worker got these numbers, in hexadecimal digits."""
     return hmac.new(key, f"told {worker} {seen.term} {seen.session}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:
-    """Whether a controller of this ledger has told the agent of this worker these numbers."""
+    """Whether a controller of this ledger has sent these numbers to the agent of this worker."""
     return hmac.compare_digest(proof_of(key, worker, seen).encode(), proof.encode())
 
 
 def term_to_pass(ledger: Seen, agent: Seen, last_s: float | None) -> int | None:
-    """The term above which the lease must go, so that the agent obeys again; None: nothing is lost, or to believe.
+    """The term above which the lease must go, so that the agent obeys again; None if nothing is lost, or to believe.
 
     Args:
         ledger: the lease's term, and the worker's session.
         agent: what its hello names.
-        last_s: seconds since the ledger last went above what this agent named; None: it never did, or that is proven.
+        last_s: seconds since the ledger last went above what this agent named; None if it never did, or that is proven.
     """
     lost = agent.term > ledger.term or agent.session > ledger.session
     if not lost or agent.term > ledger.term + MAX_LEAP or agent.session > ledger.session + MAX_LEAP:

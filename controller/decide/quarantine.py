@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from controller.domain.quarantine import RECONNECTS_TOO_OFTEN, TWO_IDENTITIES, HelloSeen, Quarantine
+from controller.domain.workers import RECONNECTS_TOO_OFTEN, TWO_IDENTITIES, HelloSeen, Quarantine
 
 WINDOW_S: Final = 60.0
 TAKE_OVERS: Final = 5  # in the window, from one identity to another
@@ -19,7 +19,7 @@ LASTS_S: Final = 60.0  # after the last contradiction
 
 
 def judge(hellos: Sequence[HelloSeen]) -> Quarantine | None:
-    """The quarantine that follows from these hellos, the newest last; None: there is none."""
+    """The quarantine that follows from these hellos, the newest last; None if there is none."""
     if not hellos:
         return None
     now = hellos[-1].at

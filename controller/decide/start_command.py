@@ -73,7 +73,7 @@ def start_payload(
         rank: this process's rank in its gang.
         leader: host name or address of the leader's worker, if the gang spans several.
         need: the revision's; the process starts with the context and sequences that its memory was estimated for.
-        builds: what the worker says of its engines and their builds.
+        builds: the worker's engines and their builds.
         commits: of models of the hub, which the revision keeps, by `org/name@revision`.
     """
     layout = layout or _NO_LAYOUT
@@ -103,9 +103,10 @@ def start_payload(
         host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,
     )
     own = engine_for(spec).chosen(engine)
-    spec = pinned_models(spec, own.name, commits)
+    spec = pinned_models(spec, own.name, commits) if commits else spec
     order = _order(spec, deployment, deployment_uid, gpus, own, launch)
-    order = order.model_copy(update={"fetches": named_fetches(order.fetches, commits)})
+    if order.fetches:
+        order = order.model_copy(update={"fetches": named_fetches(order.fetches, commits)})
     beside: dict[str, Any] = {
         "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     }
@@ -122,15 +123,16 @@ def _order(
     engine: Engine,
     launch: Launch,
 ) -> StartOrder:
-    """What the agent is told; secrets come when it is dispatched."""
+    """The order to the agent; secrets are added when it is dispatched."""
     process = engine.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
+    in_container = spec.runtime == "docker"
     stop_after, stalled = spec.stop_on_disconnect_after, spec.probe or _PROBE
     return StartOrder(
         deployment=deployment,
         deployment_uid=deployment_uid,
         argv=tuple(process.argv),
-        env={**process.env, **container_env(spec, engine.name), **plain},
+        env={**process.env, **(container_env(spec, engine.name) if in_container else {}), **plain},
         claims=tuple(_claims(gpus)),
         needs_port=process.needs_port,
         probe=process.probe,
@@ -146,8 +148,8 @@ def _order(
         stalled_requests=stalled.no_answer_requests,
         stalled_after_s=stalled.no_answer_after,
         fetches=process.fetches,
-        reads=tuple(dict.fromkeys(models_of_host(spec, engine))) if spec.runtime == "process" else (),
-        container=container_of(spec, engine, launch),
+        reads=() if in_container else tuple(dict.fromkeys(models_of_host(spec, engine))),
+        container=container_of(spec, engine, launch) if in_container else None,
         host_memory_mib=None if spec.resources.host_memory == "auto" else spec.resources.host_memory,
     )
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from controller.domain.access.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
 from controller.domain.pending import RefusedStart
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
 
 # Refusals that pass by themselves, so that the same start may succeed later.
@@ -51,10 +51,7 @@ def secret_names(spec: DeploymentSpec) -> dict[str, str]:
 def unmet_needs(deployment: str, names: Mapping[str, str], secrets: Mapping[str, KnownSecret]) -> list[UnmetNeed]:
     """What a start of this deployment needs and does not find, one entry for each secret.
 
-    Args:
-        deployment: its name.
-        names: of the secrets, by environment variable.
-        secrets: those that exist, by name.
+    `names`: of its secrets, by environment variable. `secrets`: those that exist, by name.
     """
     variables: dict[str, str] = {}
     for variable, name in names.items():
@@ -77,11 +74,7 @@ def why_no_preemption(
 ) -> str:
     """Why an instance that may preempt does not now, since its start would fail; empty: it may.
 
-    Args:
-        needs: what its start does not find.
-        refused: its last start, if it was refused.
-        failures: of its starts in a row.
-        settings: the delays after failures.
+    `refused`: its last start, if it was refused. `failures`: of its starts in a row.
     """
     if needs:
         return needs[0].message
@@ -101,13 +94,7 @@ def why_no_preemption(
 
 
 def refusal_left_s(refused: RefusedStart | None, failures: int, settings: RestartSettings) -> float:
-    """Seconds for which a refusal that passes by itself still keeps an instance from preempting; 0: it does not.
-
-    Args:
-        refused: its last start, if it was refused.
-        failures: of its starts in a row.
-        settings: the delays after failures.
-    """
+    """Seconds for which a refusal that passes by itself still keeps an instance from preempting; 0: it does not."""
     if refused is None or refused.code not in _PASSING | _NEEDS:
         return 0.0
     return max(settings.delay_s(max(failures, 1)) - refused.ago_s, 0.0)

@@ -46,10 +46,7 @@ class _Contact:
 def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: WorkerSettings) -> WorkerEffects:
     """Decides every worker's next phase.
 
-    Args:
-        snapshot: all undeleted workers, read at one moment.
-        db_healthy_since: since when the hub's heartbeats have reached the database without a gap.
-        settings: limits of silence, and the breaker.
+    `db_healthy_since`: since when the hub's heartbeats have reached the database without a gap.
     """
     # Timestamps in the future were written before the database's clock was set back: they count for nothing.
     floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
@@ -72,7 +69,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
 
 def _settles(snapshot: WorkersSnapshot, settings: WorkerSettings) -> bool:
-    """Whether all agents have told what runs since the ledger lost commits, or have had the time to."""
+    """Whether all agents have reported what runs since the ledger lost commits, or have had the time to."""
     led_s = (snapshot.now - snapshot.leads_since).total_seconds()
     if not 0 <= led_s < settings.settle_s:
         return True

@@ -11,7 +11,7 @@ MISSING = "missing"
 UNREADABLE = "unreadable"
 MEMORY_SHRUNK = "memory_shrunk"
 UNSTEADY = "unsteady"  # begins the reason of a GPU that is back, but was lost again and again
-# Codes at the begin of a health reason: nothing can run on the GPU any more.
+# Codes at the start of a health reason: nothing can run on the GPU any more.
 GONE: Final = (MISSING, "gpu_lost", f"xid_{FALLEN_OFF}")
 _NEVER_READ: Final = "GPU-unreadable-"
 
@@ -51,7 +51,7 @@ class KnownDevice:
     claims: int
     exclusive_claims: int
     claimed_cpu_milli: int
-    dismissed: int  # how often an operator has said that it is well
+    dismissed: int  # how often an operator has declared it well
     read_at: datetime
 
 
@@ -72,7 +72,7 @@ def host_uuid(worker_id: str) -> str:
 
 
 def reason_code(reason: str) -> str:
-    """The code of a health reason: what stands before its colon, or all of it."""
+    """The code of a health reason: the part before its colon, or all of it."""
     return reason.partition(":")[0]
 
 

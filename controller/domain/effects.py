@@ -6,12 +6,16 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from controller.domain.events import NewEvent
-from controller.domain.instances import InstanceFacts, NeedError
+from controller.domain.instances import InstanceFacts
 from controller.domain.phases import InstancePhase, check_instance_edge
-from controller.domain.placement import Need
+from controller.domain.placement import Need, NeedError
 from controller.domain.rollouts import RolloutRecord
 
 ANALYZING_MESSAGE: Final = "its need is being analyzed"
+
+
+class StaleError(Exception):
+    """A guarded write found rows changed since they were read. Nothing was written; read and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class DeploymentEffects:
 
     Attributes:
         withdrawals: ids of commands that were never sent, as an ordered set, since several sub-steps may want the same.
-            The step is void if one was sent meanwhile.
+            The step is void if one was sent since.
         status: the deployment's new status; None: unchanged.
         finish: the deleted deployment's row goes.
         events: their objects without the deployment, which the writer adds.

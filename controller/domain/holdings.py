@@ -52,7 +52,7 @@ class Holding:
     claims: tuple[PlannedClaim, ...]
 
     def load(self, instance: str) -> InstanceLoad:
-        """Where the instance runs. Its demand is that of its leader's worker, which stands for all of its workers."""
+        """Where the instance runs. Its demand is that of its leader's worker, which represents all of its workers."""
         leading = [held for held in self.by_device.values() if not held.claim.rank]
         gpus, host = [h.claim for h in leading if h.gpu], [h.claim for h in leading if not h.gpu]
         demand = Demand(

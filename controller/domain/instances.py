@@ -7,20 +7,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
-from controller.domain.placement import Layout, Need
+from controller.domain.placement import Layout, Need, NeedError
 from controller.domain.rollouts import RolloutFacts
 from schemas.manifest.deployment import DeploymentSpec
-
-
-@dataclass(frozen=True, slots=True)
-class NeedError:
-    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes. `reason`: its code."""
-
-    message: str
-    retryable: bool
-    attempts: int
-    retry_at: datetime | None
-    reason: str = "metadata_unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +53,12 @@ class ClaimFacts:
     device_mib: int = 0  # memory of the whole device
     device_claimed_mib: int = 0  # by this claim and all others
     gone: str = ""  # why nothing can run on the device any more, though its worker answers
-    worker_engines: Sequence[str] | None = None  # what its worker says of engines and their builds
+    worker_engines: Sequence[str] | None = None  # its worker's engines and their builds
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """An agent's latest report of a process. `ended_at`: when its end was first reported; None: it has not ended."""
+    """An agent's latest report of a process. `ended_at`: when its end was first reported; None if it has not ended."""
 
     epoch: int
     rank: int
@@ -145,7 +134,7 @@ class InstanceFacts:
     engine: str = ""  # chosen by placement; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
     start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
-    start_phase_since: datetime | None = None  # begin of the one that it is in; None: `phase_since`
+    start_phase_since: datetime | None = None  # start of the present phase; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
     mended: bool = False  # a secret that its start lacked has changed since
     restarts_now: bool = False  # its user has asked for a restart of this start

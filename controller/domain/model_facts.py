@@ -87,7 +87,7 @@ class ModelFacts:
         encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
         pooling: its files say that it answers with vectors or scores, whatever its architecture.
         bidirectional: tokens see later ones, so that a pooling model keeps no cache either.
-        unknown: what the reader does not know of the cache, in words; None: nothing.
+        unknown: what the reader does not know of the cache, in words; None if there is nothing.
         elsewhere: the repository, by the config's field, that holds a part of the weights; None: all are here.
         adapter_bytes: bytes of the tensors of adapters (LoRA) loaded beside it.
         revision: of a hub's model, the commit that was read.

@@ -1,11 +1,14 @@
 """The scheduler's input and output: needs, asks, workers, devices, decisions. Sizes in MiB, CPU in thousandths."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, Final, Literal
 
 from schemas.api.explain import Explain
+from schemas.api.needs import NeedView
 from schemas.manifest.gpu_requirements import CapabilityBound
+from schemas.manifest.resources import Resources
 from schemas.placement_reasons import Reason
 
 
@@ -60,7 +63,7 @@ class Need:
     by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: the need with each usable engine, best first
 
     def share_of(self, layout: "Layout") -> Share | None:
-        """The measured share of a layout; None: it was not measured.
+        """The measured share of a layout; None if it was not measured.
 
         One split may have been measured for different numbers of requests; the memory identifies which one.
         """
@@ -175,7 +178,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
-    """A worker's Docker engine: whether containers run there, and with GPUs; `reason` says why not."""
+    """A worker's Docker engine: whether containers run there, and with GPUs; `reason`: why not."""
 
     usable: bool
     gpus: bool
@@ -273,3 +276,81 @@ class Unplaced:
 
 
 Decision = Placed | Unplaced
+
+
+@dataclass(frozen=True, slots=True)
+class NeedError:
+    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes. `reason`: its code."""
+
+    message: str
+    retryable: bool
+    attempts: int
+    retry_at: datetime | None
+    reason: str = "metadata_unknown"
+
+
+_TYPED: Final = {"notes", "shares", "refused", "compute_capability", "by_engine"}
+_SHARE: Final = tuple(f.name for f in fields(Share))
+_PLAIN: Final = tuple(f.name for f in fields(Need) if f.name not in _TYPED)
+
+
+def need_to_json(need: Need) -> dict[str, Any]:
+    """A need as JSON."""
+    return asdict(need)
+
+
+def need_from_json(value: dict[str, Any]) -> Need:
+    """The need that `need_to_json` wrote. Fields that an older version did not write have their defaults."""
+    capability = value.get("compute_capability")
+    stored = {name: value[name] for name in _PLAIN if name in value}
+    return Need(
+        **stored,
+        notes=tuple(value["notes"]),
+        shares=tuple(_share_from_json(share) for share in value.get("shares", ())),
+        refused=tuple(Reason(reason) for reason in value.get("refused", ())),
+        compute_capability=(capability[0], capability[1]) if capability else None,
+        by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
+    )
+
+
+def _share_from_json(value: dict[str, Any]) -> Share:
+    """A share; what a newer version wrote besides is left out."""
+    return Share(**{name: value[name] for name in _SHARE if name in value})
+
+
+def need_error_to_json(error: NeedError) -> dict[str, Any]:
+    """An analysis error as JSON."""
+    return asdict(error) | {"retry_at": error.retry_at.isoformat() if error.retry_at else None}
+
+
+def need_error_from_json(value: dict[str, Any]) -> NeedError:
+    """The error that `need_error_to_json` wrote. Fields that an older version did not write have their defaults."""
+    retry_at = value["retry_at"]
+    error = NeedError(**{f.name: value[f.name] for f in fields(NeedError) if f.name in value})
+    return replace(error, retry_at=datetime.fromisoformat(retry_at) if retry_at else None)
+
+
+def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:
+    """The need per GPU of that layout; in total, where none is chosen or the engine did not measure it.
+
+    Where the need is unknown, the memory per GPU that the user states.
+    """
+    own = dict(need.by_engine).get(engine or "", need)
+    share = own.share_of(layout) if layout is not None else None
+    if share is None and own.memory_mib is None:
+        share = _stated(resources)
+    return NeedView(
+        memory_mib=own.memory_mib if share is None else share.memory_mib,
+        host_memory_mib=own.host_memory_mib if share is None else share.host_memory_mib or own.host_memory_mib,
+        parts=dict(own.parts if share is None else share.parts),
+        per_gpu=share is not None,
+        context=own.context if layout is None else own.context_of(layout),
+        sequences=own.sequences if layout is None else own.sequences_of(layout),
+        notes=list(own.notes),
+    )
+
+
+def _stated(resources: Resources) -> Share | None:
+    if resources.gpus == 0:
+        return Share(1, 1, 1, 0)
+    return Share(1, 1, 1, resources.gpu_memory) if isinstance(resources.gpu_memory, int) else None

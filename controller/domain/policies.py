@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from controller.domain.instances import IntentFacts
-from controller.domain.utilization import Judgement, Verdict
+from controller.domain.telemetry.utilization import Judgement, Verdict
 from controller.domain.wanted import wanted_replicas
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import UtilizationPolicy, Webhook
@@ -85,7 +85,7 @@ class PolicyFacts:
 
     Attributes:
         open_actions: an action that stopped replicas has not ended.
-        awake_for_s: an operator keeps it awake for so long; 0: not.
+        awake_for_s: an operator keeps it awake for that long; 0: not.
     """
 
     uid: str

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for so long
+EXPIRES_S: Final = 10.0  # what a gateway held is the others' when it was silent for that long
 
 
 @dataclass(frozen=True, slots=True)
 class PlacesAsk:
-    """What a gateway says of one queue.
+    """A gateway's report of one queue.
 
     Attributes:
         deployment: its uid.

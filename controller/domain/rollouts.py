@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class RolloutState(StrEnum):
-    """How far a rollout is. A pause stands beside the state."""
+    """How far a rollout is. A pause is stored next to the state."""
 
     CANARY = "canary"  # the new revision gets a share of the requests
     PROGRESSING = "progressing"
@@ -24,11 +24,11 @@ class RolloutRecord:
 
     Attributes:
         revision: that is rolled out.
-        stable: the last one of which all replicas ran, to which a rollout falls back; None: there is none yet.
+        stable: the last one of which all replicas ran, to which a rollout falls back; None if there is none yet.
         attempt: rises with each rollout and each retry; gateways count requests by it.
         seen: number of the last request of a user (`asked`) that was acted on.
         trying_since: since when replicas of the revision try to become available, without progress; None: none tries.
-        canary_since: since when the canary's replicas are available; None: they are not, or the canary is over.
+        canary_since: since when the canary's replicas are available; None if they are not, or the canary is over.
         progressed: the most replicas of the revision that were available.
         holds: a replica that is missing gets the stable revision.
         weight: percent of the requests for the revision; None: by least load over all replicas.
@@ -56,7 +56,7 @@ class RolloutRecord:
 
     @property
     def fallback(self) -> int | None:
-        """The other revision to which it can go back; None: there is none."""
+        """The other revision to which it can go back; None if there is none."""
         return None if self.stable == self.revision else self.stable
 
 

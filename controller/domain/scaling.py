@@ -12,7 +12,7 @@ from controller.domain.instances import IntentFacts
 from controller.domain.wanted import AUTOSCALER
 from schemas.manifest.deployment import DeploymentSpec
 
-AGENTS_SUFFICE_S: Final = 120.0  # a gateway is silent for so long before what agents see of its requests suffices
+AGENTS_SUFFICE_S: Final = 120.0  # a gateway is silent for that long before what agents see of its requests suffices
 
 
 class ScalingReason(StrEnum):
@@ -43,7 +43,7 @@ class ScalingRule:
         target: requests in flight and waiting per replica.
         window_s: demand is a mean over so long before replicas are added.
         down_window_s: replicas are removed down to the largest wish of so long.
-        idle_after_s: without requests for so long it sleeps, where `min` is 0.
+        idle_after_s: without requests for that long it sleeps, where `min` is 0.
         dry_run: the number is only shown.
         most: requests at one replica; beyond that they wait.
     """
@@ -64,7 +64,7 @@ class ScalingRule:
 
 @dataclass(frozen=True, slots=True)
 class GatewayLoad:
-    """What one gateway last told about a deployment.
+    """A gateway's last report of a deployment.
 
     Attributes:
         mean: requests in flight and waiting, as the mean of its last second.
@@ -88,7 +88,7 @@ class GatewayLoad:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What all gateways that report told about a deployment at one moment.
+    """The reports of all gateways on a deployment at one moment.
 
     Attributes:
         loads: of those that have requests for it.
@@ -130,7 +130,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What one running replica's engine says of itself; None: it does not say.
+    """The report of one running replica's engine; None: unknown.
 
     Attributes:
         queued: requests in its own queue.
@@ -144,7 +144,7 @@ class EngineLoad:
 
     @property
     def known(self) -> bool:
-        """Whether the engine says anything of its queue or cache."""
+        """Whether the engine reports its queue or cache."""
         return self.queued is not None or self.kv_use is not None
 
 
@@ -173,12 +173,12 @@ class ScalingView:
 
     Attributes:
         rule: of its manifest.
-        number: that the autoscaler wants at present; None: it has never said, so `min` runs.
+        number: that the autoscaler wants at present; None if it has written none, so `min` runs.
         replicas: its instances.
         demand: of all gateways.
         engines: one for each running replica that says anything.
         wakes: requests for which gateways ask to wake it.
-        awake_for_s: it is to stay awake for so long by an operator's `wake`; 0: not.
+        awake_for_s: it is to stay awake for that long by an operator's `wake`; 0: not.
         slept_by_policy: a utilization policy has put it to sleep.
     """
 
@@ -257,8 +257,8 @@ class PolicyCap:
     Attributes:
         number: most replicas.
         set_at: epoch seconds; a later cap is another one.
-        window_s: demand that exceeds the cap for so long lifts it; None: unknown, so it stays.
-        outgrown_s: for how long demand has exceeded it, as stored; None: it does not.
+        window_s: demand that exceeds the cap for that long lifts it; None: unknown, so it stays.
+        outgrown_s: for how long demand has exceeded it, as stored; None if it does not.
     """
 
     number: int
@@ -274,7 +274,7 @@ class ScalingFacts:
     Attributes:
         engine: that placement chose for its newest instance; empty: not chosen.
         sequences: concurrent requests for which its need was estimated.
-        stored: None: nothing is stored yet.
+        stored: None if nothing is stored yet.
         cap: of a policy, where demand may lift it.
     """
 
@@ -291,7 +291,7 @@ class ScalingFacts:
 
     @property
     def number(self) -> int | None:
-        """The autoscaler's number; None: it has never said."""
+        """The autoscaler's number; None if it has written none."""
         if self.spec.scaling.dry_run:
             return self.stored.number if self.stored is not None and self.stored.dry_run else None
         return next((i.min_replicas for i in self.intents if i.source == AUTOSCALER), None)

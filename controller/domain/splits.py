@@ -1,4 +1,4 @@
-"""The ways to split a model over GPUs that are worth trying, best first.
+"""The ways to split a model over GPUs that are worth trying, best first; whether the counts that a spec states agree.
 
 The scheduler places by these splits. Engines measure them, and those that advice considers.
 """
@@ -97,7 +97,7 @@ def _gangs(spec: DeploymentSpec, total: int) -> Iterator[int]:
 
 
 def _takes_all_workers(spec: DeploymentSpec) -> bool:
-    """Whether each instance takes all named workers, and so as many as `max_workers` says."""
+    """Whether each instance takes all named workers, and so `max_workers` of them."""
     return spec.placement.all_of and bool(spec.placement.workers)
 
 
@@ -116,7 +116,7 @@ def _gang_sizes(spec: DeploymentSpec) -> Iterator[int]:
 
 
 def indivisible(need: Need, tp: int) -> Reason | None:
-    """Why tensor parallelism of this degree cannot split a model; None: it can, or that is unknown."""
+    """Why tensor parallelism of this degree cannot split a model; None if it can, or that is unknown."""
     if tp <= 1:
         return None
     if need.heads is not None and need.heads % tp:
@@ -128,4 +128,45 @@ def indivisible(need: Need, tp: int) -> Reason | None:
         return Reason.VOCAB_INDIVISIBLE
     if need.vision_heads is not None and need.vision_heads % tp:
         return Reason.VISION_INDIVISIBLE
+    return None
+
+
+def count_problem(spec: DeploymentSpec) -> str | None:
+    """What is wrong with the counts of one spec: the field, and what to write instead. None if there is nothing."""
+    resources, stated, named = spec.resources, spec.gpus_stated, len(spec.placement.gpus)
+    if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
+        return "resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them"
+    if named and stated is not None and (stated > named or not stated):
+        return (
+            f"placement.gpus: names {named} GPUs, the spec needs {stated}: count_mismatch; name as many, or remove it"
+        )
+    return _all_of_problem(spec) if spec.placement.all_of else None
+
+
+def _all_of_problem(spec: DeploymentSpec) -> str | None:
+    placement, stated, named = spec.placement, spec.gpus_stated, len(spec.placement.gpus)
+    workers, most = len(set(placement.workers)), spec.resources.max_workers
+    if not named and not workers:
+        return "placement.all_of: is true, but workers and gpus name nothing; name some, or remove it"
+    if named and stated not in (None, named):
+        return (
+            f"placement.all_of: takes all {named} named GPUs, the spec needs {stated}: count_mismatch; "
+            "make the numbers equal, or remove all_of"
+        )
+    if workers and workers != most:
+        return (
+            f"resources.max_workers: must be {workers} since placement.all_of takes all named workers, got {most}; "
+            f"write {workers}, or remove all_of"
+        )
+    dp = spec.parallel.dp
+    if workers and dp != "auto" and dp > 1 and dp % workers:
+        return (
+            f"parallel.dp: {dp} copies cannot be divided evenly among the {workers} workers that placement.all_of "
+            "takes: count_mismatch; write a multiple, or remove all_of"
+        )
+    if workers and not named and stated is not None and stated % workers:
+        return (
+            f"resources.gpus: {stated} GPUs cannot be divided evenly among the {workers} workers that "
+            "placement.all_of takes: count_mismatch; write a multiple, or name the GPUs"
+        )
     return None

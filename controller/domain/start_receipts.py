@@ -1,4 +1,4 @@
-"""Receipts: what the ledger said of a start, sealed by the controller, and kept by the agent beside the process.
+"""Receipts: the ledger's record of a start, sealed by the controller, and kept by the agent with the process.
 
 A ledger that lost commits, by a restore or a failover, learns from them what runs. The agent cannot read anything into
 them: only what was started by a controller of this ledger is believed. Pure.
@@ -57,7 +57,7 @@ def seal(facts: dict[str, Any], key: bytes) -> str:
 
 
 def open_sealed(text: str, key: bytes) -> dict[str, Any] | None:
-    """What a controller of this ledger has sealed; None: it was none of them."""
+    """What a controller of this ledger has sealed; None if it was none of them."""
     body, _, digest = text.partition(".")
     try:
         facts, given = urlsafe_b64decode(body), urlsafe_b64decode(digest)

@@ -28,7 +28,7 @@ class LimitOfReplicas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
-    """What a spec says about its number of replicas. `dry_run`: the autoscaler's number is only shown."""
+    """A spec's number of replicas. `dry_run`: the autoscaler's number is only shown."""
 
     low: int
     high: int
@@ -84,10 +84,7 @@ def follows_requests(spec: DeploymentSpec) -> bool:
 def kept_number(before: DeploymentSpec, spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int | None:
     """The autoscaler's first number where replicas follow the requests from now on; None: its number does not change.
 
-    Args:
-        before: the spec until now.
-        spec: the new spec.
-        intents: with the limits of user and policy until now.
+    `intents`: with the limits of user and policy until now.
     """
     if not follows_requests(spec) or follows_requests(before):
         return None

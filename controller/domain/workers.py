@@ -1,10 +1,11 @@
 """The workers, read at one moment, and the changes of their phases. Frozen; times are the database's."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from controller.domain.phases import WorkerPhase
+from schemas.api.requests import DEFAULT_DRAIN_S, DrainBody
 
 # Reasons of a worker's phase.
 SILENT = "silent"
@@ -13,6 +14,10 @@ AGENT_STOPPED = "agent_stopped"
 TERM_AHEAD = "term_ahead"
 BREAKER_OPEN = "breaker_open"
 CONFIRMED_DEAD = "confirmed_dead"
+TWO_IDENTITIES: Final = "two_identities"
+RECONNECTS_TOO_OFTEN: Final = "reconnects_too_often"
+QUARANTINED: Final = frozenset({TWO_IDENTITIES, RECONNECTS_TOO_OFTEN})
+HELLOS_KEPT: Final = 16  # more than a decision needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class WorkerSettings:
             message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
             writes), and a kill takes time.
         settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
-        breaker_one_in: the breaker opens when more than one in so many workers is silent ...
+        breaker_one_in: the breaker opens when more than one in that many workers is silent ...
         breaker_least: ... and at least so many are.
     """
 
@@ -117,3 +122,43 @@ class WorkerEffects:
     requeue_after_s: float | None
     unsettled: bool = False
     settles: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A drain. `until` None: everything stops at once, tasks too."""
+
+    until: datetime | None = None
+    restarts_tasks: bool = False
+
+
+def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
+    """The drain that a request asks for.
+
+    `present`: the drain under way, of which stays what is not written.
+    """
+    if request.now:
+        return Drain()
+    until = present.until if present is not None else at + timedelta(seconds=DEFAULT_DRAIN_S)
+    if request.timeout is not None:
+        until = at + timedelta(seconds=request.timeout)
+    tasks = present is not None and present.restarts_tasks
+    return Drain(until, tasks if request.restart_tasks is None else request.restart_tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class HelloSeen:
+    """One hello of a worker. `identity` tells agents apart; `address` is where an operator finds the agent."""
+
+    at: datetime
+    identity: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Why a worker is quarantined, until when, and the addresses concerned, the newest last."""
+
+    reason: str
+    until: datetime
+    addresses: tuple[str, ...]

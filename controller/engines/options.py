@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.base import RefusedFlagError, SpecError
 from controller.engines.flags import args_of
 from schemas.manifest.deployment import DeploymentSpec

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.environment import UNLISTED, power_of
 from controller.engines.flags import Arg, args_of
 from controller.engines.llama_cpp_options import LLAMA_CPP

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from controller.domain.selection_counts import count_problem
+from controller.domain.splits import count_problem
 from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, SpecError
 from controller.engines.containers import check_container

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.drafts import sglang_draft
 from controller.engines.flags import stated
 from controller.engines.options import (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.options import (
     BY_AGENT,
     BY_MODEL,

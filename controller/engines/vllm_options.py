@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any, Final
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.drafts import WITHOUT_DRAFT, vllm_draft, vllm_speculation
 from controller.engines.options import (
     BY_AGENT,

@@ -26,8 +26,8 @@ from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, Worker
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.workers.sessions import Identity, WorkerGoneError
 from http1.daemon.log_limit import LogLimit
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from controller.domain.quoted_lines import plain
+from controller.domain.access.quoted_lines import plain
 from controller.hub.readings import Doubts, drop
 
 MAX_GPUS: Final = 256

@@ -11,15 +11,15 @@ import structlog
 from pydantic import ValidationError
 
 from controller.decide.start_needs import unmet_needs
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.events import NewEvent
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.domain.start_receipts import seal
 from controller.engines.containers import pinned
 from controller.hub.reports import STRAY_RESEND_S, stop_stray_command
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret

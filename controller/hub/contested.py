@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from controller.domain.events import NewEvent
-from controller.domain.quarantine import TWO_IDENTITIES
+from controller.domain.workers import TWO_IDENTITIES
 from controller.store.core.database import Connection
 from controller.store.workers.conditions import clear_condition, set_condition
 from controller.store.workers.sessions import Identity, NewSession

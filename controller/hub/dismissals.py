@@ -11,7 +11,7 @@ from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.workers.gpu_cordon import read_dismissed
+from controller.store.workers.devices import read_dismissed
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from controller.store.core.database import Connection
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.conditions import clear_conditions, set_condition
-from controller.store.workers.gpu_health import GpuHolders, gpu_holders, sick_gpus
+from controller.store.workers.devices import GpuHolders, gpu_holders, sick_gpus
 from schemas.worker_conditions import GPUS_HEALTHY
 
 READABLE: Final = "GpusReadable"

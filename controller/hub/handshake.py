@@ -37,8 +37,7 @@ from controller.store.deployments import processes
 from controller.store.deployments.found import keep_found, of_those_found
 from controller.store.workers import sessions
 from controller.store.workers.conditions import clear_conditions
-from controller.store.workers.gpu_cordon import read_dismissed
-from controller.store.workers.gpu_details import write_details
+from controller.store.workers.devices import read_dismissed, write_details
 from controller.store.workers.heartbeats import Reading, write_readings
 from controller.store.workers.sessions import Identity, NewSession
 from controller.store.workers.stated import Stated, read_stated

@@ -22,7 +22,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
-from controller.store.workers.gpu_details import DetailsRow, write_details
+from controller.store.workers.devices import DetailsRow, write_details
 from controller.store.workers.heartbeats import (
     ConnectionState,
     ForeignUse,

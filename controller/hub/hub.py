@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.decide.lost_history import Seen, proof_of
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.credential_rotation import CredentialRotation
@@ -31,10 +31,9 @@ from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
-from controller.store.telemetry.partition_maintenance import PartitionMaintenance
-from controller.store.telemetry.partitions import SampleRetention
+from controller.store.core.events import acting
+from controller.store.telemetry.partitions import PartitionMaintenance, SampleRetention
 from controller.store.workers.sessions import Identity
 from schemas.process_figures import ProcessFigures
 from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, ReportAck, Welcome

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from controller.domain.quoted_lines import plain
+from controller.domain.access.quoted_lines import plain
 from schemas.wire import DeviceFacts, GpuDetails, ProcessSample, Readings, SamplePeriod
 
 _FULL_PERCENT: Final = 100.0

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.domain.access.quoted_lines import plain, quote
 from controller.domain.events import NewEvent
-from controller.domain.quoted_lines import plain, quote
 from controller.hub.bounds import MAX_PROCESSES
 from controller.hub.session import Session
 from controller.hub.validate import MAX_TEXT

@@ -13,7 +13,7 @@ from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
-from controller.store.telemetry.partition_maintenance import PartitionMaintenance
+from controller.store.telemetry.partitions import PartitionMaintenance
 from controller.store.telemetry.samples import (
     NoPartitionError,
     SamplesWritten,

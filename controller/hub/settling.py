@@ -14,8 +14,7 @@ from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.conditions import clear_condition
-from controller.store.workers.devices import Settled, lock_due_workers, settle_devices
-from controller.store.workers.gpu_health import gpu_holders
+from controller.store.workers.devices import Settled, gpu_holders, lock_due_workers, settle_devices
 from schemas.worker_conditions import GPUS_HEALTHY
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from controller.domain.quoted_lines import BEGIN, END
+from controller.domain.access.quoted_lines import BEGIN, END
 from controller.hub.bounds import MalformedMessageError, read_message
 from controller.hub.readings import Doubts, first_problem, forgiven, possible_gpu, takeable
 from schemas.wire import (

@@ -1,10 +1,17 @@
-"""Analyses of revisions' needs: at once where the engine needs no files, else as cancellable computations."""
+"""Analyses of revisions' needs: at once where the engine needs no files, else as cancellable computations.
 
-from collections.abc import Callable, Hashable
+Results are kept for as long as the model's files can be assumed unchanged. So a model is read once for all of its
+deployments, not only for those that are analyzed at the same time.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+import orjson
 import structlog
 
 from controller.decide.instances.need import Finished
@@ -13,21 +20,73 @@ from controller.domain.model_facts import COMMITS
 from controller.domain.placement import Need
 from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
-from controller.leader.model_cache import NEW_S, ModelCache, source_of
 from controller.model_files.concealed import UnreadError, local_path, unread
 from controller.model_files.errors import GatedModelError
 from controller.runtime.child import ChildCrashed, ChildError, ChildFailure, ChildTimeout, run_child
 from controller.runtime.clock import Clock
-from controller.runtime.computations import ComputationMetrics, Computations
+from controller.runtime.computations import Computations
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.exit_causes import Cause
+from schemas.hub_commits import is_commit
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
+MAX_KEPT: Final = 1024  # each takes a few KiB
+# A folder's content may be replaced before an apply. Checking for that would make the event loop wait for a disk,
+# perhaps a network's. Deployments that are applied together arrive within seconds.
+FOLDER_FRESH_S: Final = 10.0
+BRANCH_FRESH_S: Final = 600.0
+NEW_S: Final = 10.0  # a new deployment gets the commit of its branch that was read within this time, at most
 PURPOSE = "analysis"
-
 log = structlog.get_logger(__name__)
+
+
+class ModelCache:
+    """Results by source, the least recently used forgotten first."""
+
+    def __init__(self, monotonic: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
+        self._monotonic = monotonic
+        self._max_kept = max_kept
+        self._kept: dict[str, tuple[float, Any]] = {}  # when it was read, and the result
+
+    def find(self, analysis: Analysis, branch_s: float = BRANCH_FRESH_S) -> Any | None:
+        """The result of an equal analysis, if it has not expired. `branch_s`: the greatest age of what may move."""
+        source = source_of(analysis)
+        at, result = self._kept.get(source, (-math.inf, None))
+        if self._monotonic() - at >= fresh_for_s(analysis.payload, branch_s):
+            return None
+        del self._kept[source]
+        self._kept[source] = (at, result)  # most recently used
+        return result
+
+    def keep(self, analysis: Analysis, result: Any) -> None:
+        """Keeps the result of an analysis. Errors are not kept, since the next attempt may succeed."""
+        fresh_s = fresh_for_s(analysis.payload)
+        if not fresh_s:
+            return
+        source = source_of(analysis)
+        self._kept.pop(source, None)
+        self._kept[source] = (self._monotonic(), result)
+        if len(self._kept) > self._max_kept:
+            del self._kept[next(iter(self._kept))]
+
+
+def source_of(analysis: Analysis) -> str:
+    """SHA-256 of an analysis's target and payload: equal ones give equal results."""
+    what = {"target": analysis.target, "payload": dict(analysis.payload)}
+    return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def fresh_for_s(source: Mapping[str, Any], branch_s: float = BRANCH_FRESH_S) -> float:
+    """Seconds for which a source counts as unchanged: for ever at a commit, 0 where it has no model files."""
+    if "repo" in source:
+        own = math.inf if is_commit(str(source.get("revision"))) else branch_s
+    else:
+        own = FOLDER_FRESH_S if "path" in source or "gguf" in source else 0.0
+    beside = [*source.get("adapters", ()), *([source["draft"]] if source.get("draft") else [])]
+    return min([own, *(fresh_for_s(one, branch_s) for one in beside)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +113,7 @@ class Analyses:
         self,
         *,
         clock: Clock,
-        metrics: ComputationMetrics,
+        metrics: Metrics,
         hint: Callable[[str], None],
         on_start: Callable[[str], None] = lambda _uid: None,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
@@ -158,7 +217,7 @@ def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
 
 
 def _unknown(need: Need) -> str | None:
-    """Why the need stays unknown although the files were read; None: it is known."""
+    """Why the need stays unknown although the files were read; None if it is known."""
     return "; ".join(need.notes) if need.refused == (Reason.METADATA_UNKNOWN,) else None
 
 
@@ -183,9 +242,7 @@ def _text(error: BaseException) -> str:
 def assumed_need(spec: DeploymentSpec, why: str) -> Need | None:
     """The need of a model that could not be read, from what the spec states; None: that is not enough.
 
-    Args:
-        spec: of the deployment.
-        why: the error, for the need's notes.
+    `why`: the error, for the need's notes.
     """
     need = engine_for(spec).assumed(spec)
     return None if need is None else replace(need, notes=(*need.notes, f"the model was not read: {why}"))
@@ -195,7 +252,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     """The need of a spec, for a waiting caller such as a plan; cancelling it kills the child.
 
     Raises:
-        ChildError: the analysis failed; `retryable` tells whether a later one may succeed.
+        ChildError: the analysis failed; `retryable`: a later one may succeed.
     """
     engine = engine_for(spec)
     analysis = engine.analysis(spec)

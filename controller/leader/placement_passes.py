@@ -10,17 +10,16 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from controller.decide.start_command import rendezvous_port, start_payload
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
-from controller.leader.inventory_cache import InventoryCache
-from controller.leader.revision_asks import RevisionAsks
-from controller.leader.start_checks import check_starts
+from controller.leader.placement_inputs import InventoryCache, RevisionAsks, check_starts
 from controller.runtime.clock import Clock
+from controller.runtime.metrics import Metrics
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
@@ -32,16 +31,6 @@ from schemas.placement_reasons import Reason
 _PATIENCE_S: Final = 0.02
 _MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end
 _MAX_NEW: Final = 256  # new instances placed by one step; more would lock its deployments' rows for long
-
-
-class PlacementMetrics(Protocol):
-    """What placement counts."""
-
-    def placed(self, outcome: str, n: int) -> None:
-        """`n` instances were `placed`, `unplaced` or `lost` (in a race; they are placed again)."""
-
-    def placement_seconds(self, seconds: float) -> None:
-        """An instance's claims were committed `seconds` after it became pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +69,7 @@ class PlacementPasses:
         self,
         *,
         clock: Clock,
-        metrics: PlacementMetrics,
+        metrics: Metrics,
         reserve: ReserveTimes = DEFAULT_RESERVE,
         keys: SecretKeys = NO_KEYS,
     ) -> None:
@@ -215,7 +204,7 @@ class PlacementPasses:
                 yield one.pending_by(self._revisions.of(one).ask)
             except ValueError as error:
                 if one.awaited:
-                    continue  # it is told once it is created
+                    continue  # it is explained once it is created
                 impossible.append(StillPending(one, _impossible(one, error)))
 
     def _asks(self, waiting: Iterable[PendingRow]) -> list[Ask]:

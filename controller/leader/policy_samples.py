@@ -4,24 +4,24 @@ Samples are kept only for GPUs that a deployment with a policy claims, and only 
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf, nan
 from typing import Final, NamedTuple, TypeAlias
 
-from controller.decide.policies.actions import is_judged
+from controller.decide.policies.actions import is_judged, known_low_since
 from controller.decide.policies.windows import low_after
-from controller.domain.mean_series import MeanSeries
 from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
-from controller.domain.series import Series
-from controller.domain.utilization import NO_LEAPS, GpuUse, InstanceUse
-from controller.store.telemetry.sample_reads import Sample
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import NO_LEAPS, GpuUse, InstanceUse
+from controller.store.telemetry.minutes import Stretch
+from controller.store.telemetry.samples import Sample
 from schemas.manifest.policy import UtilizationPolicy
 
 _MOST_RANKS: Final = 1024  # as many workers as an instance can have; an agent may name any
 _MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
-
 Hold: TypeAlias = tuple[str, int, str]  # instance, epoch, GPU
 Watched: TypeAlias = tuple[str, str]  # deployment's uid, instance
+_MINUTE_S: Final = 60.0
 
 
 class _Need(NamedTuple):
@@ -137,7 +137,7 @@ class Telemetry:
     def trim(self) -> None:
         """Drops samples that no window needs. What arrived since the last call stays: it may not be judged yet.
 
-        A backlog may be far longer than a window, and use in it ends what "below since" says.
+        A backlog may be far longer than a window, and use in it ends "below since".
         """
         newest, self._newest = self._newest, {g: float(s.at[-1]) for g, s in self._gpus.items() if len(s)}
         for gpu, at in newest.items():
@@ -207,3 +207,66 @@ def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:
         (i.id, i.epoch, c.device): _Need(seconds, rule, c.exclusive)
         for i in facts.instances if is_judged(i) for c in i.claims
     }  # fmt: skip
+
+
+class HistoryGap(NamedTuple):
+    """A stretch of time that a leader has not read, and the claims for which its minutes count.
+
+    Its predecessors stored since when an instance is low, and samples reach less far. A backlog with use, or a gap, may
+    have arrived while no leader judged.
+    """
+
+    instance: WatchedInstance
+    devices: Collection[str]
+    stretch: Stretch
+
+
+def oldest_known(facts: PolicyFacts) -> dict[str, float]:
+    """Since when a GPU is low by a stored verdict, by GPU; GPUs of which none knows are missing."""
+    found: dict[str, float] = {}
+    for instance in facts.instances:
+        low_since = _low_since(facts, instance)
+        if low_since is not None:
+            found |= {c.device: min(low_since, found.get(c.device, low_since)) for c in instance.claims}
+    return found
+
+
+def history_gaps(facts: PolicyFacts, read: Mapping[str, float]) -> list[HistoryGap]:
+    """The time that verdicts know and samples no longer show.
+
+    `read`: by GPU, since when its samples were read just now.
+    """
+    found: list[HistoryGap] = []
+    for instance in facts.instances:
+        low_since = _low_since(facts, instance)
+        claims = [c for c in instance.claims if c.device in read]
+        if low_since is None or facts.policy is None or not claims:
+            continue
+        rule = facts.policy.spec
+        for together in [instance.claims] if rule.gpus == "mean" else [[c] for c in claims]:
+            until = min(read[c.device] for c in together if c.device in read)
+            parts = [_part(instance, c) for c in together]
+            stretch = Stretch(parts, low_since, until, rule.min_gpu_utilization)
+            if low_since < until:
+                found.append(HistoryGap(instance, [c.device for c in together], stretch))
+    return found
+
+
+def whole_minute(at: float) -> float:
+    """The start of the minute of that time."""
+    return at // _MINUTE_S * _MINUTE_S
+
+
+def minutes_of(seconds: float) -> float:
+    """The number of minutes in that many seconds; none in a negative number."""
+    return max(seconds, 0.0) / _MINUTE_S
+
+
+def _low_since(facts: PolicyFacts, instance: WatchedInstance) -> float | None:
+    if facts.policy is None or facts.deleted or not is_judged(instance):
+        return None
+    return known_low_since(facts.policy, instance)
+
+
+def _part(instance: WatchedInstance, claim: GpuClaim) -> tuple[str, str]:
+    return claim.device, "" if claim.exclusive else instance.id

@@ -9,44 +9,33 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
-from controller.domain.utilization import InstanceUse
-from controller.leader.policy_samples import Telemetry, Watched
-from controller.leader.unseen_time import minutes_of, oldest_known, unseen, whole_minute
+from controller.domain.telemetry.utilization import InstanceUse
+from controller.leader.policy_samples import Telemetry, Watched, history_gaps, minutes_of, oldest_known, whole_minute
 from controller.runtime.clock import JUMP_S, Clock
-from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import StaleError
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.lease import LEADER_ERRORS, check_term
+from controller.runtime.metrics import Metrics
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.deployments.start_times import leave_out
-from controller.store.policies.clock_leaps import Leap, add_leaps, read_leaps
-from controller.store.policies.observe import read_clock
-from controller.store.telemetry.low_minutes import read_low_since, read_unrolled
-from controller.store.telemetry.sample_reads import read_history, read_horizon, read_new
+from controller.store.policies.observe import Leap, add_leaps, read_clock, read_leaps
+from controller.store.telemetry.minutes import read_low_since, read_unrolled
+from controller.store.telemetry.samples import read_history, read_horizon, read_new
 from schemas.wire import SAMPLE_S
 
 log = structlog.get_logger(__name__)
 
-_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
 _MINUTE_COSTS_S: Final = 5.0  # a stored minute takes as long as so many seconds of samples
 _MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
-
-
-class PolicyMetrics(Protocol):
-    """What policies count."""
-
-    def judged(self, verdict: str) -> None:
-        """An instance was judged `idle`, `busy` or `unknown`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +54,13 @@ class PolicyWatch:
         metrics: what is counted.
         sample_s: the agents' sampling period.
         monotonic: seconds that never leap, to tell leaps of the database's clock.
-        term: of this leader, which guards what it writes about leaps; None: it is the only one.
+        term: of this leader, which guards what it writes about leaps; None if it is the only one.
     """
 
     def __init__(
         self,
         database: Database,
-        metrics: PolicyMetrics,
+        metrics: Metrics,
         *,
         sample_s: float = SAMPLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -100,7 +89,7 @@ class PolicyWatch:
             try:
                 for uid in await self.look():
                     wake(uid)
-            except _RETRYABLE as error:  # the next look reads the same samples
+            except LEADER_ERRORS as error:  # the next look reads the same samples
                 log.warning("samples could not be read", error=str(error) or type(error).__name__)
 
     async def look(self) -> set[str]:
@@ -118,12 +107,7 @@ class PolicyWatch:
         return await self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
-        """Notes a leap of the database's clock: time that was not lived through, or that comes twice.
-
-        Args:
-            now: the database's clock, read after `before`.
-            before: ours.
-        """
+        """Notes a leap of the database's clock: time that was not lived through, or that comes twice."""
         after = self._monotonic()
         if self._clocks is not None:
             theirs_s, leaps = now - self._clocks[0], self._telemetry.leaps
@@ -157,7 +141,7 @@ class PolicyWatch:
     async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
         """Judges these instances; returns the deployments with a verdict that differs from the stored one.
 
-        A step that runs meanwhile judges its deployments later than `now`, so they are left to it.
+        A step that runs at the same time judges its deployments later than `now`, so they are left to it.
         """
         found: set[str] = set()
         turn, before = TimeSlice(), dict(self._known)
@@ -209,13 +193,11 @@ class PolicyWatch:
             since = whole_minute(now - furthest_s)
             samples = await read_history(connection, wanted, since)
             self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
-            await self._examine_unseen(connection, observed.values(), dict.fromkeys(wanted, since))
+            await self._examine_gaps(connection, observed.values(), dict.fromkeys(wanted, since))
 
-    async def _examine_unseen(
-        self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]
-    ) -> None:
+    async def _examine_gaps(self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]) -> None:
         """Finds use and gaps in what verdicts know and memory does not show."""
-        found = [one for facts in observed for one in unseen(facts, read)]
+        found = [one for facts in observed for one in history_gaps(facts, read)]
         for one, at in zip(found, await read_low_since(connection, [o.stretch for o in found]), strict=True):
             if at is not None:
                 self._telemetry.put_low_after(one.instance, one.devices, at)

@@ -13,23 +13,21 @@ from typing import Any, Final
 
 import structlog
 
-from controller.decide.scaling.caps import judge_cap
-from controller.decide.scaling.decide import decide_scaling, scaling_evidence
+from controller.decide.scaling.decide import decide_scaling, judge_cap, rule_of, scaling_evidence
 from controller.decide.scaling.history import ScalingHistory
-from controller.decide.scaling.rule import rule_of
 from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, ScalingRule, ScalingStep, ScalingView, Wish
 from controller.domain.wanted import is_put_to_sleep
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.scaling.observe import Reports, read_reports
 
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
-SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
-_ENGINES_FOR_S: Final = 45.0  # an engine's report counts for so long; agents send one each 10 s
+SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
+_ENGINES_FOR_S: Final = 45.0  # an engine's report counts for that long; agents send one each 10 s
 _STATUS_EVERY_S: Final = 15.0  # evidence and graph of a deployment with requests
 _REASON_EVERY_S: Final = 5.0  # another reason for the same number is written no more often
 _GATHER_S: Final = 0.02  # many wakes at once are read together
@@ -49,12 +47,7 @@ class _Watched:
 
 
 class ScalingWatch:
-    """The demand of all deployments whose replicas follow the requests. Lives as long as one term.
-
-    Args:
-        database: where reports are read.
-        monotonic: seconds that never leap.
-    """
+    """The demand of all deployments whose replicas follow the requests. Lives as long as one term."""
 
     def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._database = database

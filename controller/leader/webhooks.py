@@ -2,39 +2,46 @@
 
 The result of each attempt is written to the message's row before the next one, so a new leader continues there. A
 message whose answer was lost is sent again with the same id, so the receiver can recognize it.
+
+A policy's URL must not make the controller call what only it can reach. Each address is judged when its socket is made,
+and the socket goes to that address: a name that leads elsewhere the next time gains nothing.
 """
 
 import asyncio
 import base64
 import binascii
+import errno
 import hashlib
 import hmac
+import ipaddress
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import aiohttp
 import structlog
 import tenacity
 
-from controller.domain.quoted_lines import shown_json
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
-from controller.leader.webhook_targets import Network, judging_sockets
+from controller.domain.access.quoted_lines import shown_json
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import StaleError
+from controller.runtime.lease import LEADER_ERRORS, term_transaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due, record_delivered, record_failed
 
 log = structlog.get_logger(__name__)
-
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 32
 _GONE: Final = 410  # the receiver refuses it for good
 _SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - the prefix of secrets whose key is base64
-_RETRYABLE: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+SETTING: Final = "GPUWARD_WEBHOOKS_MAY_REACH"
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ class Webhooks:
     async def _deliver(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
         try:
             await self.attempt(http, delivery)
-        except _RETRYABLE as error:
+        except LEADER_ERRORS as error:
             log.warning(
                 "webhook attempt not recorded, retried later", id=delivery.id, error=str(error) or type(error).__name__
             )
@@ -151,16 +158,14 @@ class Webhooks:
             log.warning(
                 "webhook attempt failed", id=delivery.id, url=delivery.url, error=text, retry_after_s=retry_after_s
             )
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
+            async with term_transaction(self._database, self._term) as connection:
                 await record_failed(connection, delivery, text, retry_after_s)
             return
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             await record_delivered(connection, delivery)
 
     def _retry_after_s(self, delivery: Delivery, error: Exception) -> float | None:
-        """Seconds until the next attempt; None: there is none. Computed by tenacity from the attempts in the row."""
+        """Seconds until the next attempt; None if there is none. Computed by tenacity from the attempts in the row."""
         tried = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
         tried.attempt_number = delivery.attempts + 1
         if isinstance(error, DeliveryError) and error.final:
@@ -192,3 +197,52 @@ class Webhooks:
         ):
             if not answer.ok or answer.status >= 300:  # noqa: PLR2004 - redirects are not followed
                 raise DeliveryError(f"the receiver answered {answer.status}", final=answer.status == _GONE)
+
+
+class RefusedTargetError(OSError):
+    """The address may not be reached; the message names it and the setting."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(errno.EACCES, message)
+
+
+def refusal(address: str, allowed: Sequence[Network]) -> str:
+    """Why a webhook may not go to this IP address; empty: it may."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return f"{address[:80]!r} is not a valid address"
+    judged = (ip.ipv4_mapped or ip) if isinstance(ip, ipaddress.IPv6Address) else ip
+    if any(judged in network or ip in network for network in allowed) or _is_public(judged):
+        return ""
+    return (
+        f"{address} is not a public address, so webhooks may not reach it; "
+        f"an administrator may allow it on the controller: {SETTING}={judged}/{judged.max_prefixlen}"
+    )
+
+
+def judging_sockets(allowed: Sequence[Network]) -> Callable[[Any], socket.socket]:
+    """Makes sockets for connections of aiohttp, for addresses that may be reached alone.
+
+    `allowed`: networks that may be reached though they are not public.
+    """
+    networks = tuple(allowed)
+
+    def make(info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+        family, kind, protocol, _, address = info
+        if why := refusal(str(address[0]), networks):
+            raise RefusedTargetError(why)
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
+def _is_public(ip: Address) -> bool:
+    if not ip.is_global or ip.is_multicast or (ip.is_reserved and ip not in _NAT64):
+        return False
+    if isinstance(ip, ipaddress.IPv4Address):
+        return True
+    if ip in _NAT64:
+        return _is_public(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
+    carried = [ip.sixtofour, *(ip.teredo or ())]  # IPv4 addresses that it carries
+    return ip in _UNICAST and all(one is None or _is_public(one) for one in carried)

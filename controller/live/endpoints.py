@@ -8,7 +8,7 @@ from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.registry import engine_for
 from controller.live.proxy_keys import NO_PROXY_KEYS
 from controller.runtime.database import DATABASE_ERRORS, is_disk_full
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.tasks import TimeSlice
 from controller.store.access.proxy_secrets import StoredProxySecret
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database, Reader

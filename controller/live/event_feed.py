@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Stream
 from controller.store.core.database import Database
 from controller.store.views.events import events_above, newest_events

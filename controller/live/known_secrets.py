@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import ChangeFanout
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys

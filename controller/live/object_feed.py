@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import ChangeFanout, Subscription
 from controller.live.database_full import while_full
 from controller.live.objects import Batch, Objects, Scope, Shown, View, Wanted, shown

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import orjson
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import Changes
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from controller.decide.adoption import plan_adoption
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
 from controller.store.deployments import adoption
@@ -41,7 +41,7 @@ class AdoptionReconciler:
         return (EVERYTHING,)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Decides on all that was found, once agents have told what runs.
+        """Decides on all that was found, once agents have reported what runs.
 
         Raises:
             StaleError: another term leads; nothing was written.
@@ -56,8 +56,7 @@ class AdoptionReconciler:
 
     async def _adopt(self, *, unsettled: bool) -> int:
         """One transaction, in which nothing else can place, start or stop what it concerns. Returns what is left."""
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             state = await adoption.lock_found(connection)
             plan = plan_adoption(
                 state.found,

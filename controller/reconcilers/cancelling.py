@@ -33,6 +33,8 @@ class CancellingReconciler:
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """Cancels the obsolete analyses among these."""
+        if not any(map(self._analyses.running, keys)):
+            return dict.fromkeys(keys, Done())
         async with self._database.connection() as connection:
             inputs = await current_inputs(connection, keys)
         for uid in keys:
@@ -48,7 +50,7 @@ class CancellingReconciler:
 
 
 def obsolete_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
-    """Since when the analysis of `running` is obsolete; None: it is needed.
+    """Since when the analysis of `running` is obsolete; None if it is needed.
 
     A newer revision with the same input still needs it: it continues with the same computation.
     """

@@ -4,20 +4,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from controller.decide.instances.decide import decide
-from controller.decide.instances.rollout import STOP_REASON as ROLLOUT
+from controller.decide.instances.stop import NEW_REVISION as ROLLOUT
 from controller.decide.start_command import start_payload
+from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
-from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.pending import new_instance
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.metrics import Metrics
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.core.guards import DeploymentStep
 from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
@@ -100,12 +99,8 @@ class InstancesReconciler:
         if not steps:
             return set()
         async with self._passes.place_new(self._new_instances(steps)) as starts:
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
-                try:
-                    hints = await carry_out(connection, steps)
-                except LostGuardError as lost:
-                    raise StaleError(str(lost)) from lost
+            async with term_transaction(self._database, self._term) as connection:
+                hints = await carry_out(connection, steps)
                 kept = await commit_placements(connection, starts, hints)
             self._passes.settle(starts, kept)
         return {s.waiting.id for s in kept}

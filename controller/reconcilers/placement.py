@@ -10,17 +10,22 @@ from controller.domain.holdings import Holders
 from controller.domain.pending import PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
-from controller.runtime.tasks import OneInFlight
-from controller.runtime.time_slice import TimeSlice
+from controller.runtime.lease import term_transaction
+from controller.runtime.outcome import Done, Outcome, Requeue
+from controller.runtime.tasks import OneInFlight, TimeSlice
 from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import lock_rows
 from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
-from controller.store.placement.pending import PendingSnapshot, read_awaited, read_pending, read_planned_copies
-from controller.store.placement.preemption import Preemption, preempt_victims, read_holders
+from controller.store.placement.pending import (
+    PendingSnapshot,
+    Preemption,
+    preempt_victims,
+    read_awaited,
+    read_holders,
+    read_pending,
+    read_planned_copies,
+)
 
 EVERYTHING: Final = "all"  # the one key: pending instances are placed together, in order
 _HELD_S: Final = 0.1
@@ -138,7 +143,7 @@ class PlacementReconciler:
         return dict.fromkeys(keys, outcome)
 
     def _due_s(self, pending: PendingSnapshot, unplaced: Sequence[StillPending]) -> float | None:
-        """Seconds until time alone lets an instance be placed, or preempt others. None: it does not."""
+        """Seconds until time alone lets an instance be placed, or preempt others. None if it does not."""
         due = [] if pending.next_due_s is None else [pending.next_due_s]
         held = (refusal_left_s(one.waiting.refused, one.waiting.failures, self._settings) for one in unplaced)
         return min([*due, *(left_s for left_s in held if left_s > 0)], default=None)
@@ -165,6 +170,8 @@ class PlacementReconciler:
         decisions come first, since they may have to be made again with the holders.
         """
         waiting, reserved, leaving = seen.queue(), seen.reserved, seen.leaving
+        if not waiting:
+            return _PassResult(0, [], [], [])
         async with OneInFlight[list[PlacedStart]]() as commits:
             if not self._passes.needs_holders(waiting):
                 decisions = await self._decide(waiting, reserved, leaving, commits)
@@ -187,7 +194,7 @@ class PlacementReconciler:
         holders: Holders,
         commits: OneInFlight[list[PlacedStart]] | None = None,
     ) -> _Decisions:
-        """Decides all, yielding to the event loop. With `commits`, full batches are committed meanwhile."""
+        """Decides all, yielding to the event loop. With `commits`, full batches are committed at the same time."""
         decisions = _Decisions({one.id: one for one in waiting if not one.awaited})
         time_slice = TimeSlice()
         with closing(self._passes.decide(waiting, holders, reserved)) as generator:
@@ -207,8 +214,7 @@ class PlacementReconciler:
 
     async def _commit(self, starts: Sequence[PlacedStart]) -> list[PlacedStart]:
         """Commits these starts; returns those that lost a race and are placed again."""
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             kept = await commit_placements(connection, starts)
         self._changed.update(s.waiting.deployment_uid for s in kept)
         return self._passes.settle(starts, kept)
@@ -235,13 +241,9 @@ class PlacementReconciler:
         ]
         locked = {one.waiting.id for one in unplaced} | {v.instance for p in preemptions for v in p.victims}
         victims_of: set[str] = set()
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             await lock_rows(connection, instances=locked)
-            try:
-                victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
+            victims_of = await preempt_victims(connection, preemptions) if preemptions else victims_of
             awaiting = {one.waiting.id for one in unplaced if one.awaits_servers}
             promised = {one.waiting.id: one.promised for one in unplaced if one.promised is not None}
             await store_explanations(connection, explained, victims_of, awaiting, promised)

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import PolicyEffects, PolicyFacts
-from controller.leader.policy_watch import PolicyMetrics, PolicyWatch
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.leader.policy_watch import PolicyWatch
+from controller.runtime.lease import term_transaction
+from controller.runtime.metrics import Metrics
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.policies.effects import PolicyStep, carry_out_policies, end_actions
 from controller.store.policies.observe import list_unended, list_watched, observe_policies
 
@@ -18,7 +18,7 @@ class PoliciesReconciler:
 
     kind = "policy"
 
-    def __init__(self, database: Database, term: int, metrics: PolicyMetrics, watch: PolicyWatch) -> None:
+    def __init__(self, database: Database, term: int, metrics: Metrics, watch: PolicyWatch) -> None:
         self._database = database
         self._term = term
         self._metrics = metrics
@@ -59,10 +59,6 @@ class PoliciesReconciler:
     async def _apply(self, steps: Sequence[PolicyStep], unended: Sequence[str]) -> None:
         if not steps and not unended:
             return
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
-            try:
-                await carry_out_policies(connection, steps)
-                await end_actions(connection, unended)
-            except LostGuardError as lost:
-                raise StaleError(str(lost)) from lost
+        async with term_transaction(self._database, self._term) as connection:
+            await carry_out_policies(connection, steps)
+            await end_actions(connection, unended)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from controller.runtime.lease import check_term
+from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
 from controller.store.deployments.relocations import begin_relocations
@@ -28,8 +28,7 @@ class RelocationsReconciler:
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """Begins relocations up to the limit."""
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             left = await begin_relocations(connection, at_once=self._at_once)
         outcome: Outcome = Requeue(_RETRY_S) if left else Done()
         return dict.fromkeys(keys, outcome)

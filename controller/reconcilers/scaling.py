@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from controller.leader.scaling_watch import ScalingWatch
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import Done, Outcome, StaleError
+from controller.runtime.lease import term_transaction
+from controller.runtime.outcome import Done, Outcome
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.scaling.effects import carry_out_scaling, forget_scaling
 from controller.store.scaling.observe import list_scaled, list_stored, observe_scaling
 
@@ -37,12 +36,8 @@ class ScalingReconciler:
         await self.watch.decide(observed)
         steps = self.watch.steps(observed)
         if steps or gone:
-            async with self._database.transaction() as connection:
-                await check_term(connection, self._term)
-                try:
-                    await carry_out_scaling(connection, steps)
-                except LostGuardError as lost:
-                    raise StaleError(str(lost)) from lost
+            async with term_transaction(self._database, self._term) as connection:
+                await carry_out_scaling(connection, steps)
                 await forget_scaling(connection, gone)
             self.watch.written(steps)
         return dict.fromkeys(keys, Done())

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Final
 
 from controller.decide.worker_phases import decide
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerEffects, WorkerSettings
 from controller.runtime.clock import ClockJumpWatch
-from controller.runtime.lease import check_term
-from controller.runtime.outcome import Done, Outcome, Requeue, StaleError
+from controller.runtime.lease import term_transaction
+from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
@@ -90,8 +91,7 @@ class WorkersReconciler:
 
     async def _apply(self, effects: WorkerEffects) -> bool:
         """Writes the changes of workers that are still as they were read. Returns whether those are all of them."""
-        async with self._database.transaction() as connection:
-            await check_term(connection, self._term)
+        async with term_transaction(self._database, self._term) as connection:
             written = await phases.write_phases(connection, effects.changes)
             if not written:
                 raise StaleError(f"{len(effects.changes)} workers changed since they were read")

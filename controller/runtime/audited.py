@@ -8,7 +8,7 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """Takes the place of what the request itself tells.
+    """Takes the place of what the request itself shows.
 
     Attributes:
         object: such as `workers/gpu-1`.

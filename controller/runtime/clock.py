@@ -46,9 +46,6 @@ class ClockJumpWatch:
     """Detects jumps of another machine's wall clock, against our monotonic one.
 
     After a jump, older timestamps of that clock must not be used for durations.
-
-    Args:
-        monotonic: seconds that never go backwards.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Coroutine, Hashable
 from datetime import datetime
 from functools import partial
 from itertools import count
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
 from controller.runtime.child import run_child
 from controller.runtime.clock import Clock
+from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import RetryableError
-from controller.runtime.slot_queue import SlotQueue
-from controller.runtime.slots import Cancelled, Computation, SlotKind, Slots, Work
+from controller.runtime.slots import Cancelled, Computation, SlotKind, SlotQueue, Slots, Work
 from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
@@ -31,22 +31,8 @@ REFILL_PAUSE_S = 0.1
 LATE_S = 0.1  # a computation must be gone this soon after the commit that made it obsolete
 _CLOSE_LIMIT_S = 15.0
 
-CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
 OnDone: TypeAlias = Callable[[Hashable, str, Any], None]
 Runner: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
-
-
-class ComputationMetrics(Protocol):
-    """Counters; at rest started equals completed + cancelled + failed."""
-
-    def in_flight(self, n: int) -> None:
-        """`n` children exist now."""
-
-    def count(self, purpose: str, outcome: CountOutcome) -> None:
-        """One computation was admitted (started) or has ended."""
-
-    def cancel_seconds(self, seconds: float) -> None:
-        """A cancelled computation was gone `seconds` after the commit that made it obsolete."""
 
 
 class Computations:
@@ -78,7 +64,7 @@ class Computations:
         on_done: OnDone,
         *,
         clock: Clock,
-        metrics: ComputationMetrics,
+        metrics: Metrics,
         pool_size: int | None = None,
         max_waiting: int = 100_000,
         slice_s: float = LIFO_SLICE_S,

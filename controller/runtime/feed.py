@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from controller.runtime.backoff import Backoff
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS, Connect
+from controller.runtime.outcome import Backoff
 
 log = structlog.get_logger(__name__)
 

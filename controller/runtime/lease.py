@@ -8,20 +8,22 @@ give the lease to another controller.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.runtime.feed import CHANNEL
-from controller.runtime.outcome import StaleError
 from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
 
+# Of the leader's reads and writes where the database is away, or another term leads.
+LEADER_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this process must not lead; None: it may
 Promoted: TypeAlias = Callable[[Any, int, int], Coroutine[Any, Any, None]]  # the timelines before, and now
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
@@ -93,6 +95,25 @@ async def check_term(connection: Any, term: int) -> None:
         raise TermLost(f"term {term} is over, term {leading} leads")
 
 
+class Transactions(Protocol):
+    """The store's database, as far as a term needs it."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A connection inside a transaction that may write."""
+
+
+@asynccontextmanager
+async def term_transaction(database: Transactions, term: int) -> AsyncIterator[Any]:
+    """A connection inside a transaction of the leader: `term` leads until it ends.
+
+    Raises:
+        TermLost: another term leads.
+    """
+    async with database.transaction() as connection:
+        await check_term(connection, term)
+        yield connection
+
+
 async def read_term(connection: Any) -> int:
     """Return the present term, without a guard: it may be over at once."""
     term: int = await connection.fetchval(_READ_TERM_SQL)
@@ -110,7 +131,7 @@ async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int
     In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
 
     Returns:
-        The lease's new term, which no controller leads; None: it is above `term` already.
+        The lease's new term, which no controller leads; None if it is above `term` already.
     """
     await connection.execute(_LOCK_SQL)
     raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, channel)
@@ -244,7 +265,7 @@ class Lease:
         return term
 
     async def _note_timeline(self, connection: Any, before: int | None, now: int | None) -> None:
-        """Where the database was promoted, has all agents tell anew what runs: commits may be lost."""
+        """Where the database was promoted, has all agents report again what runs: commits may be lost."""
         if before is None or now is None or before == now:
             return
         await connection.execute(_CUT_SQL, self._channel)

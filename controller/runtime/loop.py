@@ -5,30 +5,64 @@ It knows neither what a key names nor what a step does. Only this module of the 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol
 
 import structlog
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import Clock
 from controller.runtime.database import TRANSIENT_ERRORS, is_database_trouble, is_disk_full
-from controller.runtime.outcome import (
-    Done,
-    Outcome,
-    Requeue,
-    Retry,
-    RetryableError,
-    StaleError,
-    Terminal,
-    TerminalError,
-)
+from controller.runtime.metrics import Metrics
+from controller.runtime.outcome import Backoff, Done, Outcome, Requeue, Retry, RetryableError, Terminal, TerminalError
 from controller.runtime.queue import K, KeyedQueue
-from controller.runtime.reconciler import LoopMetrics, LoopSettings, Reconciler
 
 log = structlog.get_logger(__name__)
-
 _TRANSIENT: tuple[type[Exception], ...] = (RetryableError, *TRANSIENT_ERRORS)
+
+
+class Reconciler(Protocol[K]):
+    """One kind's observe → decide → apply."""
+
+    kind: str
+
+    async def step(self, keys: Sequence[K]) -> Mapping[K, Outcome]:
+        """Bring `keys` one step closer to the wanted state; return an outcome for each of them.
+
+        Usually one key, under load many, so that reads and writes are set-based. An exception counts for all keys of
+        the call; the loop then calls again key by key.
+        """
+
+    async def list_keys(self) -> Collection[K]:
+        """Return every existing key, for the resync."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """The loop's limits; times in seconds.
+
+    Attributes:
+        workers: concurrent steps.
+        batch_size: most keys per step.
+        step_timeout_s: deadline of a step, of listing keys for a resync, and of writing a condition.
+        resync_s: every key is enqueued about this often (jittered by a tenth).
+        backoff: delays after retryable failures.
+        quarantine_after: failures in a row after which a key is retried only every `quarantine_s`.
+        quarantine_s: delay of a quarantined key; a hint ends it at once.
+        stale_at_once: stale outcomes in a row that are retried without a delay.
+        max_keys: bound on distinct keys in the queue.
+    """
+
+    workers: int = 4
+    batch_size: int = 256
+    step_timeout_s: float = 30.0
+    resync_s: float = 60.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=0.5, max_s=60.0))
+    quarantine_after: int = 10
+    quarantine_s: float = 300.0
+    stale_at_once: int = 3
+    max_keys: int = 1_000_000
 
 
 @dataclass(slots=True)
@@ -67,7 +101,7 @@ class ReconcileLoop(Generic[K]):
         *,
         clock: Clock,
         rng: random.Random,
-        metrics: LoopMetrics,
+        metrics: Metrics,
         on_quarantine: Callable[[K, str, int], Awaitable[None]],
         on_terminal: Callable[[K, str], Awaitable[None]],
         settings: LoopSettings | None = None,

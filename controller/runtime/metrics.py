@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -10,6 +11,9 @@ _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 _CANCEL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _PLACEMENT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _START_BUCKETS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
+
+
+CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
 
 
 class Metrics:
@@ -88,7 +92,7 @@ class Metrics:
         """`n` computations have a child now."""
         self._in_flight.set(n)
 
-    def count(self, purpose: str, outcome: str) -> None:
+    def count(self, purpose: str, outcome: CountOutcome) -> None:
         """A computation was admitted (`started`), or has ended."""
         self._computations.labels(purpose, outcome).inc()
 
@@ -125,11 +129,7 @@ class Metrics:
 
 
 class HubMetrics:
-    """Counters of what agents send and cannot be taken.
-
-    Args:
-        registry: as of `Metrics`.
-    """
+    """Counters of what agents send and cannot be taken."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._impossible = Counter(

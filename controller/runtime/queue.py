@@ -175,7 +175,7 @@ class KeyedQueue(Generic[K]):
 
     def _promote_due(self) -> None:
         """Move what has become due from delayed to ready."""
-        # The loop runs a timer up to one clock tick early: the keys of that timer are due, whatever time() says.
+        # The loop runs a timer up to one clock tick early: the keys of that timer are due, whatever time() returns.
         now = max(asyncio.get_running_loop().time(), self._timer_due)
         self._timer = None
         while self._heap and self._heap[0][0] <= now:

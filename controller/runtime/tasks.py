@@ -1,12 +1,13 @@
 """Tasks with an owner: cancelled and awaited, or run one at a time beside it. None outlives its owner."""
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Generic, Self, TypeVar
 
 _END_S: Final = 10.0
-
 T = TypeVar("T")
+_SLICE_S: Final = 0.005
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bool:
@@ -100,3 +101,19 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T], *, l
         return None if stop.is_set() and not working.done() else await working
     finally:
         await end_tasks([working, stopped], limit_s=limit_s)
+
+
+class TimeSlice:
+    """Lets one long computation hold the event loop for a few milliseconds at a time.
+
+    Measured by the machine's clock: the loop's own clock stops while the loop is held.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def yield_if_over(self) -> None:
+        """Yields to the event loop if the slice is used up."""
+        if time.monotonic() - self._since >= _SLICE_S:
+            await asyncio.sleep(0)
+            self._since = time.monotonic()

@@ -41,7 +41,7 @@ class EngineFacts(Protocol):
         """The GPU counts to try on each worker where the spec leaves them open."""
 
     def chosen(self, name: str) -> "EngineFacts":
-        """The engine of that name among those that it stands for. An empty name means its default."""
+        """The engine of that name among those that it represents. An empty name means its default."""
 
 
 class AnalysingEngine(Protocol):

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import asyncpg
 
+from controller.domain.effects import StaleError
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 
 ACTION_LIMIT_S = 60.0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decide.adoption import plan_adoption
-from controller.domain.found import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
+from controller.domain.adoption import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
 from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, PlannedClaim

@@ -11,9 +11,8 @@ from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission.consolidate import Movable, consolidate
 from controller.scheduling.admission.victims import find_victims, preemption_cost
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
-from controller.scheduling.search.place import find
+from controller.scheduling.inventory.capacity import Inventory, without
+from controller.scheduling.search.cached_search import find
 from support.admission_rounds import start
 from support.builders.fleet import GIB, Fleet
 from support.profiles import PROFILE

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.domain.key_shares import (
+from controller.domain.access.key_shares import (
     STALE_S,
     Bucket,
     Holding,

@@ -14,9 +14,9 @@ from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims, preemption_cost
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
-from controller.scheduling.search.place import find, place
+from controller.scheduling.inventory.capacity import Inventory, without
+from controller.scheduling.search.cached_search import find
+from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])

@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY
 from controller.domain.instances import InstanceFacts, RunFacts
-from controller.domain.restart_delays import RestartSettings
+from controller.domain.restart_delays import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, RestartSettings
 from support.builders.facts import NOW, host, instance, process
 from support.decisions import effects_of, phases_of
 

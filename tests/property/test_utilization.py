@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from agent.gpus.reader import GpuWork
 from agent.sampling.periods import PeriodAccumulator
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
-from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import InstanceUse, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 from schemas.wire import DeviceFacts
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, use

@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import asyncpg
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, inventory_cache, placement_passes, revision_asks
+from controller.leader import housekeeping, placement_inputs, placement_passes
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.runtime.outcome import StaleError
-from controller.store.core import audit, events, guards, locks, notify
+from controller.store.core import audit, events, guards, notify
 from controller.store.core.database import Database
 from controller.store.deployments import analysis_inputs, relocations, restart_in_place, rollouts
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
-from controller.store.placement import inventory, preemption
+from controller.store.placement import inventory
 from controller.store.placement import pending as waiting_store
 from controller.store.telemetry import retention
 from controller.store.workers import phases
@@ -29,18 +29,20 @@ from support.leading.lifecycle import ACTS, ANALYSED, PREEMPTED, Act, Crew, Worl
 
 AWAITS = Awaits(
     (
-        instances, placement, placement_passes, revision_asks, workers, housekeeping, analysis, cancelling,
+        instances, placement, placement_passes, placement_inputs, workers, housekeeping, analysis, cancelling,
         analysis_inputs,
         instance_reads, instance_writes, relocations, restart_in_place, rollouts,
-        guards, placement_store, waiting_store, preemption,
-        inventory, inventory_cache, phases, locks, events, notify, audit, retention, lease,
+        guards, placement_store, waiting_store,
+        inventory, phases, events, notify, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
 ELSEWHERE = {
     "leader.analyses.Analyses.aclose": "ends child processes, after the last step",
     "leader.analyses.analyse_now": "the API's, for plans: it writes nothing",
-    "leader.housekeeping.Housekeeping.run": "the loop around `round`: it sleeps and catches",
+    "leader.housekeeping._Rounds.run": "the loop around `round`: it sleeps and catches",
+    "leader.housekeeping.History": "rolls up samples, of which this road has none",
+    "leader.housekeeping.Sealing": "seals keys, of which this road has none",
     "reconcilers.instances.InstancesReconciler.list_keys[0] exit": "gives the connection back: nothing is sent",
     "reconcilers.cancelling.CancellingReconciler.step[0] exit": "as above",
     "deployments.relocations.check_none_in_progress": "the API's",
@@ -57,23 +59,36 @@ ELSEWHERE = {
     "leader.placement_passes.PlacementPasses.one_pass[0]": "as above",
     "leader.placement_passes.PlacementPasses.full_pass[0]": "as above",
     "leader.placement_passes.PlacementPasses.place_new": "as above",
-    "core.events.write_late_events[1]": "appends what stands for events beyond their budgets: this road has none",
-    "core.events.write_event_in_session": "the API's, for keys, tokens and secrets",
+    "core.events.write_late_events[0]": "appends what stands for events beyond their budgets: this road has none",
+    "core.events._admit": "spends budgets of events that agents alone cause: this road has none",
+    "core.events._spend": "as above",
+    "leader.placement_inputs.check_specs": "the dry runs'",
+    "leader.placement_inputs._read_secrets": "of instances that may preempt: those of these roads have none",
+    "core.audit.read_audit_result": "the API's",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",
     "runtime.lease.expire_lease": "the daemon's, at its start",
     "runtime.lease.Lease": "the campaign for the lease, which has tests of its own",
 }
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
-KEEPING = ("leader.housekeeping.", "core.audit.", "core.events.write_late_events", "telemetry.retention.")
+KEEPING = (
+    "leader.housekeeping.",
+    "core.audit.",
+    "core.events.write_late_events",
+    "core.events._late_events",
+    "telemetry.retention.",
+)
 HOUSE = tuple(n for n in REACHED if n.startswith(KEEPING))
 # Awaits that only a preemption passes.
+HOLDERS = ("placement.pending.read_holders", "placement.pending.preempt_victims")
 RECONCILER = "reconcilers.placement.PlacementReconciler"
 PREEMPTING = tuple(
-    n for n in REACHED if n.startswith(("placement.preemption.", f"{RECONCILER}._read_holders"))
-    or n in (f"{RECONCILER}._explain_batch[3]", f"{RECONCILER}._observe[5]") or ".check_starts[" in n
+    n for n in REACHED if n.startswith((*HOLDERS, f"{RECONCILER}._read_holders"))
+    or n in (f"{RECONCILER}._explain_batch[2]", f"{RECONCILER}._observe[5]") or ".check_starts[" in n
 )  # fmt: skip
-NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING)
+# Awaits that only a road with a running analysis passes.
+ANALYSING = tuple(n for n in REACHED if n.startswith(("reconcilers.cancelling.", "deployments.analysis_inputs.")))
+NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING + ANALYSING)
 STORM = 150
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 AROUND_ANALYSIS = (
@@ -180,12 +195,13 @@ async def test_a_fault_around_an_analysis(db: Database, admin: "asyncpg.Pool[asy
     """A later write stores its result, or it runs anew; the child of a dead leader does not matter."""
     plain = await Handover.begin(await World.make(db), db, Failpoints(AWAITS))
     await run_lifecycle(plain, ANALYSED)
-    _, wants = each_once(n for n in NAMES if n.startswith(AROUND_ANALYSIS))
+    _, wants = each_once(n for n in (*NAMES, *ANALYSING) if n.startswith(AROUND_ANALYSIS))
     points = Failpoints(AWAITS, kind, wants)
     handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)
     await run_lifecycle(handover, ANALYSED)
     assert points.strikes > 5
     assert "deployments.effects._create[0]" in points.passed
+    assert points.passed.issuperset(ANALYSING)
     assert differences(handover.pictures, plain.pictures) == []
 
 
@@ -195,9 +211,7 @@ async def test_a_fault_during_a_preemption(db: Database, admin: "asyncpg.Pool[as
     plain = await Handover.begin(await World.make(db), db, Failpoints(AWAITS))
     await run_lifecycle(plain, PREEMPTED)
     left, wants = each_once(
-        n
-        for n in (*NAMES, *PREEMPTING)
-        if n.startswith(("reconcilers.placement.", "placement.preemption.", *PREEMPTING))
+        n for n in (*NAMES, *PREEMPTING) if n.startswith(("reconcilers.placement.", *HOLDERS, *PREEMPTING))
     )
     points = Failpoints(AWAITS, kind, wants)
     handover = await Handover.begin(await World.make(db), FailingDatabase(db, points, admin), points)

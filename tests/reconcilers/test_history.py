@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.leader.minute_rollups import History
+from controller.domain.effects import StaleError
+from controller.leader.housekeeping import History
 from controller.runtime.clock import SystemClock
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from support.database.history import partitions, sample, span
 from support.database.ledger import add_deployment, add_host, rows

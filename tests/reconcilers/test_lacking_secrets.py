@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from controller.domain.access.secret_scopes import LacksSecret
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.secret_scopes import LacksSecret
 from controller.runtime.outcome import Requeue
 from controller.store.access.secrets import delete_secret, put_secret, scope_secret
 from controller.store.core.database import Database

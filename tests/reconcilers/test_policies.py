@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from controller.api.resources.metrics import figures_text
-from controller.runtime.outcome import Requeue, StaleError
+from controller.domain.effects import StaleError
+from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
 from controller.store.deployments import stop as switch
 from controller.store.views.metrics import INLINE, Figures, read_figures

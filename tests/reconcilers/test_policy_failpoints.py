@@ -8,21 +8,19 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.runtime import lease
-from controller.store.core import events, guards, locks, notify
+from controller.store.core import events, guards, notify
 from controller.store.core.database import Database
 from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes
 from controller.store.policies import observe as policy_watch
-from controller.store.telemetry import sample_reads
+from controller.store.telemetry import samples as sample_reads
 from support.database.ledger import rows
 from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle
 from support.leading.awaits import Awaits
 from support.leading.failpoints import FailingDatabase, Failpoints, Kind
 from support.leading.handover import PASSING
 
-AWAITS = Awaits(
-    (policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, locks, notify, lease)
-)
+AWAITS = Awaits((policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, notify, lease))
 STEP_LIMIT_S = 30.0
 
 

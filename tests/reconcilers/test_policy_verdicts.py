@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.domain.utilization import ClockLeaps
+from controller.domain.telemetry.utilization import ClockLeaps
 from controller.leader.policy_watch import PolicyWatch
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database

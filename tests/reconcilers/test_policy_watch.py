@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.reconcilers import policies
-from controller.runtime import time_slice
+from controller.runtime import tasks as time_slice
 from controller.store.core.database import Database
 from support.database.policy_ledger import PolicyLedger, settle
 

@@ -9,7 +9,7 @@ from controller.domain.restart_delays import RestartSettings
 from controller.reconcilers.placement import EVERYTHING
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
-from controller.store.placement.defrag_reads import read_demands
+from controller.store.placement.plan_reads import read_demands
 from support.database.ledger import add_deployment, add_host, report, rows
 from support.leading.leader_term import LeaderTerm
 

@@ -6,8 +6,7 @@ import pytest
 
 from controller.decide import start_command
 from controller.decide.start_command import RENDEZVOUS_PORTS, rendezvous_port
-from controller.domain.need_json import need_to_json
-from controller.domain.placement import Need
+from controller.domain.placement import Need, need_to_json
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, rows
 from support.leading.leader_term import LeaderTerm

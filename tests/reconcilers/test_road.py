@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.domain.restart_delays import RestartSettings
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.placement.commit import PlacedStart
 from support.database.ledger import GIB, add_deployment, add_host, report, rows

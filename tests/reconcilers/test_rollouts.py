@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from controller.api.resources.metrics import figures_text
+from controller.domain.effects import StaleError
 from controller.live.demand import DemandReports, RevisionCount
 from controller.live.endpoints import EndpointReader, RolloutRoute
-from controller.runtime.outcome import StaleError
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.core.refusals import NotFoundError, NothingToUndoError, NotRollingError
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import revisions, rollouts

@@ -9,11 +9,11 @@ import pytest
 from controller.api.resources.metrics import figures_text
 from controller.decide.scaling.decide import decide_scaling
 from controller.decide.scaling.history import ScalingHistory
+from controller.domain.effects import StaleError
 from controller.domain.scaling import ScalingView, Wish
 from controller.leader import scaling_watch
-from controller.runtime import time_slice
+from controller.runtime import tasks as time_slice
 from controller.runtime.clock import SystemClock
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import stop as switch

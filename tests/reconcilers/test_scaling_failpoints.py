@@ -13,7 +13,7 @@ from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers import scaling
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.runtime import lease
-from controller.store.core import events, guards, locks, notify
+from controller.store.core import events, guards, notify
 from controller.store.core.database import Database
 from controller.store.scaling import effects as scaling_writes
 from controller.store.scaling import observe as scaling_reads
@@ -23,7 +23,7 @@ from support.leading.awaits import Awaits
 from support.leading.failpoints import FailingDatabase, Failpoints, Kind
 from support.leading.handover import PASSING
 
-AWAITS = Awaits((scaling, scaling_reads, scaling_writes, events, guards, locks, notify, lease))
+AWAITS = Awaits((scaling, scaling_reads, scaling_writes, events, guards, notify, lease))
 STEP_LIMIT_S = 30.0
 IDLE_S = 5
 

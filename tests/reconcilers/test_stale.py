@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from controller.runtime.outcome import StaleError
+from controller.domain.effects import StaleError
 from controller.store.core.database import Database
 from controller.store.workers.maintenance import set_maintenance
 from support.database.ledger import add_deployment, add_host, rows

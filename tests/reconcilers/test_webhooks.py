@@ -7,11 +7,10 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
-from controller.leader.webhook_targets import Network
-from controller.leader.webhooks import Webhooks, WebhookSettings, sign
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.effects import StaleError
+from controller.leader.webhooks import Network, Webhooks, WebhookSettings, sign
 from controller.runtime.clock import SystemClock
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from controller.store.policies.webhooks import Delivery, read_due
 from support.database.ledger import rows

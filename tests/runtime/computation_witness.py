@@ -6,7 +6,7 @@ from typing import Any
 
 import psutil
 
-from controller.runtime.computations import CountOutcome
+from controller.runtime.metrics import CountOutcome
 from controller.runtime.slots import Work
 
 MEMORY = 512 * 1024 * 1024

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from controller.runtime.backoff import Backoff
+from controller.runtime.outcome import Backoff
 
 
 class Highest(random.Random):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.runtime.backoff import Backoff
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed, parse_hint
+from controller.runtime.outcome import Backoff
 
 Connect = Callable[[], Awaitable[Any]]
 EVERYTHING = ("*", None)

@@ -8,10 +8,10 @@ from typing import Any
 import asyncpg
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.lease import _RENEW_SQL, TERM_GUARD_SQL, Lease, TermLost, check_term, go_above
-from controller.runtime.outcome import StaleError
 from runtime.polling import until
 
 Connect = Callable[[], Awaitable[Any]]

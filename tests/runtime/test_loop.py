@@ -10,20 +10,10 @@ from itertools import pairwise
 import asyncpg
 import pytest
 
-from controller.runtime.backoff import Backoff
+from controller.domain.effects import StaleError
 from controller.runtime.clock import SystemClock
-from controller.runtime.loop import ReconcileLoop
-from controller.runtime.outcome import (
-    Done,
-    Outcome,
-    Requeue,
-    Retry,
-    RetryableError,
-    StaleError,
-    Terminal,
-    TerminalError,
-)
-from controller.runtime.reconciler import LoopSettings
+from controller.runtime.loop import LoopSettings, ReconcileLoop
+from controller.runtime.outcome import Backoff, Done, Outcome, Requeue, Retry, RetryableError, Terminal, TerminalError
 
 pytestmark = pytest.mark.looptime
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.runtime.slot_queue import SlotQueue
+from controller.runtime.slots import SlotQueue
 
 
 def test_requeued_items_keep_their_place() -> None:

@@ -14,10 +14,8 @@ from controller import backup as host_backup
 from controller.settings import ControllerSettings
 from controller.store.access.audit_log import takes_entries
 from controller.store.backup.archive import BackupFileError, Manifest, reading
-from controller.store.backup.connect import UnsuitableSchemaError, dedicated
-from controller.store.backup.restore import ControllerLeadsError, NotEmptyError, restore
-from controller.store.backup.restored_state import Restored
-from controller.store.backup.tables import load_order
+from controller.store.backup.restore import ControllerLeadsError, NotEmptyError, Restored, restore
+from controller.store.backup.tables import UnsuitableSchemaError, dedicated, load_order
 from controller.store.backup.take import take_backup
 from controller.store.core.audit import audit
 from controller.store.core.database import Database

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from controller.domain.spec_changes import change_between
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError
 from controller.store.deployments.apply import Applied, apply

@@ -11,9 +11,8 @@ from controller.domain.events import NewEvent
 from controller.store.access.keys import create_key, revoke_key
 from controller.store.access.secrets import delete_secret, put_secret
 from controller.store.access.tokens import create_token, redeem, revoke_token
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import acting, write_events
 from controller.store.deployments.apply import delete
 from controller.store.views.events import list_events
 from schemas.api.events import EventView

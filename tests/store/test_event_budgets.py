@@ -4,11 +4,9 @@ import uuid
 
 import asyncpg
 
-from controller.domain.event_budgets import WHOLE
-from controller.domain.events import NewEvent
-from controller.store.core.acting import acting
+from controller.domain.events import WHOLE, NewEvent
 from controller.store.core.database import Database, prepare_connection
-from controller.store.core.events import write_events, write_late_events
+from controller.store.core.events import acting, write_events, write_late_events
 from support.database.ledger import rows
 
 WORKER = f"worker:{uuid.uuid4()}"

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -16,6 +17,7 @@ from controller.store.deployments.specs import spec_from_json
 from controller.store.migrations import versions
 from support.database.ledger import add_deployment
 from support.database.migrated import migrate_to
+from support.database.postgres import PostgresServer, create_database, drop_database
 
 FOLDER = Path(versions.__file__).parent
 BOUND = 27  # the rules hold for later ones
@@ -46,6 +48,23 @@ def test_a_migration_holds_nothing_up_for_long(path: Path) -> None:
             continue
         found = re.search(pattern, text)
         assert found is None, f"{path.name}: {found and found[0]!r} {why}"
+
+
+async def test_each_landed_revision_upgrades_to_the_newest(database: str, postgres: PostgresServer) -> None:
+    """It takes seconds, since each of 47 states of the schema gets a database of its own."""
+    revisions = [path.name[:4] for path in sorted(FOLDER.glob("*.sql"))]
+    assert len(revisions) >= 47
+    for revision in revisions:  # from one to the next, in one database: each state of it is a landed one
+        await migrate_to(database, revision)
+        copy = await create_database(postgres, urlsplit(database).path.removeprefix("/"))
+        opened = await Database.open(copy)
+        async with opened.connection() as c:
+            assert await c.fetch("select version_num from alembic_version") == [(revision,)]
+        await migrate(opened)
+        async with opened.connection() as c:
+            assert await c.fetch("select version_num from alembic_version") == [(revisions[-1],)]
+        await opened.close()
+        await drop_database(postgres, copy)
 
 
 @pytest.fixture

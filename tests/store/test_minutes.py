@@ -5,7 +5,7 @@ import random
 import pytest
 
 from controller.decide.policies.windows import window_of
-from controller.domain.series import Series
+from controller.domain.telemetry.series import Series
 from controller.store.core.database import Database
 from support.database.history import T0, at, partitions, rolled_up, sample
 from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows

@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.telemetry.partition_maintenance import PartitionMaintenance
 from controller.store.telemetry.partitions import (
+    PartitionMaintenance,
     PartitionRange,
     SampleRetention,
     drop_partition,

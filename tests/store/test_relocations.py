@@ -10,7 +10,7 @@ from controller.store.deployments.relocations import (
     check_none_in_progress,
     request_relocations,
 )
-from controller.store.placement.defrag_reads import RelocationRow, read_movable, read_relocations
+from controller.store.placement.plan_reads import RelocationRow, read_movable, read_relocations
 from controller.store.telemetry.retention import prune
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 

@@ -11,12 +11,10 @@ from controller.api.context import Check
 from controller.health import Readiness
 from controller.leader.housekeeping import Housekeeping
 from controller.runtime.clock import SystemClock
-from controller.store.core.acting import acting
-from controller.store.core.audit import INVARIANTS
-from controller.store.core.audit_results import read_audit_result
+from controller.store.core.audit import INVARIANTS, read_audit_result
 from controller.store.core.database import Database
-from controller.store.core.repair import REPAIRS, repair
-from controller.store.core.ways_out import WAYS_OUT
+from controller.store.core.events import acting
+from controller.store.core.repair import REMEDIES, REPAIRS, repair
 from store.test_audit import ACTION, INTENT, RELOCATION, WEBHOOK, broken, db, execute, unguarded
 from support.database.ledger import rows
 
@@ -50,8 +48,8 @@ MENDED = {
 
 def test_every_repair_is_shown_and_every_invariant_has_a_way_out() -> None:
     assert set(MENDED) == {block.name for block in REPAIRS}
-    assert set(WAYS_OUT) == {invariant.name for invariant in INVARIANTS}
-    assert set(MENDED) <= set(WAYS_OUT)
+    assert set(REMEDIES) == {invariant.name for invariant in INVARIANTS}
+    assert set(MENDED) <= set(REMEDIES)
 
 
 @pytest.mark.parametrize("invariant", sorted(MENDED))
@@ -98,7 +96,7 @@ async def test_what_would_be_a_guess_is_left_with_a_way_out(db: Database, invari
     result = await repair(db, dry_run=False)
     assert not result.ok
     left = {one.invariant: one.way_out for one in result.left}
-    assert left[invariant] == WAYS_OUT[invariant]
+    assert left[invariant] == REMEDIES[invariant]
     assert await rows(db, "select * from claims order by device, instance_id") == before
     async with db.connection() as connection:
         assert invariant in (await read_audit_result(connection)).broken

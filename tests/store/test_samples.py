@@ -5,8 +5,16 @@ import time
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.telemetry.sample_reads import Sample, read_history, read_horizon, read_new
-from controller.store.telemetry.samples import NoPartitionError, SamplesWritten, SessionSamples, write_samples
+from controller.store.telemetry.samples import (
+    NoPartitionError,
+    Sample,
+    SamplesWritten,
+    SessionSamples,
+    read_history,
+    read_horizon,
+    read_new,
+    write_samples,
+)
 from schemas.wire import SamplePeriod
 from support.builders.samples import add_partitions, own, period, sample_rows
 from support.database.ledger import Host, add_host, rows

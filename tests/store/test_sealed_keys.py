@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from controller.decide.attention import find_attention
+from controller.domain.effects import StaleError
 from controller.domain.start_receipts import open_sealed, seal
-from controller.leader.sealing import Sealing
+from controller.leader.housekeeping import Sealing
 from controller.live.endpoints import EndpointReader
 from controller.runtime.clock import SystemClock
-from controller.runtime.outcome import StaleError
 from controller.store.access.keys import create_key
 from controller.store.access.proxy_secrets import PURPOSE, read_key_ids
 from controller.store.access.sealing import seal_keys

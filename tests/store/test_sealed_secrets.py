@@ -13,8 +13,8 @@ from controller.store.access.secrets import (
     seal_all,
     unreadable_secrets,
 )
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from controller.store.deployments.creations import Creations
 from schemas.manifest.parse import parse_spec

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from controller.domain.access.quoted_lines import BEGIN, END
 from controller.domain.events import NewEvent
-from controller.domain.quoted_lines import BEGIN, END
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.migrations import versions

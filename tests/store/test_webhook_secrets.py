@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from controller.store.access.secrets import put_secret, scope_secret
-from controller.store.core.acting import acting
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.deployments.apply import apply
 from controller.store.policies.apply import apply_policy
 from schemas.manifest.parse import parse_policy_spec, parse_spec

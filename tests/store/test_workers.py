@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from controller.domain.effects import StaleError
 from controller.domain.workers import WorkerSettings
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.lease import TermLost
-from controller.runtime.outcome import Done, Requeue, StaleError
+from controller.runtime.outcome import Done, Requeue
 from controller.store.core.database import Database
 from controller.store.workers import phases as worker_phases
 from controller.store.workers import sessions

@@ -8,9 +8,9 @@ from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
-from controller.scheduling.search.place import find, place
+from controller.scheduling.inventory.capacity import Inventory, without
+from controller.scheduling.search.cached_search import find
+from controller.scheduling.search.place import place
 
 AGE_S = 90.0  # of what has been pending for long
 

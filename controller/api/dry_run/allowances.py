@@ -13,7 +13,7 @@ from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
 from controller.api.key_share import KeyShare
 from controller.api.spec_privileges import granted_to, judge_for
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.domain.placement import Need
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec

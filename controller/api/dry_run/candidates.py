@@ -14,7 +14,7 @@ from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask
 from controller.scheduling.explain.gpu_misses import GpuMisses, gpu_misses
 from controller.scheduling.inventory.capacity import Inventory
-from controller.store.placement.absences import Absences
+from controller.store.placement.plan_reads import Absences
 from schemas.api.plan import PlanCandidates
 from schemas.placement_reasons import Reason
 

@@ -20,7 +20,7 @@ from controller.engines.well_known import WellKnownModel, well_known_models
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from controller.store.views.moment import read_moment
 from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
 from schemas.api.needs import LayoutView

@@ -24,14 +24,14 @@ from controller.scheduling.admission.consolidate import Consolidation, Movable, 
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
-from controller.store.placement.defrag_reads import (
+from controller.store.placement.pending import read_holders
+from controller.store.placement.plan_reads import (
     DemandRow,
     MovableRow,
     read_demands,
     read_movable,
     read_relocations,
 )
-from controller.store.placement.preemption import read_holders
 from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import parse_manifest_objects

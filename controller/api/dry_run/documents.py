@@ -11,15 +11,15 @@ from controller.api.named_secrets import named_secret_warnings
 from controller.api.placement_names import warnings_of
 from controller.api.redact_secrets import secret_warnings
 from controller.api.spec_privileges import grant_warnings
-from controller.domain.grants import Grant
-from controller.domain.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.grants import Grant
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.acting import current_role
 from controller.store.core.database import Database
+from controller.store.core.events import current_role
 from controller.store.deployments.names import problems_of_names
 from controller.store.policies.checks import coverage_warnings, problems_of_coverage
-from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
+from controller.store.policies.webhooks import problems_of_webhook_secrets
 from schemas.manifest.deployment import DeploymentManifest
 from schemas.manifest.parse import Manifest, parse_manifest_objects
 from schemas.manifest.policy import PolicyManifest, PolicySpec

@@ -11,13 +11,13 @@ from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.passes import PASSES
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.decide.instances.drain import drained_now, starts_elsewhere, until_drained_s
 from controller.decide.instances.gang import is_finished
+from controller.decide.instances.relocate import drained_now, starts_elsewhere, until_drained_s
 from controller.decide.policies.texts import duration_text
-from controller.domain.drains import Drain, drain_of
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Ask, Unplaced
+from controller.domain.workers import Drain, drain_of
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory

@@ -8,8 +8,7 @@ from controller.api.dry_run.changes import ManifestEffect, instance_name
 from controller.api.dry_run.present import Present, Rehearsed
 from controller.api.dry_run.rehearsal import Rehearsal
 from controller.domain.holdings import Holder
-from controller.domain.need_view import need_view
-from controller.domain.placement import Ask, Unplaced
+from controller.domain.placement import Ask, Unplaced, need_view
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes
 from controller.scheduling.explain.advice import AdviceRequest, advise

@@ -15,11 +15,11 @@ from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.advice import AdviceRequest, advise
-from controller.scheduling.explain.wording import with_note
+from controller.scheduling.explain.unplaced import with_note
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
-from controller.store.placement.explain_reads import Standing, standing_of
-from controller.store.placement.preemption import read_holders
+from controller.store.placement.pending import read_holders
+from controller.store.placement.plan_reads import Standing, standing_of
 from schemas.api.explain import Explain
 from schemas.placement_reasons import Reason
 

@@ -28,9 +28,8 @@ from controller.live.database_full import while_full
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import SecretKeys
-from controller.store.placement.pending import read_awaited, read_pending, read_planned_copies
+from controller.store.placement.pending import read_awaited, read_holders, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
-from controller.store.placement.preemption import read_holders
 from controller.store.views.moment import read_moment
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
 from schemas.api.pending import PendingList, PendingView

@@ -22,10 +22,10 @@ from controller.api.errors import invalid
 from controller.api.redact_secrets import AS_WRITTEN, without_stored_values
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
-from controller.leader.start_checks import check_specs
+from controller.leader.placement_inputs import check_specs
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
-from controller.store.placement.absences import Absences, read_absences
-from controller.store.placement.preemption import read_holders
+from controller.store.placement.pending import read_holders
+from controller.store.placement.plan_reads import Absences, read_absences
 from schemas.api.plan import PlanCandidates, PlanItem, PlanView, PolicyStops
 from schemas.api.requests import PlanBody, PolicyPlanBody
 from schemas.manifest.problems import FieldProblem

@@ -17,14 +17,12 @@ from controller.decide.policies.actions import is_judged
 from controller.decide.policies.foresight import NOTHING, Foreseen, changed_facts, foresee, stops_more
 from controller.domain.policies import EffectivePolicy, PolicyFacts
 from controller.domain.spec_changes import change_between
-from controller.domain.utilization import ClockLeaps
-from controller.leader.policy_samples import Telemetry
-from controller.leader.unseen_time import whole_minute
-from controller.runtime.time_slice import TimeSlice
+from controller.domain.telemetry.utilization import ClockLeaps
+from controller.leader.policy_samples import Telemetry, whole_minute
+from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
-from controller.store.policies.clock_leaps import read_leaps
-from controller.store.policies.observe import list_concerned, observe_policies
-from controller.store.telemetry.sample_reads import read_history
+from controller.store.policies.observe import list_concerned, observe_policies, read_leaps
+from controller.store.telemetry.samples import read_history
 from schemas.api.plan import PolicyStop, PolicyStops
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import SAMPLE_S

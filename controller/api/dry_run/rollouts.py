@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from controller.api.dry_run.changes import ManifestEffect
 from controller.decide.instances.classify import classify
-from controller.decide.instances.replicas import create_wanted, stop_unwanted
-from controller.decide.instances.rolling import rolling_of
-from controller.decide.instances.rollout import STOP_REASON
+from controller.decide.instances.decide import create_wanted, stop_unwanted
+from controller.decide.instances.rollout import rolling_of
 from controller.decide.instances.scale import wanted_replicas
+from controller.decide.instances.stop import NEW_REVISION
 from controller.decide.rollouts.judge import BLOCKED
 from controller.decide.rollouts.texts import planned_text
 from controller.domain.effects import Create, DeploymentEffects
@@ -66,7 +66,7 @@ def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "update":
         return changed
     number = facts.generation + 1
-    leaving = (one for one in facts.instances if one.phase is P.STOPPING and one.stop_reason == STOP_REASON)
+    leaving = (one for one in facts.instances if one.phase is P.STOPPING and one.stop_reason == NEW_REVISION)
     placed = sum(one.phase in LIVE for one in facts.instances) + sum(1 for _ in leaving)
     changed = replace(changed, placed_before=placed)
     if effect.back_to is not None and effect.back_to in facts.revisions:
@@ -86,7 +86,7 @@ class Rollout:
         """Chooses as a step of the reconciler does, in its order. What stops keeps its claims until `end`."""
         facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
         buckets = classify(facts)
-        rolling = rolling_of(facts, buckets, wanted)
+        rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
         leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         if rolling is not None:
@@ -104,7 +104,7 @@ class Rollout:
     def awaited(self) -> int:
         """How many successors are created once the outdated instances that are stopping have ended."""
         buckets = classify(self.facts)
-        stopping = sum(one.stop_reason == STOP_REASON for one in buckets.stopping)
+        stopping = sum(one.stop_reason == NEW_REVISION for one in buckets.stopping)
         return min(stopping, max(wanted_replicas(self.facts) - len(buckets.replicas), 0))
 
     def pending(self) -> list[InstanceFacts]:
@@ -159,9 +159,10 @@ class Rollout:
 
     def blocked(self) -> str:
         """Why it does not go on although nothing is under way any more; empty: it is not held up by its own bounds."""
-        rolling = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts))
-        held = rolling is not None and rolling.judgement.record.reason == BLOCKED
-        return rolling.judgement.record.message if rolling is not None and held else ""
+        if self.facts.spec.update != "rolling":
+            return ""
+        record = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts)).judgement.record
+        return record.message if record.reason == BLOCKED else ""
 
     def outdated(self) -> frozenset[str]:
         """Instances of older revisions."""

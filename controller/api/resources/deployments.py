@@ -16,8 +16,8 @@ from controller.api.redact_secrets import secret_warnings
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
 from controller.api.spec_privileges import grant_warnings, granted_to, judge_for
-from controller.domain.grants import Grant
-from controller.domain.redaction import Redaction
+from controller.domain.access.grants import Grant
+from controller.domain.access.redaction import Redaction
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
 from controller.store.access.secret_keys import SecretKeys

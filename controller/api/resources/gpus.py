@@ -10,7 +10,7 @@ from controller.api.read_routes import list_route, read_route
 from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
-from controller.store.workers.gpu_cordon import GpuVerb, set_gpu_cordon
+from controller.store.workers.devices import GpuVerb, set_gpu_cordon
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuView
 

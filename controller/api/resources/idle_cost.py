@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-from controller.domain.gpu_prices import GpuPrices, cost_of
+from controller.domain.telemetry.gpu_prices import GpuPrices, cost_of
 from controller.store.telemetry.idle_report import DeploymentUsage, GpuSeconds
 from schemas.api.history import IdleCost, UnpricedModel
 

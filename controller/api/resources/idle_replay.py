@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from controller.decide.policies.replay import Replay, reach_s
-from controller.domain.history import Minutes, Track
+from controller.domain.telemetry.history import Minutes, Track
 from controller.store.core.database import Database
-from controller.store.telemetry.claim_history import read_minutes, read_pasts
-from controller.store.telemetry.idle_report import days
-from controller.store.telemetry.minute_columns import MinutesRead
+from controller.store.telemetry.idle_report import days, read_minutes, read_pasts
+from controller.store.telemetry.minute_hours import MinutesRead
 from schemas.manifest.policy import UtilizationPolicy
 
 

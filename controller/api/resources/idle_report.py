@@ -14,8 +14,8 @@ from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
 from controller.api.resources.idle_replay import would_free
 from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
-from controller.domain.gpu_prices import GpuPrices
 from controller.domain.policies import EffectivePolicy
+from controller.domain.telemetry.gpu_prices import GpuPrices
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.idle_report import (

@@ -19,7 +19,7 @@ from controller.api.resources.idle_report import (
 )
 from controller.api.route import Access, Query, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
-from controller.domain.idle_stretches import Stretch, WastedMinute, stretches_of
+from controller.domain.telemetry.history import Stretch, WastedMinute, stretches_of
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.idle_report import days, had_claims_as, read_wasted_minutes, rolled_up_to

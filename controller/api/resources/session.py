@@ -21,7 +21,7 @@ from controller.live.key_ring import Principal, key_credential
 from controller.live.same_origin import cookie_in
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE
 from controller.store.access.sessions import SESSION_S, close_session, open_session
-from controller.store.core.acting import acting
+from controller.store.core.events import acting
 from schemas.api.access import Role
 from schemas.api.session import MeView, Right, SessionBody
 

@@ -1,12 +1,12 @@
 """What one live instance does next: it follows its process. One branch per phase."""
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 from controller.decide.instances.crash_loop import after_exit, after_refusal, end_backoff, forget_failures
 from controller.decide.instances.gang import leading_process, refused_start, stop_remaining_ranks
-from controller.decide.instances.gone_gpus import GPU_LOST, lost_gpu
-from controller.decide.instances.liveness import is_silent
-from controller.decide.instances.start_story import start_durations, story
+from controller.decide.instances.liveness import GPU_LOST, is_silent, lost_gpu
 from controller.decide.instances.unreachable import await_return, end_replaced, leave_silent_worker
 from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.events import NewEvent
@@ -18,6 +18,11 @@ from schemas.wire import NO_ANSWER, PULLING
 P = InstancePhase
 FETCHING: Final = "fetching"
 PULLING_IMAGE: Final = "pulling"
+TOTAL: Final = "total"
+_ORDER: Final[tuple[str, ...]] = ("analyzing", "pending", "scheduled", "pulling", "fetching", "starting")
+_LEAST_TOLD_S: Final = 0.05
+_MINUTE_S: Final = 60
+_TENTHS_BELOW_S: Final = 10
 
 
 def advance(
@@ -68,7 +73,7 @@ def _follow_process(
 
 
 def _tell_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    """A process that is not started yet says what it waits for: its model or its image is fetched to the host."""
+    """A process that is not started yet reports what it waits for: its model or its image."""
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     message = next((p.message for p in processes if p.state == "starting" and p.message), "")
     known = PULLING_IMAGE if message.startswith(PULLING) else FETCHING
@@ -106,3 +111,33 @@ def _tell_start(facts: DeploymentFacts, instance: InstanceFacts, effects: Deploy
 
 def _workers(instance: InstanceFacts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(claim.worker_id for claim in instance.claims if claim.epoch == instance.epoch))
+
+
+def start_durations(instance: InstanceFacts, now: datetime) -> dict[str, float]:
+    """Seconds of each phase of this start, in order, with the one that it is in, and their `total`."""
+    spent = {phase: instance.start_phases[phase] for phase in _ORDER if phase in instance.start_phases}
+    begun = instance.start_phase_since or instance.phase_since
+    present = _present(instance)
+    if present is not None:
+        spent[present] = spent.get(present, 0.0) + max(0.0, (now - begun).total_seconds())
+    told: dict[str, float] = {phase: round(spent[phase], 3) for phase in _ORDER if phase in spent}
+    return {**told, TOTAL: round(sum(spent.values()), 3)}
+
+
+def _present(instance: InstanceFacts) -> str | None:
+    if instance.phase is InstancePhase.STARTING and instance.reason in _ORDER:
+        return instance.reason
+    return instance.phase.value if instance.phase.value in _ORDER else None
+
+
+def story(instance: str, durations: Mapping[str, float]) -> str:
+    """The start in words; phases that took no time are left out."""
+    parts = [f"{phase} {_words(durations[phase])}" for phase in _ORDER if durations.get(phase, 0) >= _LEAST_TOLD_S]
+    return f"{instance} runs after {_words(durations[TOTAL])}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _words(seconds: float) -> str:
+    if seconds < _TENTHS_BELOW_S:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), _MINUTE_S)
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from controller.decide.instances.drain import drained_now
 from controller.decide.instances.gang import is_finished
-from controller.decide.instances.gone_gpus import GPU_LOST, leaves_lost_gpu
-from controller.decide.instances.liveness import is_lost
-from controller.decide.instances.relocate import Relocation, judge_relocations
+from controller.decide.instances.liveness import GPU_LOST, is_lost, leaves_lost_gpu
+from controller.decide.instances.relocate import Relocation, drained_now, judge_relocations
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 
@@ -50,7 +48,7 @@ class Buckets:
 def classify(facts: DeploymentFacts) -> Buckets:
     """Sorts all instances of the deployment."""
     evictions = {i.id: why for i in facts.instances if (why := eviction_reason(facts, i)) is not None}
-    relocations = judge_relocations(facts, evictions)
+    relocations = judge_relocations(facts, evictions) if facts.relocations else ()
     uncounted = {relocation.waits_for for relocation in relocations}
     relocated = {id_: why for relocation in relocations for id_, why in relocation.evicts.items()}
     evictions = {**relocated, **evictions}
@@ -91,7 +89,7 @@ def classify(facts: DeploymentFacts) -> Buckets:
 
 
 def eviction_reason(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
-    """Why it must leave its worker although it is wanted: reason and message; None: it stays as far as this goes."""
+    """Why it must leave its worker although it is wanted: reason and message; None if it stays as far as this goes."""
     if not is_finished(facts, instance):
         if (drained := drained_now(facts, instance)) is not None:
             return "drained", drained

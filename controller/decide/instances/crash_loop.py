@@ -8,14 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controller.decide.instances.gang import collateral_ranks, is_done_at_stop
-from controller.decide.instances.repeated_ends import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, ends_in_a_row
+from controller.domain.access.quoted_lines import plain
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.quoted_lines import plain
-from controller.domain.restart_delays import RestartSettings
-from controller.domain.secret_scopes import SECRET_REFUSALS
+from controller.domain.restart_delays import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, RestartSettings, ends_in_a_row
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
 
 P = InstancePhase

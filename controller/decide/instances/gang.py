@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from controller.decide.instances.liveness import any_may_run, may_run, never_ran
-from controller.decide.instances.repeated_ends import ORDERLY
 from controller.decide.instances.stop import order_stop
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
 from controller.domain.phases import InstancePhase
+from controller.domain.restart_delays import ORDERLY
 
 _ON_COMMAND: Final = "stopped"  # the exit reason of a process that was stopped by command
 _PROGRESS: Final = ("starting", "stopping", "unhealthy", "running")  # states of live processes, least progress first
@@ -55,7 +55,7 @@ def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -
 
 
 def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
-    """The process that stands for the instance: the first that failed by itself, else the one with least progress.
+    """The process that represents the instance: the first that failed by itself, else the one with least progress.
 
     Ranks that fail after the first one fail because of it, whatever their numbers.
 
@@ -75,7 +75,7 @@ def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
 
 
 def collateral_ranks(instance: InstanceFacts, cause: ProcessFacts) -> list[int] | None:
-    """The ranks that failed by themselves after the one that stands for the gang; None: it has one rank."""
+    """The ranks that failed by themselves after the process that represents the gang; None if it has one rank."""
     if len(instance.ranks) <= 1:
         return None
     others = (p for rank in instance.ranks if (p := instance.process(rank)) is not None and p.rank != cause.rank)

@@ -1,7 +1,17 @@
-"""Whether any process of an instance can still run. Only proof of death releases claims, never a request to stop."""
+"""Whether any process of an instance can still run, and whether its GPU is gone.
+
+Only proof of death releases claims, never a request to stop. A GPU that its driver lost, that is off the bus or no
+longer there is gone although its worker answers; one that cannot be read is not.
+"""
 
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
-from controller.domain.quarantine import QUARANTINED
+from controller.domain.phases import InstancePhase
+from controller.domain.workers import QUARANTINED
+
+P = InstancePhase
+GPU_LOST = "gpu_lost"
+# A running instance is shown as unhealthy first; in `backoff` it is placed again when its delay is over.
+_LEAVES = frozenset({P.SCHEDULED, P.STARTING, P.UNHEALTHY})
 
 
 def host_is_dead(facts: DeploymentFacts, worker_id: str | None) -> bool:
@@ -64,3 +74,25 @@ def never_ran(instance: InstanceFacts, rank: int) -> bool:
     start = instance.command("start", rank)
     unsent = instance.unsent_start(rank) is not None
     return instance.process(rank) is None and (start is None or unsent or start.state in ("refused", "withdrawn"))
+
+
+def lost_gpu(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
+    """Which GPU of the instance is gone, and why; None: none is, or nothing is known of its worker."""
+    claim = next((c for c in instance.claims if c.gone), None)
+    if claim is None or is_silent(facts, instance):
+        return None
+    return f"its GPU {claim.device} is gone: {claim.gone}"
+
+
+def leaves_lost_gpu(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
+    """As `lost_gpu`, but only where the instance must stop now and its spec allows another one elsewhere.
+
+    A task that must never run twice stays. So does an instance for which too few of the GPUs that it names are left.
+    """
+    why = lost_gpu(facts, instance)
+    spec = facts.revisions[instance.revision].spec
+    if why is None or instance.phase not in _LEAVES or spec.restart == "never":
+        return None
+    held = [c for c in instance.claims if c.kind == "gpu"]
+    left = set(spec.placement.gpus) - {c.device for c in held if c.gone}
+    return None if spec.placement.gpus and len(left) < len(held) else why

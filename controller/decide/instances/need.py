@@ -7,9 +7,9 @@ from typing import Any
 
 from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, StoreNeed
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts, NeedError
+from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
-from controller.domain.placement import Need
+from controller.domain.placement import Need, NeedError
 from controller.domain.restart_delays import RestartSettings
 from schemas.placement_reasons import Reason
 

@@ -1,32 +1,40 @@
-"""Relocating a running instance: a replacement starts at the chosen place first, and only then the old one stops.
+"""Running instances that are replaced: relocations, drains of workers, and restarts on a user's request.
 
-Until it runs, the replacement is not counted as a replica, and if anything fails it is the replacement that stops. A
-relocation also ends when the old instance leaves by itself. The replacement is then a replica like any other.
-
-A drain relocates too (`drain.py`): its replacement waits for a place, and is tried again, as long as the drain waits.
+A server that runs stays until its replacement runs: in a drain at most until its time is over, in a restart within
+`surge` (or it stops within `unavailable`; with `update: recreate` one stops after another). In a drain, a task that
+never restarts stays until it ends; only `drain_restarts_tasks` stops it once that time is over. What serves nothing
+leaves or restarts at once. A restart is requested of one start, so the request ends with the next start.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from controller.decide.instances.drain import keeps_revision, off_worker, until_drained_s
-from controller.decide.instances.restart import RESTARTED, left_until_ready_s
-from controller.domain.effects import Create, DeploymentEffects, RelocationEnd
+from controller.decide.instances.gang import has_begun
+from controller.decide.instances.liveness import hosts
+from controller.domain.effects import Create, DeploymentEffects, RelocationEnd, Replaced
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts, RelocationFacts
+from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts, RelocationFacts
 from controller.domain.phases import InstancePhase
 
 P = InstancePhase
-# Its place was free when it was chosen. If that is taken meanwhile, the relocation is abandoned instead of waiting.
+RESTARTED: Final = "restarted"
+# Its place was free when it was chosen. If it is taken before, the relocation is abandoned instead of waiting.
 _PLACED_WITHIN: Final = timedelta(seconds=60)
 _RELOCATABLE: Final = frozenset({P.RUNNING, P.UNHEALTHY})
 _UNPLACED: Final = frozenset({P.PENDING, P.ANALYZING})
 _REASONS: Final = {"plan": "relocated", "drain": "drained", "restart": RESTARTED}
 _GIVEN_UP: Final = frozenset({P.STOPPING, P.UNREACHABLE, P.REPLACED})  # a replacement that frees the way for another
 _STARTING: Final = frozenset({P.SCHEDULED, P.STARTING})  # the agent kills a process that makes no progress
+_SERVES: Final = frozenset({P.RUNNING, P.UNHEALTHY})
+_WORKS: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.UNREACHABLE})
+_MOST_STARTED: Final = 2_000  # in one step, so that it stays short; the next step continues
+MESSAGE: Final = "its user restarts it"
+_ENDED: Final = frozenset({P.SUCCEEDED, P.FAILED})
+_AT_ONCE: Final = _ENDED | {P.SCHEDULED, P.STARTING, P.UNHEALTHY}
+_CHECK_AGAIN_S: Final = 30.0
 
 
 class RelocationState(Enum):
@@ -154,3 +162,155 @@ def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
     if relocation.purpose == "restart" and replacement is not None and replacement.phase is P.RUNNING:
         return left_until_ready_s(facts, replacement)
     return (_PLACED_WITHIN / 2).total_seconds()
+
+
+def drained_now(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
+    """Why a drain stops it now, in words; None: no worker of it is drained, or it stays for the moment."""
+    drained = off_worker(facts, instance)
+    if not drained or stays(facts, instance, drained):
+        return None
+    if facts.revisions[instance.revision].spec.restart == "never":
+        return "its worker is being drained; it is started again elsewhere, from its beginning"
+    return "its worker is being drained"
+
+
+def stays(facts: DeploymentFacts, instance: InstanceFacts, drained: Sequence[HostFacts]) -> bool:
+    """Whether it stays on its drained workers for the moment."""
+    if any(host.drain_until is None for host in drained):
+        return False
+    due = [host for host in drained if host.drain_until is not None and host.drain_until <= facts.now]
+    restart = facts.revisions[instance.revision].spec.restart
+    if restart == "never":
+        # One that has ended, however that was, is not the drain's: it must not run a second time.
+        return instance.phase in _WORKS and has_begun(instance) and not any(host.drain_restarts_tasks for host in due)
+    return restart == "always" and instance.phase in _SERVES and not due
+
+
+def starts_elsewhere(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether the drain makes it start on another worker, now or once the drain's time is over."""
+    drained = off_worker(facts, instance)
+    task = facts.revisions[instance.revision].spec.restart == "never"
+    return not task or drained_now(facts, instance) is not None or any(host.drain_restarts_tasks for host in drained)
+
+
+def off_worker(facts: DeploymentFacts, instance: InstanceFacts) -> list[HostFacts]:
+    """The workers of its ranks that are drained."""
+    return [host for host in hosts(facts, instance) if host.draining]
+
+
+def until_drained_s(facts: DeploymentFacts, instance_id: str) -> float:
+    """Seconds until the drain of the first of its workers is due."""
+    instance = facts.by_id.get(instance_id)
+    drained = off_worker(facts, instance) if instance is not None else []
+    left = [(host.drain_until - facts.now).total_seconds() for host in drained if host.drain_until is not None]
+    return max(min(left, default=0.0), 0.0)
+
+
+def keeps_revision(facts: DeploymentFacts, revision: int) -> bool:
+    """Whether new replicas may be of this revision: the newest, or the one to which a failed rollout has gone back."""
+    record = facts.rollout.record if facts.rollout is not None else None
+    return revision == facts.revision or (record is not None and record.holds and record.stable == revision)
+
+
+def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts], effects: DeploymentEffects) -> None:
+    """Creates the replacements of servers that stay while their worker is drained, and wakes when its time is over.
+
+    `staying`: its replicas that this step does not stop.
+    """
+    relocated = {relocation.instance for relocation in facts.relocations}
+    replacements = {relocation.replacement for relocation in facts.relocations}
+    started = 0
+    for instance in staying:
+        if instance.phase not in _WORKS or not (drained := off_worker(facts, instance)):
+            continue
+        if (left_s := until_drained_s(facts, instance.id)) > 0:
+            effects.requeue(left_s)
+        serves = instance.phase in _SERVES and facts.revisions[instance.revision].spec.restart == "always"
+        if not serves or instance.id in relocated | replacements or not keeps_revision(facts, instance.revision):
+            continue
+        if started == _MOST_STARTED:
+            effects.requeue(0.0)
+            return
+        started += 1
+        effects.creates.append(Create(instance.revision, replaced=Replaced(instance.id, instance.epoch, "drain")))
+        names = ", ".join(dict.fromkeys(host.name for host in drained))
+        message = f"{instance.id} leaves {names}, which is drained: a replacement starts first"
+        effects.events.append(NewEvent("relocating", message, (f"instance:{instance.id}",), {"from": names}))
+
+
+def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int) -> list[InstanceFacts]:
+    """The instances that stop now for their restart.
+
+    `staying`: its replicas that nothing else stops, without replacements under way.
+    """
+    asked = _asked(facts, staying) if wanted else []
+    chosen = [i for i in asked if i.phase in _AT_ONCE]
+    running = [i for i in asked if i.phase is P.RUNNING]
+    tasks = [i for i in running if facts.revisions[i.revision].spec.restart != "always"]
+    servers = [i for i in running if facts.revisions[i.revision].spec.restart == "always"]
+    replaced = {relocation.instance for relocation in facts.relocations}
+    ready = sum(i.phase is P.RUNNING and left_until_ready_s(facts, i) <= 0 for i in staying)
+    # What was pending at the request already serves nothing, and keeps nothing from its restart.
+    absent = sum(i.phase in _UNPLACED for i in asked)
+    least = wanted - absent - bounds(facts)[1]
+    number = max(ready - least, 0)
+    return [*chosen, *tasks, *[i for i in _oldest_first(servers) if i.id not in replaced][:number]]
+
+
+def start_restarting(
+    facts: DeploymentFacts,
+    staying: Sequence[InstanceFacts],
+    leaving: int,
+    wanted: int,
+    effects: DeploymentEffects,
+) -> None:
+    """Creates the replacements of servers that restart, within the surge; tries what waits out a delay.
+
+    Args:
+        facts: the deployment.
+        staying: its replicas that this step does not stop.
+        leaving: number of its instances that stop for a restart or a rollout, and still hold their place.
+        wanted: number of wanted replicas.
+        effects: what is added to.
+    """
+    asked = _asked(facts, staying)
+    if not asked or not wanted:
+        return
+    effects.requeue(0.0 if effects.phase_changes or effects.removals else _CHECK_AGAIN_S)
+    if any(i.phase in _UNPLACED and i.not_before is not None and i.not_before > facts.now for i in asked):
+        effects.wake_placement = True
+    replaced = {relocation.instance for relocation in facts.relocations}
+    open_now = sum(relocation.purpose == "restart" for relocation in facts.relocations)
+    created = sum(create.replaced is None for create in effects.creates)
+    surge, unavailable = bounds(facts)
+    # Where some may be missing, successors use the surge themselves: they need not await the end of those that stop.
+    room = wanted + surge - len(staying) - created - open_now - leaving if not unavailable else 0
+    servers = [
+        i for i in asked
+        if i.phase is P.RUNNING and i.id not in replaced and facts.revisions[i.revision].spec.restart == "always"
+    ]  # fmt: skip
+    for instance in _oldest_first(servers)[: max(room, 0)]:
+        effects.creates.append(Create(instance.revision, replaced=Replaced(instance.id, instance.epoch, "restart")))
+        message = f"{instance.id} is restarted by its user: a replacement starts first"
+        effects.events.append(NewEvent("relocating", message, (f"instance:{instance.id}",)))
+
+
+def bounds(facts: DeploymentFacts) -> tuple[int, int]:
+    """Instances beyond the wanted ones that may exist, and wanted ones that may be missing."""
+    rollout = facts.spec.rollout
+    return (rollout.surge, rollout.unavailable) if facts.spec.update == "rolling" else (0, 1)
+
+
+def left_until_ready_s(facts: DeploymentFacts, instance: InstanceFacts) -> float:
+    """Seconds until a running instance counts as ready."""
+    ready_for_s = facts.spec.rollout.ready_for if facts.spec.update == "rolling" else 0.0
+    return ready_for_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
+
+
+def _asked(facts: DeploymentFacts, staying: Sequence[InstanceFacts]) -> list[InstanceFacts]:
+    """Those that restart. An outdated one is its rollout's to replace."""
+    return [i for i in staying if i.restarts_now and keeps_revision(facts, i.revision)]
+
+
+def _oldest_first(instances: Collection[InstanceFacts]) -> list[InstanceFacts]:
+    return sorted(instances, key=lambda i: (i.created_at, i.id))

@@ -1,18 +1,34 @@
-"""The rollout of a new revision (`update: recreate`): one running instance stops, then its successor starts."""
+"""The rollout of a new revision: outdated instances stop, and successors take their places.
+
+With `update: recreate` one running instance stops, then its successor starts. With `update: rolling` successors start
+within `surge`, and outdated instances stop within `unavailable`. Every step counts again, so it does not matter where
+an earlier one was interrupted.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.stop import stop
-from controller.decide.instances.unplaced import NO_PLACE_AFTER_S, finds_no_place, left_s
+from controller.decide.instances.scale import MAX_CREATED, add_creates, stopping_outdated, victim_order
+from controller.decide.instances.stop import NEW_REVISION, stop
+from controller.decide.rollouts.judge import Judgement, RolloutView, judge
+from controller.decide.rollouts.plan import RolloutPlan, plan_of
 from controller.domain.effects import DeploymentEffects
+from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts
-from controller.domain.phases import InstancePhase
+from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
+from controller.domain.rollouts import RolloutFacts, RolloutState
+from schemas.placement_reasons import HELD_BY_OTHERS, NEVER_FREED
 
 P = InstancePhase
-STOP_REASON = "new_revision"
 _MESSAGE = "its spec was changed"
 _WITHOUT_CLAIMS = frozenset({P.PENDING, P.ANALYZING, P.SUCCEEDED, P.FAILED})
 _NOT_SERVING = _WITHOUT_CLAIMS | {P.BACKOFF, P.UNHEALTHY}
 _SETTLED = frozenset({P.RUNNING, P.SUCCEEDED, P.UNREACHABLE})
+PENDING: Final = frozenset({P.PENDING, P.ANALYZING})
+NO_PLACE_AFTER_S: Final = 10.0  # pending for that long, it found no place, whatever is being freed
 
 
 def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects: DeploymentEffects) -> set[str]:
@@ -33,7 +49,7 @@ def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects
     if serving and complete and not awaited:
         chosen.append(min(serving, key=lambda i: (i.phase is P.RUNNING, i.created_at, i.id)))
     for instance in chosen:
-        stop(facts, instance, effects, STOP_REASON, _MESSAGE)
+        stop(facts, instance, effects, NEW_REVISION, _MESSAGE)
     if serving:
         due = [left_s(facts, i, NO_PLACE_AFTER_S) for i in facts.instances if i.phase is P.PENDING]
         if left := [one for one in due if one > 0]:
@@ -63,3 +79,218 @@ def _is_awaited(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     if instance.phase is P.STOPPING:
         return True
     return instance.revision == facts.revision and instance.phase not in _SETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """A deployment's rollout in this step."""
+
+    judgement: Judgement
+    plan: RolloutPlan
+
+
+def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling:
+    """The judgement and the plan of a rollout with `update: rolling`."""
+    view = rollout_view(facts, buckets, wanted)
+    judgement = judge(view)
+    new = [i for i in buckets.replicas if i.revision == facts.revision]
+    running = sum(i.phase is P.RUNNING for i in new)
+    plan = plan_of(view, judgement.record, running=running, others=len(buckets.replicas) - len(new))
+    return Rolling(judgement, plan)
+
+
+def note_rollout(facts: DeploymentFacts, judgement: Judgement, effects: DeploymentEffects) -> None:
+    """Adds the rollout's new record, its events and the time of the next check."""
+    stored = facts.rollout.record if facts.rollout is not None else None
+    record = judgement.record
+    if record != stored:
+        effects.rollout = record
+    effects.events += [NewEvent(one.reason, one.message, (), one.evidence) for one in judgement.events]
+    if judgement.look_again_s is not None:
+        effects.requeue(judgement.look_again_s)
+    starts = stored is None or (stored.state, stored.revision) != (record.state, record.revision)
+    moved = effects.phase_changes or effects.removals
+    if starts or (moved and record.state is not RolloutState.COMPLETE):
+        effects.requeue(0.0)  # the next step may do what this one has made possible
+
+
+def stop_rolling(
+    facts: DeploymentFacts, buckets: Buckets, plan: RolloutPlan, leaving: Collection[str], effects: DeploymentEffects
+) -> set[str]:
+    """Stops what the plan lets go, such as serve nothing first; returns their ids. `scale_down` does if none is wanted.
+
+    Only what serves is kept for `unavailable`.
+    """
+    if plan.wanted == 0:
+        return set()
+    replicas = [i for i in buckets.replicas if i.id not in leaving]
+    useless = _useless(plan, replicas)
+    gone = {i.id for i in useless}
+    new = [i for i in replicas if i.revision == plan.target and i.id not in gone]
+    others = [i for i in replicas if i.revision != plan.target and i.id not in gone]
+    if plan.makes_room:
+        others = [i for i in others if i.phase not in _WITHOUT_CLAIMS]
+    available = sum(is_available(facts, i, plan.ready_for_s) for i in new)
+    ready = [i for i in others if i.phase is P.RUNNING]
+    surplus = len(others) - plan.keep_old
+    unready = _idle(plan, others, available)[: max(surplus, 0)]
+    number = min(available + len(ready) - plan.least, surplus - len(unready))
+    chosen = [*useless, *unready, *_oldest_last_named(facts, ready)[: max(number, 0)]]
+    for instance in chosen:
+        stop(facts, instance, effects, NEW_REVISION, plan.why)
+    _look_when_available(facts, new, plan, effects)
+    return {i.id for i in chosen}
+
+
+def _useless(plan: RolloutPlan, replicas: Sequence[InstanceFacts]) -> list[InstanceFacts]:
+    """Such as have no place and will not be needed, and new ones that are not tried again."""
+    new = [i for i in replicas if i.revision == plan.target]
+    old = [i for i in replicas if i.revision != plan.target and i.phase in _WITHOUT_CLAIMS]
+    if plan.fill != plan.target and plan.keep_old > 0:
+        # What is created instead comes after the pending new ones, so that these get the place that becomes free.
+        first = min((i.created_at for i in new if i.phase in PENDING), default=None) if plan.makes_room else None
+        old = [i for i in old if i.revision != plan.fill or (first is not None and i.created_at <= first)]
+    return old if plan.keeps_unready else [*old, *(i for i in new if i.phase is not P.RUNNING)]
+
+
+def _idle(plan: RolloutPlan, others: Sequence[InstanceFacts], available: int) -> list[InstanceFacts]:
+    """The outdated instances that may go since they serve nothing, the least useful first.
+
+    An old one may yet recover, and a silent worker's may still serve. So until a new one has shown that it works, only
+    as many go as new ones need their places, or as the bounds let go anyway.
+    """
+    in_order = sorted((i for i in others if i.phase is not P.RUNNING), key=victim_order)
+    silent = [i for i in in_order if i.phase is P.UNREACHABLE]  # their places become free only when they return
+    idle = [i for i in in_order if i.phase is not P.UNREACHABLE]
+    needed = max(len(others) + available - plan.least, plan.unplaced, 0)
+    return [*(idle if available else idle[:needed]), *silent[: max(needed - len(idle), 0)]]
+
+
+def most_in_all(facts: DeploymentFacts, buckets: Buckets, rolling: Rolling | None, wanted: int) -> int:
+    """How many replicas may stay: the wanted ones, and the surge while two revisions run."""
+    if rolling is None or wanted == 0:
+        return wanted
+    mixed = len({i.revision for i in buckets.replicas}) > 1 or stopping_outdated(facts, buckets, DeploymentEffects())
+    return wanted + rolling.plan.surge if mixed else wanted
+
+
+def create_rolling(
+    facts: DeploymentFacts, buckets: Buckets, plan: RolloutPlan, leaving: Collection[str], effects: DeploymentEffects
+) -> None:
+    """Creates what is missing: of the target within the surge, then of the revision that fills gaps."""
+    replicas = [i for i in buckets.replicas if i.id not in leaving]
+    new = sum(i.revision == plan.target for i in replicas)
+    others = len(replicas) - new
+    stopping = stopping_outdated(facts, buckets, effects)
+    restarting = sum(relocation.purpose == "restart" for relocation in facts.relocations)  # their copies use the surge
+    room = plan.wanted + plan.surge - len(replicas) - stopping - restarting if plan.wanted else 0
+    created = min(max(plan.most_new - new, 0), max(room, 0), MAX_CREATED)
+    add_creates(facts, buckets, leaving, plan.target, created, effects)
+    missing = plan.wanted - len(replicas) - created - stopping
+    if plan.fill != plan.target:
+        missing = max(missing, min(plan.keep_old - others, room - created))
+        missing = min(max(missing, 0), MAX_CREATED)
+        add_creates(facts, buckets, leaving, plan.fill, missing, effects)
+    if MAX_CREATED in (created, missing):
+        effects.requeue(0.0)
+
+
+def _look_when_available(
+    facts: DeploymentFacts, new: Collection[InstanceFacts], plan: RolloutPlan, effects: DeploymentEffects
+) -> None:
+    left = [left_s(facts, i, plan.ready_for_s) for i in new if i.phase is P.RUNNING]
+    left += [left_s(facts, i, NO_PLACE_AFTER_S) for i in new if i.phase is P.PENDING]
+    due = [one for one in left if one > 0]
+    if due:
+        effects.requeue(min(due))
+
+
+def _oldest_last_named(facts: DeploymentFacts, ready: Collection[InstanceFacts]) -> list[InstanceFacts]:
+    """The order in which running instances go: those that intents name, then the oldest."""
+    named = {id_ for intent in facts.intents for id_ in intent.instances}
+    return sorted(ready, key=lambda i: (i.id not in named, i.created_at, i.id))
+
+
+def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
+    """The deployment's rollout at this moment."""
+    settings = facts.spec.rollout
+    revision = facts.revisions[facts.revision]
+    new = [i for i in buckets.replicas if i.revision == facts.revision]
+    others = [i for i in buckets.replicas if i.revision != facts.revision]
+    available = sum(is_available(facts, i, settings.ready_for) for i in new)
+    error = revision.need_error if revision.need is None else None
+    unready = [i for i in new if i.phase is not P.RUNNING and (i.phase not in PENDING or i.failures or error)]
+    flapping = [i for i in new if i.phase is P.RUNNING and i.failures]
+    failing = next((i for i in unready if i.failures or error), None)
+    dead = next((i for i in new if i.phase is P.FAILED), None)
+    hopeless = error.message if error is not None and not error.retryable else ""
+    running = Counter(i.revision for i in others if i.phase is P.RUNNING)
+    stopping = sum(_outdated_and_here(facts, i) for i in buckets.stopping)
+    # A place that an eviction or a lost worker takes is missing, and not one by which the deployment would have grown.
+    placed = [*buckets.replicas, *buckets.given_up, *(eviction.instance for eviction in buckets.evicted)]
+    return RolloutView(
+        revision=facts.revision,
+        settings=settings,
+        start_timeout_s=revision.spec.start_timeout,
+        wanted=wanted,
+        now=facts.now,
+        facts=facts.rollout or RolloutFacts(),
+        serving=running.most_common(1)[0][0] if running else None,
+        updated=len(new),
+        available=available,
+        trying=len(unready) + sum(not is_available(facts, i, settings.ready_for) for i in flapping),
+        failing=failing is not None or bool(flapping),
+        trouble=(failing.message or failing.reason) if failing is not None else "",
+        hopeless=hopeless or (dead.message or dead.reason or "it failed" if dead is not None else ""),
+        coming=sum(_has_place(i) for i in new) - available,
+        unplaced=_without_place(facts, new),
+        others_unplaced=_without_place(facts, others),
+        outdated=len(others) + stopping,
+        outdated_ready=sum(i.phase is P.RUNNING for i in others),
+        stopping=stopping,
+        holding=sum(map(_has_place, placed)) + stopping_outdated(facts, buckets, DeploymentEffects()),
+        holders=tuple(sorted((i.revision, i.id) for i in others if _has_place(i))),
+    )
+
+
+def is_available(facts: DeploymentFacts, instance: InstanceFacts, ready_for_s: float) -> bool:
+    """Whether it has run for long enough."""
+    return instance.phase is P.RUNNING and left_s(facts, instance, ready_for_s) <= 0
+
+
+def _has_place(instance: InstanceFacts) -> bool:
+    return instance.phase in HOLDS_CLAIMS
+
+
+def _without_place(facts: DeploymentFacts, some: Sequence[InstanceFacts]) -> int:
+    """How many of these find no place; 0 while one is looked for, which may be the one that has become free."""
+    looking = any(is_looked_for(facts, i) for i in some)
+    return 0 if looking else sum(finds_no_place(facts, i) for i in some)
+
+
+def _outdated_and_here(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether it is of another revision, and its worker is not lost: a rollout does not wait for that one's return."""
+    return instance.revision != facts.revision and not may_be_substituted(facts, instance)
+
+
+def left_s(facts: DeploymentFacts, instance: InstanceFacts, least_s: float) -> float:
+    """Seconds until it has been in its phase for that long; not above 0: it has."""
+    return least_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
+
+
+def finds_no_place(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether there is no place for it now, by placement's own word or for a while.
+
+    One that has failed waits for its next try instead.
+    """
+    if instance.phase is not InstancePhase.PENDING or instance.failures or instance.reason in NEVER_FREED:
+        return False
+    return instance.reason in HELD_BY_OTHERS or left_s(facts, instance, NO_PLACE_AFTER_S) <= 0
+
+
+def is_looked_for(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether a place for it is still being looked for or freed, so that nothing need give it one."""
+    if instance.phase is InstancePhase.ANALYZING:
+        return True
+    known = instance.reason in NEVER_FREED or instance.failures or finds_no_place(facts, instance)
+    return instance.phase is InstancePhase.PENDING and not known

@@ -1,11 +1,20 @@
-"""The number of wanted replicas, and which instances stop when there are more."""
+"""The number of replicas: which are created, which stop because they are too many or must leave their worker.
+
+An evicted task has no successor until its end is known: its last seconds may be those that complete it, and two copies
+would work at once. A server is different: at SIGTERM its exit code 0 only means that it has stopped.
+"""
 
 from collections.abc import Collection
+from typing import Final
 
-from controller.decide.instances.classify import Buckets
-from controller.decide.instances.stop import stop
+from controller.decide.instances.classify import Buckets, may_be_substituted
+from controller.decide.instances.gang import is_done_at_stop, is_task
+from controller.decide.instances.liveness import GPU_LOST
+from controller.decide.instances.relocate import RESTARTED
+from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.domain import wanted
-from controller.domain.effects import DeploymentEffects
+from controller.domain.effects import Create, DeploymentEffects
+from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 
@@ -22,6 +31,8 @@ _VICTIM_RANK = {
     P.STARTING: 5,
 }
 _SERVES = 9
+MAX_CREATED: Final = 2_000  # in one step, so that it stays short; the next step continues
+_WANTED_ELSEWHERE = frozenset({"drained", "preempted", GPU_LOST})  # reasons of stops after which it would run again
 
 
 def wanted_replicas(facts: DeploymentFacts) -> int:
@@ -42,12 +53,7 @@ def scale_down(
 ) -> set[str]:
     """Stops surplus replicas, and instances on lost workers once none is wanted; returns their ids.
 
-    Args:
-        facts: the deployment.
-        buckets: its instances.
-        number: of wanted replicas.
-        leaving: instances that earlier sub-steps have stopped.
-        effects: what is added to.
+    `leaving`: instances that earlier sub-steps have stopped.
     """
     # A cap of user or policy goes before the autoscaler's number.
     limits = sorted(facts.intents, key=lambda i: i.source == wanted.AUTOSCALER)
@@ -84,3 +90,85 @@ def victim_order(instance: InstanceFacts) -> tuple[int, int, int, float]:
     """
     rank = _VICTIM_RANK.get(instance.phase, _SERVES)
     return (rank, instance.requests, instance.seen_requests, -instance.created_at.timestamp())
+
+
+def evict(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> set[str]:
+    """Stops all evicted instances; returns their ids."""
+    for eviction in buckets.evicted:
+        counted = NEW_REVISION if eviction.reason == RESTARTED else None
+        stop(facts, eviction.instance, effects, eviction.reason, eviction.message, stop_reason=counted)
+    return {eviction.instance.id for eviction in buckets.evicted}
+
+
+def create_missing(
+    facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str], effects: DeploymentEffects
+) -> None:
+    """Creates missing replicas. During a rollout an outdated instance must be gone before its successor is created.
+
+    So must an evicted task: it may end with code 0, and is done then.
+
+    `leaving`: instances that this step has stopped.
+    """
+    counted = sum(i.id not in leaving for i in buckets.replicas)
+    missing = wanted - counted - stopping_outdated(facts, buckets, effects) - paused_tasks(facts, buckets, effects)
+    add_creates(facts, buckets, leaving, facts.revision, min(max(missing, 0), MAX_CREATED), effects)
+    if missing > MAX_CREATED:
+        effects.requeue(0.0)
+
+
+def add_creates(
+    facts: DeploymentFacts,
+    buckets: Buckets,
+    leaving: Collection[str],
+    revision: int,
+    number: int,
+    effects: DeploymentEffects,
+) -> None:
+    """Adds so many instances of a revision. The first ones are successors that this step has not created yet."""
+    substituted = {i.replaces for i in facts.instances}
+    given_up = [i.id for i in buckets.given_up if i.id not in leaving and i.id not in substituted]
+    # Successors of preempted instances come first and keep their queue time.
+    successors = [(i.id, i.created_at) for i in buckets.requeued] + [(id_, None) for id_ in given_up]
+    begun = {create.replaces for create in effects.creates}
+    successors = [one for one in successors if one[0] not in begun]
+    analyzing = effects.analyse == revision
+    for n in range(number):
+        replaces, born = successors[n] if n < len(successors) else (None, None)
+        effects.creates.append(Create(revision, replaces, analyzing=analyzing, born=born))
+
+
+def stopping_outdated(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
+    """Instances that a rollout stops and that still hold their place."""
+    removed = {removal.instance for removal in effects.removals}
+    number = sum(
+        i.stop_reason == NEW_REVISION and i.id not in removed and not may_be_substituted(facts, i)
+        for i in buckets.stopping
+    )
+    return number + sum(change.stop_reason == NEW_REVISION for change in effects.phase_changes)
+
+
+def finish_done(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> bool:
+    """Ends an evicted task as succeeded, if all of its ranks ended with code 0; returns whether it did."""
+    if instance.stop_reason not in _WANTED_ELSEWHERE or not is_done_at_stop(facts, instance):
+        return False
+    text = "exited with code 0 while it was stopped, so it is done"
+    effects.change_phase(instance, P.SUCCEEDED, "completed", text)
+    effects.release(instance)
+    objects = (f"instance:{instance.id}",)
+    effects.events.append(NewEvent("succeeded", text, objects, {"exit_code": 0, "reason": instance.stop_reason}))
+    return True
+
+
+def paused_tasks(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
+    """How many evicted tasks count as replicas: those that still stop, and those that this step found done."""
+    removed = {removal.instance for removal in effects.removals}
+    stopping = sum(
+        _pauses(facts, one, one.stop_reason) and one.id not in removed and not may_be_substituted(facts, one)
+        for one in buckets.stopping
+    )
+    evicted = {change.instance: change.stop_reason for change in effects.phase_changes if change.to is P.STOPPING}
+    return stopping + sum(_pauses(facts, one, evicted[one.id]) for one in facts.instances if one.id in evicted)
+
+
+def _pauses(facts: DeploymentFacts, instance: InstanceFacts, stop_reason: str | None) -> bool:
+    return stop_reason in _WANTED_ELSEWHERE and is_task(facts, instance)

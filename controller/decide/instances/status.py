@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.decide.rollouts.judge import BLOCKED
+from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects, DeploymentStatus
-from controller.domain.grants import Grant
 from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
 from controller.domain.rollouts import RolloutRecord, RolloutState
@@ -15,6 +15,7 @@ from controller.engines.privileges import next_change_needs
 
 P = InstancePhase
 D = DeploymentPhase
+_ALL_GRANTS = frozenset(Grant)
 _PROGRESSING = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
 _STANDS = frozenset({RolloutState.FAILED, RolloutState.ABORTED})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
@@ -37,15 +38,7 @@ def derive_status(
     rollout: RolloutRecord | None = None,
     operators_may: Collection[Grant] = frozenset(Grant),
 ) -> None:
-    """Adds the deployment's status to the effects where it differs from the stored one.
-
-    Args:
-        facts: the deployment.
-        wanted: number of wanted replicas.
-        effects: what is added to.
-        rollout: how far its rollout is, with `update: rolling`.
-        operators_may: what operators are granted.
-    """
+    """Adds the deployment's status to the effects where it differs from the stored one."""
     instances = _after(facts, effects)
     current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
     phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
@@ -57,7 +50,8 @@ def derive_status(
         # All run between two replacements of a rollout, but not all as applied.
         phase = D.DEGRADED if stands else D.PROGRESSING
     reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
-    needs = next_change_needs(facts.spec, operators_may)
+    all_granted = _ALL_GRANTS.issubset(operators_may)
+    needs = "" if all_granted else next_change_needs(facts.spec, operators_may)
     conditions = _conditions(facts, wanted, ready, phase, needs, current=current)
     status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
     stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
@@ -137,7 +131,7 @@ def _why(
 
 
 def _of_rollout(found: tuple[str, str], rollout: RolloutRecord | None) -> tuple[str, str]:
-    """Reason and message of an instance, or those of the rollout where that stands or no instance has any."""
+    """Reason and message of an instance, or those of the rollout where that is stopped or no instance has any."""
     if rollout is None or rollout.state is RolloutState.COMPLETE or rollout.fallback is None:
         return found
     if rollout.state in _STANDS or rollout.reason == "rollout_paused" or not any(found):

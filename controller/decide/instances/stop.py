@@ -1,6 +1,6 @@
 """Stopping an instance: unsent commands are withdrawn, processes are stopped, claims of dead ones are released."""
 
-from typing import Any
+from typing import Any, Final
 
 from controller.decide.instances.liveness import host_is_dead, is_lost, may_run
 from controller.domain.effects import DeploymentEffects, Stop
@@ -9,6 +9,7 @@ from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import InstancePhase
 
 P = InstancePhase
+NEW_REVISION: Final = "new_revision"  # the stop reason of what a rollout or a restart replaces
 
 
 def stop(
@@ -22,13 +23,7 @@ def stop(
 ) -> None:
     """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run.
 
-    Args:
-        facts: the deployment.
-        instance: of it.
-        effects: what is added to.
-        reason: a code.
-        message: for people.
-        stop_reason: by which its successor is counted; None: as `reason`.
+    `reason` is a code. `stop_reason`: by which its successor is counted, where that differs.
     """
     unsent = [rank for rank in instance.ranks if effects.withdraw(instance, rank)]
     running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]

@@ -40,7 +40,7 @@ def leave_silent_worker(
         False if its end is already known; it is then handled as on any other worker.
     """
     if instance.phase is P.BACKOFF and not any_may_run(facts, instance):
-        # Its delay goes on, or an agent that falls silent after each end would evade it.
+        # Its delay continues, or an agent that falls silent after each end would evade it.
         left = delay_left_s(facts, instance, settings) > 0
         not_before = instance.not_before if left else None
         requeue_for_placement(instance, effects, "worker_unreachable", not_before)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from controller.decide.policies.actions import Judged, actions_on, decide_policy, judge_all
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import EffectivePolicy, Limit, PolicyFacts
-from controller.domain.utilization import InstanceUse, Verdict
+from controller.domain.telemetry.utilization import InstanceUse, Verdict
 from controller.domain.wanted import AUTOSCALER, kept_number
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -25,7 +25,7 @@ class Foreseen(NamedTuple):
     """What one step would do to the replicas of a deployment.
 
     Attributes:
-        limit: the new limit; None: there would be none, or it is unknown.
+        limit: the new limit; None if there would be none, or it is unknown.
         stops: number of instances that would stop.
         message: why; empty where nothing would stop.
         unknown: whether data is missing, without which it cannot be told.

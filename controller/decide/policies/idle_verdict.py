@@ -19,9 +19,8 @@ from controller.decide.policies.windows import (
     silent_since,
     window_of,
 )
-from controller.domain.mean_series import MeanSeries
-from controller.domain.series import Series
-from controller.domain.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
+from controller.domain.telemetry.series import MeanSeries, Series
+from controller.domain.telemetry.utilization import ClockLeaps, GpuUse, InstanceUse, Judgement, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 
 _AHEAD_S: Final = 5.0  # a sample ahead of the database's clock by more: the clock was set back
@@ -136,7 +135,7 @@ def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict
 
 
 def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
-    """When the last request in the window was seen; None: there was none."""
+    """When the last request in the window was seen; None if there was none."""
     found: list[float] = []
     for series in requests:
         if len(series):
@@ -148,7 +147,7 @@ def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
 
 
 def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
-    """Why it is unknown whether there were requests in the window; None: it is known that there was none."""
+    """Why it is unknown whether there were requests in the window; None if it is known that there was none."""
     ranks = [series for series in use.requests if len(series)]
     if len(ranks) < len({gpu.worker for gpu in use.gpus}):
         return "not every process reports its requests"
@@ -199,7 +198,7 @@ def _first(
 
 
 def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
-    """The verdict on a GPU without usable samples; None: it has some."""
+    """The verdict on a GPU without usable samples; None if it has some."""
     if not len(gpu.series):
         return _GpuVerdict("unknown", "no_telemetry", f"{name_of(gpu)}: no GPU telemetry")
     if gpu.series.at[-1] > now + _AHEAD_S:

@@ -17,24 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.history import MINUTE_S, NO_MINUTES, Minutes, PastClaim, Track
-from controller.domain.series import Series, Times
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.telemetry.history import MINUTE_S, NO_MINUTES, Minutes, PastClaim, Track
+from controller.domain.telemetry.series import Series, Times
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
-# A sample counts as following the one before it though it begins a little later; `windows.py` says how much.
+# A sample counts as following the one before it though it begins a little later; `windows.py` has the tolerance.
 _JOINED_S: Final = 0.5
 _BEFORE_S: Final = 2 * MINUTE_S  # a window may begin within a minute, and whether a gap came before it counts
 
 
 class Replay:
-    """A policy over the past of one instance.
-
-    Args:
-        claims: all of the instance's claims.
-        policy: the policy; its action does not matter.
-    """
+    """A policy over the past of one instance."""
 
     def __init__(self, claims: Sequence[PastClaim], policy: UtilizationPolicy) -> None:
         self._policy = policy.model_copy(update={"ignore_requests": True})

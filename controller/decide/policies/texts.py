@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from controller.domain.utilization import GpuUse
+from controller.domain.telemetry.utilization import GpuUse
 
 
 def name_of(gpu: GpuUse) -> str:

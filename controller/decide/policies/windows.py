@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.domain.series import Series, Times, Values
+from controller.domain.telemetry.series import Series, Times, Values
 
 GAP_S: Final = 2.0  # uncovered time that is longer is a gap: the agents cut their periods by the same limit
 _DATED_S: Final = 0.25  # an error of a sample's time: two clocks are read over a connection to date it
@@ -27,7 +27,7 @@ def is_fresh(at: float, period_s: float, now: float) -> bool:
 
 
 def silent_since(series: Sequence[Series], now: float) -> float | None:
-    """The newest known sample of a series in which telemetry does not flow, the oldest such; None: it flows in all.
+    """The newest known sample of a series in which telemetry does not flow, the oldest such; None if it flows in all.
 
     No series may be empty.
     """

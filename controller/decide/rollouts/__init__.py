@@ -1,1 +1,1 @@
-"""Rollouts: `judge` says how far one is, `plan` how many instances of which revision there may be."""
+"""Rollouts: `judge` finds how far a rollout is, `plan` how many instances of each revision there may be."""

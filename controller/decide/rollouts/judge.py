@@ -245,7 +245,7 @@ def _has_failed(view: RolloutView, record: RolloutRecord) -> bool:
 
 
 def _left_s(view: RolloutView, record: RolloutRecord) -> float | None:
-    """Seconds until the revision has tried for too long; None: it does not try."""
+    """Seconds until the revision has tried for too long; None if it does not try."""
     if record.trying_since is None:
         return None
     return _TRIES * view.start_timeout_s - _passed_s(view.now, record.trying_since)

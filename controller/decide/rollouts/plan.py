@@ -45,11 +45,7 @@ class RolloutPlan:
 def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: int) -> RolloutPlan:
     """The plan.
 
-    Args:
-        view: what was judged.
-        record: the judgement.
-        running: replicas of the revision that run now, for however long.
-        others: replicas of other revisions.
+    `running`: replicas of the revision that run now, for however long. `others`: replicas of other revisions.
     """
     target = fill = record.revision
     most_new, keep_old, keeps_unready = view.wanted, 0, True

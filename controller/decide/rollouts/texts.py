@@ -1,4 +1,4 @@
-"""What users are told of a rollout. Pure."""
+"""A rollout in words. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -62,7 +62,7 @@ def blocked_text(holders: Sequence[tuple[int, str]], enough: int) -> str:
 
 
 def failed_text(record: RolloutRecord, tried_s: float, hopeless: str, trouble: str) -> str:
-    """A rollout has failed, and what goes on."""
+    """A rollout has failed, and what continues."""
     why = hopeless or (f"not ready within {tried_s:g} s" + (f": {trouble}" if trouble else ""))
     return f"revision {record.revision} did not start ({why}); revision {record.stable} goes on serving"
 
@@ -80,7 +80,7 @@ def planned_text(spec: DeploymentSpec, wanted: int, *, back_to: int | None, paus
     Args:
         spec: of the apply.
         wanted: number of wanted replicas.
-        back_to: the older revision that the apply takes up again; None: it makes a new one.
+        back_to: the older revision that the apply takes up again; None if it makes a new one.
         paused: by a user, until it is resumed.
     """
     revision = "a new revision" if back_to is None else f"revision {back_to} again"

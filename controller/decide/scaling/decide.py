@@ -4,26 +4,27 @@ Unknown demand never removes a replica. From zero there is no window: what waits
 """
 
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from controller.decide.policies.texts import duration_text
 from controller.decide.scaling.history import FULL_KV, GRAPH_STEP_S, SATURATED_S, ScalingHistory
-from controller.decide.scaling.texts import wish_text
-from controller.domain.scaling import ScalingReason, ScalingView, Wish
+from controller.domain.scaling import PolicyCap, ScalingReason, ScalingRule, ScalingView, Wish
+from controller.engines.base import SERVES_AT_ONCE, Launch
+from controller.engines.registry import engine_for
+from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
 TOLERANCE: Final = 0.1  # so much over the target adds nothing
 _EPSILON: Final = 1e-9
 _LOOK_S: Final = 1.0
 _LONGEST_LOOK_S: Final = 60.0
+_OF_CAPACITY: Final = 0.7
 
 
 def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wish:
     """The number of replicas that the deployment wants now.
 
-    Args:
-        view: the deployment at this moment; the history has observed it.
-        history: of the deployment, up to now.
-        now: seconds of the history's clock.
+    The history has observed the view of this moment. `now`: seconds of the history's clock.
     """
     if view.slept_by_policy and not _is_wanted(view):
         return _wish(view, history, now, 0, 0, R.POLICY)
@@ -72,7 +73,7 @@ def _is_wanted(view: ScalingView) -> bool:
 
 
 def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> ScalingReason | None:
-    """Why none is wanted any more; None: it stays as it is, awake or asleep.
+    """Why none is wanted any more; None if it stays as it is, awake or asleep.
 
     The mean of `window` may still hold the last requests. It does not prolong `idle_after`.
     """
@@ -116,11 +117,7 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
 def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -> int:
     """What the engines' own queues and KV caches ask for: one more, or that none of the present ones goes.
 
-    Args:
-        view: the deployment at this moment.
-        history: of the deployment.
-        now: seconds of the history's clock.
-        out: number of replicas that are no capacity.
+    `out`: number of replicas that are no capacity.
     """
     present = view.present
     if view.replicas.running >= present - out and history.saturated_s(now) >= SATURATED_S - _EPSILON:
@@ -192,3 +189,110 @@ def _look_again_s(view: ScalingView, history: ScalingHistory, now: float) -> flo
 
 def _ceil(value: float) -> int:
     return math.ceil(value - _EPSILON)
+
+
+class CapVerdict(NamedTuple):
+    """Whether demand asks for more than the cap, and whether it has done so for the policy's whole window."""
+
+    outgrown: bool
+    lifts: bool
+
+
+def judge_cap(cap: PolicyCap | None, view: ScalingView, history: ScalingHistory, now: float, wish: Wish) -> CapVerdict:
+    """The verdict on the cap that a policy's `scale_down` has set.
+
+    The policy acted because replicas were idle. Once demand exceeds the cap for the policy's complete window, that is
+    no longer so. Unknown demand changes nothing. The history has compared the cap to the demand of this moment.
+    """
+    if cap is None:
+        return CapVerdict(outgrown=False, lifts=False)
+    if not view.known:
+        return CapVerdict(outgrown=cap.outgrown_s is not None, lifts=False)
+    above_s = history.outgrown_s(now) if wish.number > cap.number else None
+    lifts = above_s is not None and cap.window_s is not None and above_s >= cap.window_s
+    return CapVerdict(above_s is not None, lifts)
+
+
+def max_in_flight(spec: DeploymentSpec, engine: str = "", sequences: int | None = None) -> int:
+    """The most requests at one replica.
+
+    Args:
+        spec: of the deployment.
+        engine: that placement chose; empty: the spec's only one, or not chosen yet.
+        sequences: concurrent requests that its need allows for; None: unknown.
+    """
+    stated = spec.serving.max_in_flight
+    if stated != "auto":
+        return stated
+    try:
+        return engine_for(spec).chosen(engine).process(spec, Launch(sequences=sequences)).serves_at_once
+    except ValueError:  # written by another version, or an engine that is not chosen yet
+        return SERVES_AT_ONCE
+
+
+def rule_of(spec: DeploymentSpec, engine: str = "", sequences: int | None = None) -> ScalingRule:
+    """The rule; the arguments are those of `max_in_flight`."""
+    low, high = spec.replica_bounds
+    scaling = spec.scaling
+    most = max_in_flight(spec, engine, sequences)
+    target = max(_OF_CAPACITY * most, 1.0) if scaling.target == "auto" else scaling.target
+    return ScalingRule(
+        min=low,
+        max=high,
+        target=target,
+        window_s=scaling.window,
+        down_window_s=scaling.down_window,
+        idle_after_s=scaling.idle_after,
+        dry_run=scaling.dry_run,
+        most=most,
+    )
+
+
+def wish_text(
+    view: ScalingView, history: ScalingHistory, now: float, number: int, wanted: int, reason: ScalingReason
+) -> str:
+    """The number and why.
+
+    `number` is within min and max; `wanted` is the number before them.
+    """
+    limit = f"; {'at least' if number > wanted else 'at most'} {number}" if number != wanted else ""
+    return f"{number} wanted: {_why(view, history, now, number, reason)}{limit}"
+
+
+def _why(view: ScalingView, history: ScalingHistory, now: float, number: int, reason: ScalingReason) -> str:
+    rule = view.rule
+    match reason:
+        case R.DEMAND | R.STEADY | R.DOWN_WINDOW:
+            return _load(view, history, now, number, reason)
+        case R.DEMAND_UNKNOWN:
+            names = ", ".join(view.demand.silent)
+            who = f"gateway {names} does not report" if names else "no gateway reports"
+            return f"{who}, so nothing is removed"
+        case R.NOT_IDLE_YET:
+            return f"without requests for {round(history.idle_s(now))}s of {duration_text(rule.idle_after_s)}"
+        case R.WOKEN:
+            return f"{max(view.demand.waiting, view.wakes)} requests wait for it to wake"
+        case R.KEPT_AWAKE:
+            return "an operator keeps it awake"
+        case _:
+            return {
+                R.SATURATED: f"all engines that report have a queue or a full KV cache for {SATURATED_S:g}s",
+                R.NOT_WATCHED_YET: f"this leader has not watched it for {duration_text(rule.down_window_s)} yet",
+                R.ASLEEP: "asleep, and no request waits",
+                R.IDLE: f"without requests for {duration_text(rule.idle_after_s)}",
+                R.POLICY: "put to sleep by its utilization policy",
+                R.WAKE_WITHDRAWN: "no request waits any more, and no replica has run yet",
+            }[reason]
+
+
+def _load(view: ScalingView, history: ScalingHistory, now: float, number: int, reason: ScalingReason) -> str:
+    rule = view.rule
+    if view.replicas.running == 0:
+        return f"{view.demand.waiting} requests wait and no replica runs"
+    mean = history.mean(rule.window_s, now) or 0.0
+    load = f"{mean:.1f} requests in flight and waiting as the mean of {duration_text(rule.window_s)}"
+    if reason is R.DOWN_WINDOW:
+        return f"{load}; {number} were needed within {duration_text(rule.down_window_s)}"
+    out = history.out_of_service(view, now)
+    aside = f", and {out} of {view.present} replicas do not serve" if out else ""
+    return f"{load}, for a target of {rule.target:g} per replica{aside}"

@@ -14,7 +14,7 @@ GAP_S: Final = 5.0  # a look speaks for the time since the one before, unless th
 LONGEST_WINDOW_S: Final = 600.0
 LONGEST_DOWN_S: Final = 86_400.0
 FULL_KV: Final = 0.9  # an engine whose KV cache is so full is saturated
-SATURATED_S: Final = 30.0  # for so long before a replica is added, and between two such additions
+SATURATED_S: Final = 30.0  # for that long before a replica is added, and between two such additions
 GRAPH_STEP_S: Final = 10.0
 _GRAPH_POINTS: Final = 60
 
@@ -53,7 +53,7 @@ class ScalingHistory:
             self._draw(now, length, view.demand.mean)
         while self._means and self._means[0][0] <= now - LONGEST_WINDOW_S:
             self._means.popleft()
-        if length > GAP_S:  # what was needed meanwhile is unknown
+        if length > GAP_S:  # what was needed in the gap is unknown
             self.note(view.present, now)
         if length > GAP_S or self._is_active(view):
             self._active_at = now
@@ -80,7 +80,7 @@ class ScalingHistory:
         self._raised_at = now
 
     def cap_set(self, now: float, outgrown_s: float | None) -> None:
-        """A policy has set a cap, which demand has outgrown for so long; None: it has not."""
+        """A policy has set a cap, which demand has outgrown for that long; None if it has not."""
         self._exceeded_at = None if outgrown_s is None else now
         self._outgrown_since = None if outgrown_s is None else now - outgrown_s
 
@@ -96,11 +96,11 @@ class ScalingHistory:
             self._outgrown_since = None
 
     def outgrown_s(self, now: float) -> float | None:
-        """For how long the wish has been above the policy's cap because of demand; None: it is not."""
+        """For how long the wish has been above the policy's cap because of demand; None if it is not."""
         return None if self._outgrown_since is None else now - self._outgrown_since
 
     def mean(self, window_s: float, now: float) -> float | None:
-        """The mean demand of the last `window_s` seconds, of the time that was seen; None: nothing of it was."""
+        """The mean demand of the last `window_s` seconds, of the time that was seen; None if nothing of it was."""
         total = seconds = 0.0
         for end, length, mean in reversed(self._means):
             part = min(end, now) - max(end - length, now - window_s)

@@ -10,7 +10,7 @@ Reservations keep this from lasting for ever. Capacity is reserved for two kinds
 - those that may preempt, where capacity is being freed or where victims are chosen.
 
 A reservation counts as claimed for all that come later in the queue, for this pass alone. The next pass decides anew,
-so no reservation can be forgotten or left behind. Only what victims leave is promised beyond the pass (`promises.py`):
+so no reservation can be forgotten or left behind. Only what victims leave is promised beyond the pass (`Promises`):
 it is reserved before anything is placed. Nothing is reserved for an ask that would not fit on empty workers.
 """
 
@@ -22,13 +22,11 @@ from typing import Final, Protocol
 from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import Destination, PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
-from controller.scheduling.admission.future_capacity import FutureCapacity
-from controller.scheduling.admission.promises import Promises, destination
+from controller.scheduling.admission.future_capacity import FutureCapacity, Promises, destination
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of
-from controller.scheduling.explain.unplaced import explain_unplaced
-from controller.scheduling.explain.wording import with_note
+from controller.scheduling.explain.unplaced import explain_unplaced, with_note
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain, NearestMiss
 from schemas.placement_reasons import Reason
 
@@ -212,7 +210,7 @@ class _Pass:
     def _reserve_freed(
         self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
     ) -> AdmissionDecision | None:
-        """Reserves capacity that is being freed anyway. None: it does not fit there."""
+        """Reserves capacity that is being freed anyway. None if it does not fit there."""
         ask, target = pending.ask, pending.relocation_target
         if target is not None and (found := future.relocation_target(target)) is not None:
             return _freeing(self._reserved(ask, found, decision, None, "relocations free capacity for it on"))

@@ -11,8 +11,8 @@ import numpy as np
 
 from controller.domain.holdings import Holder
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.arrays import NEVER, Bools, Floats, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import NEVER, Bools, Floats, Ints
 from controller.scheduling.search.candidates import Candidates
 
 _IMPOSSIBLE: Final = 1 << 30  # more holders than any GPU has; sums of it still fit an integer
@@ -174,10 +174,7 @@ class HolderIndex:
 
         Each holder frees a part of what each GPU lacks. The parts must add up to the GPUs that are missing.
 
-        Args:
-            candidates: of the layout.
-            fewest: the result of `in_the_way`.
-            allowed: by holder.
+        `fewest`: the result of `in_the_way`.
         """
         lack = np.where(self._by_gpu(candidates.layout, allowed) < _IMPOSSIBLE, self._lack(candidates), NEVER)
         missing = candidates.wanted - np.count_nonzero(lack[self.inventory.groups.gpus] == 0, axis=1)

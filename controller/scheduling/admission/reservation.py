@@ -13,7 +13,7 @@ from typing import Literal
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 
 
 @dataclass(frozen=True, slots=True)

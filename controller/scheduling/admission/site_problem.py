@@ -13,7 +13,7 @@ from typing import Final
 from controller.domain.holdings import Holder
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.sites import Site
-from controller.scheduling.inventory.arrays import NEVER, Bools
+from controller.scheduling.inventory.tables import NEVER, Bools
 
 _MAX_SETS: Final = 4_000  # sets of holders tried on one site, and steps to find them
 _SETS_OF: Final = 8  # holders; a set of more counts as several, by the time that it takes
@@ -56,7 +56,7 @@ class SiteProblem:
         self._gains = [self._gain(position) for position in range(len(self.holders))]
 
     def _lack(self, row: int) -> tuple[int, int] | None:
-        """What a GPU lacks: claims that have to go (exclusive ones, or all), and memory. None: nothing."""
+        """What a GPU lacks: claims that have to go (exclusive ones, or all), and memory. None if there is nothing."""
         gpus, layout = self._index.inventory.gpus, self._layout
         if layout.exclusive:
             if gpus.foreign[row] or gpus.total[row] < layout.memory_mib:
@@ -186,7 +186,7 @@ class SiteProblem:
         return best if len(best) <= most else None
 
     def _sets(self, size: int) -> Iterator[tuple[int, ...] | None]:
-        """Sets of so many holders whose gains add up to what is needed. None: a step without a set."""
+        """Sets of that many holders whose gains add up to what is needed. None: a step without a set."""
         order = sorted(range(len(self.holders)), key=lambda n: -self._gains[n])
         stack: list[tuple[tuple[int, ...], int, float]] = [((), 0, self._needed - _ROUNDING)]
         while stack:

@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.domain.placement import Ask
 from controller.scheduling.admission.holder_index import HolderIndex
-from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
+from controller.scheduling.inventory.tables import NEVER, Bools, Ints
 from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.gang import gang_sets

@@ -14,10 +14,9 @@ from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation
 from controller.scheduling.admission.site_problem import Cost, SiteProblem, most_worth_trying
 from controller.scheduling.admission.sites import fits_without, sites, worth_a_look
-from controller.scheduling.inventory.arrays import Bools
-from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.inventory.holders import without
-from controller.scheduling.search.place import find
+from controller.scheduling.inventory.capacity import Inventory, without
+from controller.scheduling.inventory.tables import Bools
+from controller.scheduling.search.cached_search import find
 
 
 def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> Reservation | None:
@@ -28,17 +27,13 @@ def find_victims(inventory: Inventory, ask: Ask, holders: Sequence[Holder]) -> R
 def choose_victims(
     inventory: Inventory, ask: Ask, index: HolderIndex, *, below: int | None = None
 ) -> Reservation | None:
-    """The victims for an ask that does not fit now. None: it would not fit even without all of the holders.
+    """The victims for an ask that does not fit now. None if it would not fit even without all of the holders.
 
     Of several sets, the one whose highest priority is lowest wins, and of equal ones one without instances that may not
     be moved. Then the fewest count, a task as much as two servers; then the least lost work, the fewest GPUs, and the
     youngest victims.
 
-    Args:
-        inventory: the current state. It is the same afterwards.
-        ask: the ask that does not fit.
-        index: the holders that may be preempted.
-        below: only holders of a lower priority than this.
+    The inventory is the same afterwards. `below`: only holders of a lower priority than this.
     """
     levels = index.levels(below)
     if not levels or not fits_without(index, ask, index.up_to(levels[-1])):

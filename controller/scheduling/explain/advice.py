@@ -10,14 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from controller.domain.holdings import Holder
-from controller.domain.need_view import need_view
-from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts
-from controller.domain.selection_counts import count_problem
-from controller.domain.splits import MORE_WORKERS
+from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts, need_view
+from controller.domain.splits import MORE_WORKERS, count_problem
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.resources import Parallel, Placement
@@ -186,7 +184,7 @@ def _more_workers(inventory: Inventory, request: AdviceRequest) -> Iterator[str]
 
 
 def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    """Tries the spec without what it says of workers and GPUs: where they are, of which kind, and then both."""
+    """Tries the spec without its conditions on workers and GPUs: where they are, of which kind, and then both."""
     placement, resources = request.spec.placement, request.spec.resources
     anywhere = {"placement": Placement(strategy=placement.strategy)}
     any_kind = {"resources": resources.model_copy(update=_ANY_KIND)}

@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.explain.wording import short
+from controller.scheduling.explain.unplaced import short
 from controller.scheduling.explain.worker_misses import layouts_shown
-from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import Bools, Ints
 from controller.scheduling.search.cached_search import engine_chain
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Request, Stages, gpu_checks, host_checks, resolve
 from schemas.placement_reasons import Reason
@@ -47,7 +47,7 @@ class GpuMisses:
         need: what is needed, in MiB or thousandths of a core; 0 where the reason has no figures.
         have: what there is of it.
         whole: another instance has the GPU exclusively.
-        refused: why the model has no layout; None: it has one.
+        refused: why the model has no layout; None if it has one.
         uses_gpus: whether the instance takes GPUs.
     """
 

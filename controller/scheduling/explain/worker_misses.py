@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.groups import OF_ONE_KIND, GroupTable
+from controller.scheduling.inventory.tables import Bools, Ints
 from controller.scheduling.search.cached_search import Search
 from controller.scheduling.search.feasible import FITS, STAGE, STAGES, Stages
 from controller.scheduling.search.gang import Shortage, find_gang

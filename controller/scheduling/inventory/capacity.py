@@ -7,20 +7,26 @@ is noted in a log, so that a repeated search looks only at what changed since.
 
 import copy
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
-from controller.domain.holdings import InstanceLoad
+from controller.domain.holdings import Holder, InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
-from controller.scheduling.inventory.arrays import Bools, Ints
-from controller.scheduling.inventory.demand import ObservedDemand
-from controller.scheduling.inventory.equal_groups import EqualGroups
-from controller.scheduling.inventory.groups import GroupTable, TouchLog, build_groups
-from controller.scheduling.inventory.load import Loads
-from controller.scheduling.inventory.tables import GpuTable, WorkerTable, build_tables, copy_of
+from controller.scheduling.inventory.groups import EqualGroups, GroupTable, TouchLog, build_groups
+from controller.scheduling.inventory.tables import (
+    Bools,
+    GpuTable,
+    Ints,
+    Loads,
+    ObservedDemand,
+    WorkerTable,
+    build_tables,
+    copy_of,
+)
 
 
 class Inventory:
@@ -312,7 +318,7 @@ class Inventory:
                 self._touch(gpu, gpu=True)
 
     def copy(self) -> Self:
-        """What the ledger says, apart from this inventory: changes of the one are none of the other. Not in a pass."""
+        """A copy of the ledger's state: changes of one inventory do not change the other. Not in a pass."""
         if self._stale:
             self._rebuild()
         twin = copy.copy(self)
@@ -335,3 +341,16 @@ class Inventory:
 def _row_key(device: DeviceState) -> tuple[object, ...]:
     """The facts that decide a device's row."""
     return device.worker_id, device.kind, device.index, device.vendor, device.model
+
+
+@contextmanager
+def without(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
+    """The inventory as if these holders had ended."""
+    excluded = tuple(holders)
+    for one in excluded:
+        inventory.exclude(one.claims)
+    try:
+        yield
+    finally:
+        for one in excluded:
+            inventory.restore(one.claims)

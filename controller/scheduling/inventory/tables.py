@@ -1,21 +1,45 @@
-"""The arrays behind the inventory: one row per GPU and one per worker. Their order does not depend on input order.
+"""The parts of the inventory: arrays of GPUs and workers, the loads of instances, and the observed demand.
+
+An array has one row per GPU or per worker, in an order that does not depend on the order of the input.
 
 The GPU arrays have one more row than there are GPUs: the placeholder GPU, which fits nothing. It pads smaller groups
 where groups of several sizes are processed together.
 """
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from controller.domain.holdings import Demand, InstanceLoad
 from controller.domain.placement import DeviceState, WorkerFacts
-from controller.scheduling.inventory.arrays import Bools, Ints
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+NEVER: Final = np.iinfo(np.int64).max  # sorts after every real value
 UNKNOWN_CAPABILITY: Final = -1
 UNCLAIMABLE: Final = -1  # as free memory: not even 0 MiB can be claimed
 _MAJOR: Final = 1000  # 9.0 becomes 9000, so capabilities compare as numbers
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})  # made once: lookups are frequent
+_RECENT: Final = 1_000  # instances that have ended and still count
+_CHANGED_PERCENT: Final = 10
+
+
+def nth_smallest(values: Ints, n: int) -> Ints:
+    """The n-th smallest value of each row, counted from 1; NEVER where a row is shorter."""
+    if n > values.shape[1]:
+        return np.full(len(values), NEVER, dtype=np.int64)
+    if n == 1:
+        least: Ints = values.min(axis=1)
+        return least
+    nth: Ints = np.partition(values, n - 1, axis=1)[:, n - 1]
+    return nth
 
 
 def capability_number(capability: tuple[int, int] | None) -> int:
@@ -255,3 +279,95 @@ def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
         cpu_claimed=zeros(),
         instances=zeros(),
     )
+
+
+class Loads:
+    """The load of each instance, with counts by deployment."""
+
+    def __init__(self) -> None:
+        self._by_instance: dict[str, InstanceLoad] = {}
+        self._on_workers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._on_gpus: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def copy(self) -> Self:
+        """The same loads, apart from these."""
+        twin = copy.copy(self)
+        twin._part()  # noqa: SLF001 - a copy of this object
+        return twin
+
+    def _part(self) -> None:
+        self._by_instance = dict(self._by_instance)
+        self._on_workers = _copied(self._on_workers)
+        self._on_gpus = _copied(self._on_gpus)
+
+    def __iter__(self) -> Iterator[InstanceLoad]:
+        return iter(self._by_instance.values())
+
+    def get(self, instance: str) -> InstanceLoad | None:
+        """The load of this instance; None if it holds nothing."""
+        return self._by_instance.get(instance)
+
+    def on_workers(self, deployment_uid: str) -> Mapping[str, int]:
+        """Instances of the deployment by worker id."""
+        return self._on_workers.get(deployment_uid, _NONE)
+
+    def on_gpus(self, deployment_uid: str) -> Mapping[str, int]:
+        """Instances of the deployment by GPU UUID."""
+        return self._on_gpus.get(deployment_uid, _NONE)
+
+    def add(self, load: InstanceLoad) -> None:
+        """Adds the load of an instance that has none."""
+        self._by_instance[load.instance] = load
+        self._on_workers[load.deployment_uid].update(load.workers)
+        self._on_gpus[load.deployment_uid].update(load.gpus)
+
+    def remove(self, load: InstanceLoad) -> None:
+        """Reverses `add` for this load."""
+        del self._by_instance[load.instance]
+        for counts, keys in ((self._on_workers, load.workers), (self._on_gpus, load.gpus)):
+            counter = counts[load.deployment_uid]
+            counter.subtract(keys)
+            for key in keys:
+                if not counter[key]:
+                    del counter[key]
+            if not counter:
+                del counts[load.deployment_uid]
+
+
+def _copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]]:
+    return defaultdict(Counter, {uid: of_it.copy() for uid, of_it in counts.items()})
+
+
+class ObservedDemand:
+    """Live and recent instances by their demand.
+
+    Placement uses `known`, which follows only after a good part has changed: everything derived from it is then
+    computed anew. `version` rises with each such change.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[Demand] = Counter()
+        self._recent: deque[Demand] = deque()
+        self._changes = 0
+        self.known: Mapping[Demand, int] = {}
+        self.version = 0
+
+    def add(self, demand: Demand, count: int = 1) -> None:
+        """Adds instances of this demand."""
+        self._counts[demand] += count
+        self._changes += count
+
+    def remove(self, demand: Demand) -> None:
+        """Notes that an instance has ended. It counts until many others have ended after it."""
+        self._recent.append(demand)
+        if len(self._recent) > _RECENT:
+            oldest = self._recent.popleft()
+            self._counts[oldest] -= 1
+            self._counts += Counter()  # drops counts of zero
+            self._changes += 1
+
+    def settle(self) -> None:
+        """Updates `known` if enough has changed."""
+        if self._changes and self._changes * 100 >= self._counts.total() * _CHANGED_PERCENT:
+            self.known, self._changes = dict(self._counts), 0
+            self.version += 1

@@ -1,4 +1,4 @@
-"""A search for asks of one shape over one inventory, kept for the next ask of that shape."""
+"""Searches for the best place of an ask. Each is kept with the inventory, for the next ask of the same shape."""
 
 import itertools
 from collections.abc import Iterator
@@ -6,16 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.arrays import Bools
+from controller.domain.placement import Ask, Layout, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
+from controller.scheduling.inventory.tables import Bools
 from controller.scheduling.search.candidates import Candidates, Choice
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
 from controller.scheduling.search.group_misses import GroupMisses
-from controller.scheduling.search.rank import Pack, Ranking, Spread
-from controller.scheduling.search.siblings import Siblings, siblings_of
+from controller.scheduling.search.rank import Pack, Ranking, Siblings, Spread, siblings_of
 
 # Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000
@@ -66,7 +65,38 @@ class Search:
         return None
 
 
-def best_place(inventory: Inventory, ask: Ask) -> tuple[Layout, Choice] | None:
+def find(inventory: Inventory, ask: Ask) -> Placed | None:
+    """The place for an ask, by the best engine that fits anywhere. Reserves nothing."""
+    for by in engine_chain(ask):
+        found = _best_place(inventory, by)
+        if found is not None:
+            return _placed(inventory, by, *found)
+    return None
+
+
+def _placed(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> Placed:
+    """The claims of each rank: on its GPUs by index, then on its host."""
+    workers, gpus = inventory.workers, inventory.gpus
+    claims: list[PlannedClaim] = []
+    for rank, (worker, rows) in enumerate(zip(choice.workers, choice.gpus, strict=True)):
+        claims += [
+            PlannedClaim(
+                device=gpus.uuid[row],
+                memory_mib=int(gpus.total[row]) if layout.exclusive else layout.memory_mib,
+                cpu_milli=0,
+                exclusive=layout.exclusive,
+                position=position,
+                rank=rank,
+            )
+            for position, row in enumerate(rows.tolist())
+        ]
+        host = workers.host_uuid[worker]
+        claims.append(PlannedClaim(host, ask.host_memory_mib, ask.cpu_milli, False, len(rows), rank))
+    ids = tuple(workers.facts[worker].id for worker in choice.workers)
+    return Placed(ask.instance, ids, tuple(claims), layout, ask.engine)
+
+
+def _best_place(inventory: Inventory, ask: Ask) -> tuple[Layout, Choice] | None:
     """The first layout of the ask that fits anywhere, and its best place. Workers to avoid come after all others."""
     if not ask.avoid_workers:
         return _best_among(inventory, ask, None)

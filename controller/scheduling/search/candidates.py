@@ -11,12 +11,11 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import OF_ONE_KIND, LogReader
+from controller.scheduling.inventory.tables import NEVER, Bools, Ints
 from controller.scheduling.search.feasible import FITS, Request, host_checks
-from controller.scheduling.search.rank import Fitting, Ranking
-from controller.scheduling.search.siblings import Apart, Siblings
+from controller.scheduling.search.rank import Apart, Fitting, Ranking, Siblings
 
 _FEW: Final = 64  # groups that are ranked one by one
 RankingOf = Callable[[Inventory, Ask, Layout], Ranking]

@@ -1,24 +1,29 @@
-"""Feasibility: which workers and GPUs an ask may have. One filter for automatic and manual selection.
+"""Feasibility: the workers and GPUs that an ask may have. One filter for automatic and manual selection.
 
 Every check is a stage, and the stages have a fixed order. A worker is rejected by the first check that it fails. GPUs
 are rejected one by one, and their group by the stage that leaves too few of them.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.arrays import Bools, Ints
+from controller.domain.placement import Ask, Compatibility, Layout
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import ALIKE, ALL, OF_ONE_KIND
-from controller.scheduling.inventory.tables import UNKNOWN_CAPABILITY, GpuTable, capability_number
-from controller.scheduling.search.compatibility import platform_reason
-from controller.scheduling.search.selection import UnknownNames, select
+from controller.scheduling.inventory.tables import (
+    UNKNOWN_CAPABILITY,
+    Bools,
+    GpuTable,
+    Ints,
+    Platform,
+    capability_number,
+)
 from schemas.manifest.gpu_requirements import matches_model
 from schemas.placement_reasons import Reason
 
@@ -58,6 +63,44 @@ Stages = NDArray[np.int8]
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
+_INDEX: Final = re.compile("[0-9]{1,6}")
+# Names that operating systems give the same architecture.
+_ARCH_ALIASES: Final = {"arm64": "aarch64", "amd64": "x86_64"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownNames:
+    """Names that mean no worker and no GPU, or several GPUs.
+
+    Attributes:
+        names: of no worker and no GPU.
+        ambiguous: names of several GPUs, each with what to write instead.
+        needed: whether an instance needs one of these, since it takes all that are named.
+    """
+
+    names: tuple[str, ...] = ()
+    ambiguous: tuple[str, ...] = ()
+    needed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.ambiguous)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What an ask selects.
+
+    Attributes:
+        workers: by worker: whether it is selected.
+        gpus: by GPU: whether it is selected; never the placeholder GPU.
+        needed: by worker: whether the ask fits nowhere without it.
+        unknown: names that select nothing.
+    """
+
+    workers: Bools
+    gpus: Bools
+    needed: Bools
+    unknown: UnknownNames = UnknownNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +282,95 @@ def host_checks(request: Request, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
         yield Reason.HOST_MEMORY, workers.memory[rows] - workers.memory_claimed[rows] >= ask.host_memory_mib
     if ask.cpu_milli:
         yield Reason.CPU, workers.cpu[rows] - workers.cpu_claimed[rows] >= ask.cpu_milli
+
+
+def select(inventory: Inventory, ask: Ask) -> Selection:
+    """Looks up the names of an ask. Everything is selected where it names nothing."""
+    workers, gpus = inventory.workers, inventory.gpus
+    selected, chosen = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
+    needed = np.zeros_like(selected)
+    chosen[-1] = False
+    if not ask.workers and not ask.gpus:
+        return Selection(selected, chosen, needed)
+    worker_rows = {name: inventory.row_of_name.get(name) for name in ask.workers}
+    gpu_rows = {name: gpu_rows_named(inventory, name) for name in ask.gpus}
+    selected[:] = not ask.workers
+    selected[[row for row in worker_rows.values() if row is not None]] = True
+    if ask.gpus:
+        chosen[:] = False
+        chosen[[int(rows[0]) for rows in gpu_rows.values() if len(rows) == 1]] = True
+        owners = gpus.worker[chosen]
+        if not ask.workers:  # if both are named, GPUs of other workers give count_mismatch
+            selected[:] = False
+            selected[owners] = True
+        if ask.all_gpus:
+            needed[owners] = True
+    if ask.all_workers:
+        needed |= selected
+    missing_workers = [name for name, row in worker_rows.items() if row is None]
+    missing_gpus = [name for name, rows in gpu_rows.items() if not len(rows)]
+    ambiguous = [ambiguity(inventory, name, rows) for name, rows in gpu_rows.items() if len(rows) > 1]
+    short_of_gpus = ask.all_gpus and bool(missing_gpus or ambiguous)
+    unknown = UnknownNames(
+        (*missing_workers, *missing_gpus),
+        tuple(ambiguous),
+        short_of_gpus or (ask.all_workers and bool(missing_workers)),
+    )
+    return Selection(selected, chosen, needed & selected, unknown)
+
+
+def gpu_rows_named(inventory: Inventory, name: str) -> Ints:
+    """The rows of the GPUs that a UUID or worker:index names: one, none, or several of different makes."""
+    row = inventory.gpu_row(name)
+    if row is not None:
+        return np.array([row], dtype=np.int64)
+    worker_name, _, index = name.rpartition(":")
+    worker = inventory.row_of_name.get(worker_name)
+    if worker is None or not _INDEX.fullmatch(index):
+        return np.zeros(0, dtype=np.int64)
+    first, end = inventory.workers.first_gpu[worker : worker + 2]
+    rows: Ints = first + np.flatnonzero(inventory.gpus.index[first:end] == int(index))
+    return rows
+
+
+def ambiguity(inventory: Inventory, name: str, rows: Iterable[int]) -> str:
+    """What to write instead of a name that several GPUs have."""
+    gpus = inventory.gpus
+    found = (f"{gpus.uuid[row]} ({gpus.kinds[int(gpus.kind[row])].vendor})" for row in rows)
+    return f"{name} means {' or '.join(found)}; write the UUID"
+
+
+def canonical_arch(arch: str) -> str:
+    """One name per processor architecture, in lower case."""
+    name = arch.lower()
+    return _ARCH_ALIASES.get(name, name)
+
+
+def driver_version(driver: str | None) -> tuple[int, ...]:
+    """`580.95.05` as (580, 95, 5). Unknown is empty, which is older than any version."""
+    match = re.match(r"\d+(\.\d+)*", driver or "")
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _runs_containers(platform: Platform, *, needs_gpu: bool) -> bool:
+    return platform.container_gpus if needs_gpu else platform.containers
+
+
+def platform_reason(compatibility: Compatibility, platform: Platform, *, needs_gpu: bool) -> Reason | None:
+    """Why the engine cannot run there; None if it can. The driver matters only if a GPU is needed."""
+    arches = {canonical_arch(arch) for arch in compatibility.arch}
+    other_os = compatibility.os and platform.os.lower() not in compatibility.os
+    if other_os or (arches and canonical_arch(platform.arch) not in arches):
+        return Reason.OS_ARCH
+    if compatibility.runtime == "docker" and not _runs_containers(platform, needs_gpu=needs_gpu):
+        return Reason.RUNTIME_UNSUPPORTED
+    installed = platform.engines is None or not compatibility.engine or compatibility.engine in platform.engines
+    on_cpu = compatibility.without_gpu and compatibility.without_gpu in (platform.engines or ())
+    real = compatibility.simulated_only and not platform.simulated
+    if not installed:
+        return Reason.ENGINE_MISSING
+    if needs_gpu and (on_cpu or real):
+        return Reason.ENGINE_UNSUPPORTED
+    if needs_gpu and driver_version(platform.driver) < compatibility.min_driver:
+        return Reason.DRIVER_TOO_OLD
+    return None

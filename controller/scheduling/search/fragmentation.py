@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.placement import Ask, Layout
-from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import LogReader
-from controller.scheduling.inventory.tables import UNCLAIMABLE
+from controller.scheduling.inventory.tables import NEVER, UNCLAIMABLE, Bools, Ints
 from controller.scheduling.search.rank import Fitting, Pack, free_memory
 
 Floats = NDArray[np.float64]

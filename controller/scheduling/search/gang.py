@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.scheduling.inventory.arrays import NEVER, Bools, Ints
 from controller.scheduling.inventory.groups import OF_ONE_KIND, OF_SLICES, GroupTable
+from controller.scheduling.inventory.tables import NEVER, Bools, Ints
 from controller.scheduling.search.candidates import Candidates
 
 

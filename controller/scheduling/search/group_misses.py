@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from controller.domain.placement import Layout
-from controller.scheduling.inventory.arrays import Bools, Ints
 from controller.scheduling.inventory.groups import LogReader
+from controller.scheduling.inventory.tables import Bools, Ints
 from controller.scheduling.search.feasible import FITS, STAGE, Request, Stages, gpu_checks, host_checks
 
 _NEVER: Final = -1

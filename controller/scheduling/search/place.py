@@ -5,11 +5,10 @@ Search results are kept with the inventory, so equal asks share them, however fa
 
 from collections.abc import Sequence
 
-from controller.domain.placement import Ask, Decision, Layout, Placed, PlannedClaim, Unplaced
+from controller.domain.placement import Ask, Decision, Unplaced
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.cached_search import best_place, engine_chain
-from controller.scheduling.search.candidates import Choice
+from controller.scheduling.search.cached_search import find
 
 
 def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:
@@ -31,34 +30,3 @@ def place_one(inventory: Inventory, ask: Ask) -> Decision:
         return Unplaced(ask.instance, explain_unplaced(inventory, ask))
     inventory.reserve(placed, ask.deployment_uid)
     return placed
-
-
-def find(inventory: Inventory, ask: Ask) -> Placed | None:
-    """The place for an ask, by the best engine that fits anywhere. Reserves nothing."""
-    for by in engine_chain(ask):
-        found = best_place(inventory, by)
-        if found is not None:
-            return _placed(inventory, by, *found)
-    return None
-
-
-def _placed(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> Placed:
-    """The claims of each rank: on its GPUs by index, then on its host."""
-    workers, gpus = inventory.workers, inventory.gpus
-    claims: list[PlannedClaim] = []
-    for rank, (worker, rows) in enumerate(zip(choice.workers, choice.gpus, strict=True)):
-        claims += [
-            PlannedClaim(
-                device=gpus.uuid[row],
-                memory_mib=int(gpus.total[row]) if layout.exclusive else layout.memory_mib,
-                cpu_milli=0,
-                exclusive=layout.exclusive,
-                position=position,
-                rank=rank,
-            )
-            for position, row in enumerate(rows.tolist())
-        ]
-        host = workers.host_uuid[worker]
-        claims.append(PlannedClaim(host, ask.host_memory_mib, ask.cpu_milli, False, len(rows), rank))
-    ids = tuple(workers.facts[worker].id for worker in choice.workers)
-    return Placed(ask.instance, ids, tuple(claims), layout, ask.engine)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.audit_chain import ENTRY_FIELDS, NO_DIGEST, PURPOSE, Head, Seal, next_seal
+from controller.domain.access.audit_chain import ENTRY_FIELDS, NO_DIGEST, PURPOSE, Head, Seal, next_seal
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database, Reader

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Final
 
-from controller.domain.audit_chain import PURPOSE, Finding, Head, Seal, check_seal
+from controller.domain.access.audit_chain import PURPOSE, Finding, Head, Seal, check_seal
 from controller.store.access.audit_seals import read_entries, read_head, read_seals
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Reader

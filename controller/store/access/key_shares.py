@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from controller.domain.key_shares import (
+from controller.domain.access.key_shares import (
     STALE_S,
     Bucket,
     Holding,

@@ -19,8 +19,8 @@ from controller.store.access.key_reads import (
 )
 from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database
-from controller.store.core.events import write_event_in_session
 from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.key_limits import NO_LIMITS, KeyLimits

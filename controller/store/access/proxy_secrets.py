@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.access.secret_keys import SecretKeys, UnreadableSecretError
-from controller.store.core.rows import Row
+from controller.store.core.database import Row
 
 PURPOSE: Final = b"gpuward proxy secrets"  # for which the key is derived
 # For a query that has the workers as `w`.

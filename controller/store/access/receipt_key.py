@@ -6,7 +6,7 @@ Where no key of this controller opens it, it is unknown: nothing that agents rep
 from typing import Any, Final
 
 from controller.store.access.secret_keys import SecretKeys, UnreadableSecretError
-from controller.store.core.rows import Row
+from controller.store.core.database import Row
 
 _NAME: Final = "\0receipt_key"  # no secret can have this name
 # For a query that has the lease as `l`.

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SECRET_REFUSALS, SecretScope, missing_secret
 from controller.domain.events import NewEvent
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SECRET_REFUSALS, SecretScope, missing_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError, without_key
 from controller.store.core.database import Connection, Database, Reader
 from controller.store.core.events import write_events

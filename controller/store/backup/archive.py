@@ -22,7 +22,7 @@ _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, V
 
 
 class BackupFileError(Exception):
-    """The file cannot be written, or is not a whole backup; the message says why."""
+    """The file cannot be written, or is not a complete backup; the message has the reason."""
 
 
 class Part(BaseModel):
@@ -154,7 +154,7 @@ class BackupReader:
         """The lines of a part, in pieces.
 
         Raises:
-            BackupFileError: they are not what the manifest says.
+            BackupFileError: they differ from the manifest.
         """
         digest, size, lines = hashlib.sha256(), 0, 0
         try:
@@ -164,7 +164,7 @@ class BackupReader:
                     size += len(data)
                     lines += data.count(b"\n")
                     if size > part.bytes:
-                        break  # far more than it says may be in a damaged file
+                        break  # a damaged file may hold far more than that
                     yield data
         except _DAMAGE as error:
             raise BackupFileError(f"{self._path} is damaged at {part.table}: {error}; use another backup") from error

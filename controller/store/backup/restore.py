@@ -7,20 +7,47 @@ from dataclasses import replace as replace_field
 from typing import Any, Final
 
 import asyncpg
+import orjson
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.backup.archive import BackupReader, Part
-from controller.store.backup.connect import UNBOUNDED, UnsuitableSchemaError
-from controller.store.backup.restored_state import Restored, make_current
-from controller.store.backup.tables import quoted
+from controller.store.backup.tables import UNBOUNDED, UnsuitableSchemaError, quoted
 from controller.store.core.audit import audit
 from controller.store.core.migrate import LOCK_KEY, known_revisions, upgrade
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
+# Nothing leads; agents tell first what runs. Transaction ids are of this server alone.
+_LEASE: Final = """
+    update lease set holder = '', renewed_at = '-infinity', cut_at = clock_timestamp(), settled_at = null,
+           timeline = null
+     where id = 1"""
+_ROLLUPS: Final = """
+    insert into rollup_progress (horizon, at) values (pg_current_xact_id(), now())
+        on conflict (id) do update set horizon = excluded.horizon, at = excluded.at"""
+_DISCONNECTED: Final = "update worker_liveness set connected = false"
+# An agent may name what it has seen, however often backups are restored.
+_WORKERS: Final = "update workers set above_at = null"
+# One that was used since then would be valid once more.
+_TOKENS: Final = """
+    update join_tokens set revoked_at = clock_timestamp()
+     where used_at is null and revoked_at is null and expires_at > clock_timestamp() returning 1"""
+# They may have been delivered since then.
+_WEBHOOKS: Final = """
+    update webhook_deliveries set finished_at = clock_timestamp(), error = 'not sent: a backup was restored'
+     where finished_at is null returning 1"""
+_REVOKE_KEYS: Final = "update api_keys set revoked_at = clock_timestamp() where revoked_at is null returning 1"
+_KEYS: Final = "select count(*)::int from api_keys where revoked_at is null"
+_COUNTS: Final = """
+    select (select count(*) from deployments where deleted_at is null)::int as deployments,
+           (select count(*) from instances)::int as instances,
+           (select count(*) from workers where deleted_at is null)::int as workers"""
+_EVENT: Final = """
+    insert into events (reason, message, evidence, objects, actor, request_id, subjects)
+    values ('restored', 'a backup was restored: what changed since it was taken is lost', $1::text::jsonb,
+            '{controller:restore}', 'host', '', event_subjects('{controller:restore}', $1::text::jsonb))"""
 Progress = Callable[[str, int, int], None]  # a table, its rows and bytes
-
 _OBJECTS: Final = """
     select count(*)::int from pg_class c
      where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition"""
@@ -52,12 +79,51 @@ _GAP: Final = 1_000_000
 _BOUNDS: Final = re.compile(r"FOR VALUES FROM \('[0-9 :+.-]+'\) TO \('[0-9 :+.-]+'\)")
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What is there now, and what was ended because it may be outdated.
+
+    `violations`: of the ledger's invariants, as they were in the backup. `unreadable_secrets`: no key here opens them.
+    `receipts_unreadable`: nor that of receipts, by which engines are taken back that the backup does not know.
+    """
+
+    deployments: int
+    instances: int
+    workers: int
+    valid_keys: int
+    revoked_keys: int
+    revoked_tokens: int
+    dropped_webhooks: int
+    violations: tuple[str, ...] = ()
+    unreadable_secrets: tuple[str, ...] = ()
+    receipts_unreadable: bool = False
+
+
+async def make_current(connection: Any, *, revoke_keys: bool) -> Restored:
+    """Ends what must not come back with an old state. In the transaction of the restore."""
+    for statement in (_LEASE, _ROLLUPS, _DISCONNECTED, _WORKERS):
+        await connection.execute(statement)
+    tokens = len(await connection.fetch(_TOKENS))
+    webhooks = len(await connection.fetch(_WEBHOOKS))
+    revoked = len(await connection.fetch(_REVOKE_KEYS)) if revoke_keys else 0
+    counts = dict(await connection.fetchrow(_COUNTS))
+    restored = Restored(
+        **counts,
+        valid_keys=await connection.fetchval(_KEYS),
+        revoked_keys=revoked,
+        revoked_tokens=tokens,
+        dropped_webhooks=webhooks,
+    )
+    await connection.execute(_EVENT, orjson.dumps(counts).decode())
+    return restored
+
+
 class ControllerLeadsError(Exception):
     """A controller leads on this database; the message names it."""
 
 
 class NotEmptyError(Exception):
-    """The database holds a state already, and may not be replaced; the message says what it holds."""
+    """The database holds a state already, and may not be replaced; the message names what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +217,7 @@ async def _clear(connection: Any, *, replace: bool) -> None:
         raise NotEmptyError(f"the database is not empty: it holds {target.holds}; add --replace to replace all of it")
     if await connection.fetchval("select to_regclass('lease') is not null"):
         await connection.execute("lock table lease in access exclusive mode")
-        await look_at_target(connection)  # a controller may have begun to lead meanwhile
+        await look_at_target(connection)  # a controller may have started to lead since
     for row in await connection.fetch(_TO_DROP):
         await connection.execute(row["statement"])
 

@@ -1,19 +1,23 @@
 """What of a schema belongs into a backup, and the order in which its tables can be loaded. Read from the catalog."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.backup.archive import Partition
+import asyncpg
 
-# Kept out: what is worked out anew or is of a moment. Unlogged tables are left out as well.
+from controller.store.backup.archive import Partition
+from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
+
+# Kept out: what is computed again or is of a moment. Unlogged tables are left out as well.
 LEFT_OUT: Final = frozenset(
     {
         "alembic_version",  # the manifest names the revision
         "samples",  # hours old at best; their minutes are kept
         "rollup_progress",  # of the server's transactions
         "browser_sessions",  # users log in again
-        "found_processes",  # agents tell them anew
+        "found_processes",  # agents report them again
     }
 )
 _TABLES: Final = """
@@ -32,6 +36,10 @@ _PARTITIONS: Final = """
     select c.relname::text as name, p.relname::text as "table", pg_get_expr(c.relpartbound, c.oid) as bounds
       from pg_inherits i join pg_class c on c.oid = i.inhrelid join pg_class p on p.oid = i.inhparent
      where p.relname = any($1) and p.relnamespace = current_schema()::regnamespace order by c.relname"""
+UNBOUNDED: Final = """
+    select set_config(name, '0', false) from pg_settings
+     where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout',
+                    'idle_in_transaction_session_timeout')"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +92,18 @@ def load_order(parents: Mapping[str, set[str]]) -> Sequence[str]:
 async def partitions_of(connection: Any, tables: Sequence[str]) -> tuple[Partition, ...]:
     """The partitions of these tables."""
     return tuple(Partition(**dict(row)) for row in await connection.fetch(_PARTITIONS, list(tables)))
+
+
+class UnsuitableSchemaError(Exception):
+    """The database cannot be backed up, or restored to; the message has the reason and what to do."""
+
+
+@asynccontextmanager
+async def dedicated(dsn: str) -> AsyncIterator[Any]:
+    """A connection of its own without limits of time; closed at the end."""
+    connection = await asyncpg.connect(dsn, timeout=ACQUIRE_TIMEOUT_S, statement_cache_size=0)
+    try:
+        await connection.execute(UNBOUNDED)
+        yield connection
+    finally:
+        connection.terminate()

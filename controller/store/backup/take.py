@@ -1,12 +1,11 @@
-"""Takes a backup: all tables in one snapshot, while everything goes on. Reads only."""
+"""Takes a backup: all tables in one snapshot, while everything continues. Reads only."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from controller.store.backup.archive import FORMAT, BackupWriter, Manifest, Part, writing
-from controller.store.backup.connect import UnsuitableSchemaError, dedicated
-from controller.store.backup.tables import Table, kept_tables, partitions_of, quoted
+from controller.store.backup.tables import Table, UnsuitableSchemaError, dedicated, kept_tables, partitions_of, quoted
 from controller.store.core.migrate import known_revisions, read_revision
 from schemas.version import __version__
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from dataclasses import fields
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
+from pydantic import BaseModel
 
 from controller.store.core.database_space import DatabaseSpace, is_disk_full
 from controller.store.core.server_sessions import (
@@ -25,12 +28,10 @@ if TYPE_CHECKING:  # slow to import, and gateways need none
     from controller.store.core.orm import Orm
 
 POOL_SIZE: Final = 16
-ORM_POOL_SIZE: Final = 8
-
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-
-
 Connection: TypeAlias = "PoolConnectionProxy[Any]"
+T = TypeVar("T")
+Row = Mapping[str, Any]
 
 
 class Reader(Protocol):
@@ -41,11 +42,11 @@ class Reader(Protocol):
 
 
 class WritesRefusedError(ConnectionError):
-    """This process must not write to the database; the message says why."""
+    """This process must not write to the database; the message has the reason."""
 
 
 class DatabaseUrlError(ValueError):
-    """The database URL is invalid; the message says what to write."""
+    """The database URL is invalid; the message has what to write."""
 
 
 def normalise_dsn(url: str) -> str:
@@ -111,7 +112,7 @@ class Database:
         """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here.
 
         Raises:
-            PoolerError: with `check`, a pooler that does not keep sessions stands before the database.
+            PoolerError: with `check`, a pooler in front of the database does not keep sessions.
         """
         sessions = ServerSessions(dsn)
 
@@ -154,7 +155,7 @@ class Database:
         return apart
 
     def refuse_writes(self, why: str | None) -> None:
-        """From now on every transaction that may write is refused for that reason; None: they are allowed again."""
+        """From now on every transaction that may write is refused for that reason; None if they are allowed again."""
         self._refused[:] = [] if why is None else [why]
 
     @asynccontextmanager
@@ -276,3 +277,15 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
         cancels.append(cancel)
         connection.terminate()
         raise
+
+
+def row_mapper(cls: type[T]) -> Callable[[Row], T]:
+    """A function that builds `cls`, a dataclass, from a row with a column for each of its fields."""
+    values = itemgetter(*(field.name for field in fields(cls)))  # type: ignore[arg-type]  # a dataclass by contract
+    return lambda row: cls(*values(row))
+
+
+def columns_of(model: type[BaseModel], row: Row) -> dict[str, Any]:
+    """The values of a row's columns that have the name of a field of `model`."""
+    columns = set(row.keys())
+    return {name: row[name] for name in model.model_fields if name in columns}

@@ -1,20 +1,88 @@
 """Events: append-only facts, written in the transaction of what they record.
 
-Those that an agent alone can cause have budgets (`event_budgets.py`).
+Those that an agent alone can cause have budgets (`controller.domain.events`). Budgets' rows are locked in the order of
+their keys within one call. A transaction that writes such events of one worker or instance in several calls must hold
+another lock on it, as hellos and reports do, or else two could wait for each other.
+
+The actor of an event is an API key with its request, the leader, or an agent. It is kept in the context, so that every
+task that a request, a term or a connection starts has it too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-import orjson
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
+from controller.domain.events import SUMMARY_EVERY, WINDOW, EventBudget, NewEvent, budget_of, spend
 
-from controller.domain.events import NewEvent
-from controller.store.core.acting import current_actor
-from controller.store.core.event_budgets import BudgetConnection, admit, with_actor, write_late
+# The update changes nothing: it locks the row, and returns what is there.
+_TAKE_BUDGETS: Final = """
+    insert into event_budgets as b (object, reason, began_at, written, written_at, held)
+    select object, reason, clock_timestamp(), 0, clock_timestamp(), 0
+      from unnest($1::text[], $2::text[]) with ordinality as x (object, reason, n) order by n
+        on conflict (object, reason) do update set reason = excluded.reason
+    returning object, reason, began_at, written, written_at, held, newest, clock_timestamp() as now"""
+_KEEP_BUDGETS: Final = """
+    update event_budgets b
+       set began_at = x.began_at, written = x.written, written_at = x.written_at, held = x.held,
+           newest = case when x.held > 0 then coalesce(x.newest, b.newest) end
+      from unnest($1::text[], $2::text[], $3::timestamptz[], $4::int[], $5::timestamptz[], $6::bigint[], $7::jsonb[])
+           as x (object, reason, began_at, written, written_at, held, newest)
+     where (b.object, b.reason) = (x.object, x.reason)"""
+_LATE_BUDGETS: Final = """
+    with due as (
+        select object, reason, held, newest, written_at from event_budgets
+         where held > 0 and written_at <= clock_timestamp() - $1::interval
+         order by object, reason limit $2 for update skip locked)
+    update event_budgets b set held = 0, newest = null, written_at = clock_timestamp()
+      from due
+     where (b.object, b.reason) = (due.object, due.reason)
+    returning due.reason, due.newest, due.held, due.written_at"""
+_PORTION: Final = 1_000
+_FORGET_BUDGETS: Final = """
+    delete from event_budgets where (object, reason) in (
+        select object, reason from event_budgets
+         where held = 0 and greatest(began_at, written_at) < clock_timestamp() - $1::interval
+         limit $2 for update skip locked)"""
 
 
-async def write_events(connection: BudgetConnection, events: Iterable[NewEvent]) -> None:
+class Actor(NamedTuple):
+    """The actor's name (`key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller`, `host`), the request's id."""
+
+    name: str = "controller"
+    request_id: str = ""
+
+
+_ACTOR: Final[ContextVar[Actor]] = ContextVar("actor", default=Actor())  # noqa: B039 - it is immutable
+
+
+_ROLE: Final[ContextVar[str]] = ContextVar("role", default="")
+
+
+@contextmanager
+def acting(name: str, request_id: str = "", *, role: str = "") -> Iterator[None]:
+    """Events written within are of this actor. `role` is that of its key."""
+    token, role_token = _ACTOR.set(Actor(name, request_id)), _ROLE.set(role)
+    try:
+        yield
+    finally:
+        _ROLE.reset(role_token)
+        _ACTOR.reset(token)
+
+
+def current_role() -> str:
+    """The role of the key that is at work; empty: Gpuward itself is."""
+    return _ROLE.get()
+
+
+def current_actor() -> Actor:
+    """The present actor; the controller itself where none was named."""
+    return _ACTOR.get()
+
+
+async def write_events(connection: Any, events: Iterable[NewEvent]) -> None:
     """Appends events in order, in one statement. Those without an actor get the present one.
 
     Raises:
@@ -23,17 +91,16 @@ async def write_events(connection: BudgetConnection, events: Iterable[NewEvent])
     rows = list(events)
     if unnamed := next((event for event in rows if not event.objects), None):
         raise ValueError(f"the event {unnamed.reason!r} names no object")
-    admitted = await admit(connection, with_actor(rows, current_actor().name))
+    admitted = await _admit(connection, _with_actor(rows, current_actor().name))
     await _append(connection, admitted)
 
 
-async def write_late_events(connection: BudgetConnection) -> None:
+async def write_late_events(connection: Any) -> None:
     """Appends the events that stand for those beyond their budgets, once it is time for them."""
-    late = await write_late(connection)
-    await _append(connection, late)
+    await _append(connection, await _late_events(connection))
 
 
-async def _append(connection: BudgetConnection, rows: Sequence[NewEvent]) -> None:
+async def _append(connection: Any, rows: Sequence[NewEvent]) -> None:
     if rows:
         await connection.execute(
             """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
@@ -51,24 +118,75 @@ async def _append(connection: BudgetConnection, rows: Sequence[NewEvent]) -> Non
         )
 
 
-async def write_event_in_session(session: AsyncSession, event: NewEvent) -> None:
-    """Appends one event in the transaction of an ORM session."""
-    await session.flush()  # rows that the event names must be there
-    actor = current_actor()
-    await session.execute(
-        text(
-            """insert into events (reason, message, evidence, objects, actor, request_id, subjects)
-               select x.*, event_subjects(x.objects, x.evidence)
-                 from (select cast(:reason as text), cast(:message as text), cast(:evidence as jsonb) as evidence,
-                              string_to_array(:objects, E'\n') as objects, cast(:actor as text),
-                              cast(:request_id as text)) x"""
-        ),
-        {
-            "reason": event.reason,
-            "message": event.message,
-            "evidence": orjson.dumps(dict(event.evidence)).decode(),
-            "objects": "\n".join(event.objects),
-            "actor": event.actor or actor.name,
-            "request_id": actor.request_id,
-        },
-    )
+async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:
+    """Those that are to be written, in order. What is beyond a budget is counted, for one event that comes later."""
+    spending = [budget_of(event.reason, event.objects) for event in events]
+    groups: dict[tuple[str, str], list[NewEvent]] = {}
+    for event, object_ in zip(events, spending, strict=True):
+        if object_ is not None:
+            groups.setdefault((object_, event.reason), []).append(event)
+    if not groups:
+        return list(events)
+    told = await _spend(connection, groups)
+    admitted: list[NewEvent] = []
+    for event, object_ in zip(events, spending, strict=True):
+        if object_ is None:
+            admitted.append(event)
+        else:  # all of a group stand where its first one does
+            admitted += told.pop((object_, event.reason), ())
+    return admitted
+
+
+async def _late_events(connection: Any) -> list[NewEvent]:
+    """Events that stand for those that were not written, once it is time for them. Forgets budgets of no more use."""
+    rows = await connection.fetch(_LATE_BUDGETS, SUMMARY_EVERY, _PORTION)
+    await connection.execute(_FORGET_BUDGETS, WINDOW, _PORTION)
+    return [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, row["written_at"]) for row in rows]
+
+
+async def _spend(
+    connection: Any, groups: dict[tuple[str, str], list[NewEvent]]
+) -> dict[tuple[str, str], list[NewEvent]]:
+    keys = sorted(groups)
+    rows = await connection.fetch(_TAKE_BUDGETS, [object_ for object_, _ in keys], [reason for _, reason in keys])
+    told: dict[tuple[str, str], list[NewEvent]] = {}
+    kept: list[tuple[Any, ...]] = []
+    for row in rows:
+        key = (row["object"], row["reason"])
+        new, before = groups[key], row["written_at"]
+        spent = spend(EventBudget(row["began_at"], row["written"], before, row["held"]), row["now"], len(new))
+        told[key] = [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, before)] if spent.late else []
+        told[key] += new[: spent.whole]
+        if spent.standing_for is not None:
+            told[key].append(_standing(new[-1], spent.standing_for, before))
+        left = spent.budget
+        newest = _storable(new[-1]) if len(new) > spent.whole else None
+        kept.append((*key, left.began_at, left.written, left.written_at, left.held, newest))
+    await connection.execute(_KEEP_BUDGETS, *map(list, zip(*kept, strict=True)))
+    return told
+
+
+def _standing(event: NewEvent, more: int, since: datetime) -> NewEvent:
+    """The event, which represents others as well."""
+    if not more:
+        return event
+    message = f"{event.message}; {more} more like it since {since:%Y-%m-%d %H:%M:%S} UTC are not listed"
+    return replace(event, message=message, evidence={**event.evidence, "not_listed": more})
+
+
+def _storable(event: NewEvent) -> dict[str, Any]:
+    return {
+        "message": event.message,
+        "objects": list(event.objects),
+        "evidence": dict(event.evidence),
+        "actor": event.actor,
+    }
+
+
+def _stored(reason: str, kept: dict[str, Any]) -> NewEvent:
+    return NewEvent(reason, kept["message"], tuple(kept["objects"]), kept["evidence"], kept["actor"])
+
+
+def _with_actor(events: Iterable[NewEvent], actor: str) -> list[NewEvent]:
+    """The events; those without an actor get this one."""
+    return [event if event.actor else replace(event, actor=actor) for event in events]

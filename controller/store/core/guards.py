@@ -1,12 +1,22 @@
-"""What guarded writes share: effects with the facts they rest on, and the row count that detects a lost guard."""
+"""What guarded writes share: the order of row locks, the row count that detects a lost guard, a step with its facts.
 
-from collections.abc import Mapping, Sequence
+Every writer of the ledger takes its row locks in one order, so that writers never deadlock: deployments, instances,
+policies, workers, devices; each by key. What changes policies locks them itself (`policies/effects.py`,
+`deployments/apply_all.py`). NO KEY UPDATE is compatible with the foreign keys' KEY SHARE. Workers are share-locked
+only, since many transactions may place on one at a time.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from controller.domain.effects import DeploymentEffects, Restart
+from controller.domain.effects import DeploymentEffects, Restart, StaleError
 from controller.domain.instances import DeploymentFacts
-from controller.store.core.errors import LostGuardError
+
+# Agents have yet to report what runs: a loss was noticed and is not settled, or is about to be by the next leader.
+UNSETTLED: Final = (
+    "(cut_at is not null and coalesce(settled_at < cut_at, true) or coalesce(timeline <> database_timeline(), false))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +30,10 @@ class DeploymentStep:
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> Sequence[Any]:
-    """Runs a write that returns its rows, and returns them; raises LostGuardError unless there are `count` of them."""
+    """Runs a write that returns its rows, and returns them; raises StaleError unless there are `count` of them."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
-        raise LostGuardError(query.split("\n", 1)[0].strip())
+        raise StaleError(query.split("\n", 1)[0].strip())
     return cast("Sequence[Any]", rows)
 
 
@@ -31,3 +41,30 @@ def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
     """The worker of a restart in place."""
     instance = facts.by_id.get(restart.instance)
     return None if instance is None else instance.host_of(0)
+
+
+async def lock_rows(
+    connection: Any,
+    *,
+    deployments: Collection[str] = (),
+    instances: Collection[str] = (),
+    workers: Collection[str] = (),
+    devices: Collection[str] = (),
+) -> None:
+    """Locks these rows for the rest of the transaction; missing rows are skipped."""
+    if deployments:
+        await connection.execute(
+            "select 1 from deployments where uid = any($1::uuid[]) order by uid for no key update", list(deployments)
+        )
+    if instances:
+        await connection.execute(
+            "select 1 from instances where id = any($1) order by id for no key update", list(instances)
+        )
+    if workers:
+        await connection.execute(
+            "select 1 from workers where id = any($1::uuid[]) order by id for share", list(workers)
+        )
+    if devices:
+        await connection.execute(
+            "select 1 from devices where uuid = any($1) order by uuid for no key update", list(devices)
+        )

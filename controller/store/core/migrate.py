@@ -3,19 +3,15 @@
 import asyncio
 import random
 import shlex
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 import structlog
-from alembic import command
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from controller.store.core.database import Database
+from controller.store.migrations.scripts import revision_files, run_scripts
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +27,6 @@ _END_TERM: Final = """
     select pg_notify('gpuward', 'lease *') from ended"""
 LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
 _CANCEL_LIMIT_S: Final = 1.0
-_FOLDER: Final = Path(__file__).parents[1] / "migrations"
 
 
 class SchemaTooNewError(RuntimeError):
@@ -42,24 +37,14 @@ class UnsuitableEncodingError(RuntimeError):
     """The database cannot hold text of all languages; the message has the command that creates one that can."""
 
 
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_FOLDER))
-    return config
-
-
-@cache
 def known_revisions() -> frozenset[str]:
     """The schema revisions that this version knows, and can migrate to the newest."""
-    return frozenset(revision.revision for revision in ScriptDirectory.from_config(_config()).walk_revisions())
+    return frozenset(revision_files())
 
 
 def head_revision() -> str:
     """The newest schema revision that this version knows."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    if head is None:
-        raise RuntimeError("the package contains no migrations; reinstall it")
-    return head
+    return max(known_revisions())
 
 
 async def read_revision(connection: Any) -> str | None:
@@ -69,7 +54,7 @@ async def read_revision(connection: Any) -> str | None:
 
 
 async def why_outdated(connection: Any) -> str | None:
-    """Why this version must neither lead nor write: the schema is of a newer one; None: it may."""
+    """Why this version must neither lead nor write, since the schema is newer than it knows; None if it may."""
     revision = await read_revision(connection)
     if revision is None or revision in known_revisions():
         return None
@@ -130,29 +115,25 @@ async def _migrate(database: Database, connections: list[Any]) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    config = _config()
-    script = ScriptDirectory.from_config(config)
     current = MigrationContext.configure(connection).get_current_revision()
     if current is not None and current not in known_revisions():
         raise SchemaTooNewError(
             f"the database is at schema {current}, which this version does not know; upgrade gpuward"
         )
-    if current != script.get_current_head():
+    if current != head_revision():
         upgrade(connection, "head")
         if current is not None:
             connection.execute(text(_END_TERM))
 
 
 def upgrade(connection: Connection, revision: str) -> None:
-    """Migrates up to that revision, in the transaction of the connection.
+    """Migrates up to that revision ("head": the newest), in the transaction of the connection.
 
     Raises:
         UnsuitableEncodingError: the database's encoding is not UTF8.
     """
     _check_encoding(connection)
-    config = _config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    run_scripts(connection, revision)
 
 
 def _check_encoding(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Refusals that a user can correct: each message says what to do."""
+"""Refusals that a user can correct: each message has what to do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class GenerationConflictError(RefusedError):
     Args:
         name: of the object.
         wanted: the generation that the caller expects; 0, of an apply: it must not exist.
-        found: the present one; None: it does not exist.
+        found: the present one; None if it does not exist.
         kind: of the object.
         applied: whether the request would have created the object.
     """

@@ -16,7 +16,7 @@ import asyncpg
 
 COMMAND_TIMEOUT_S: Final = 15.0
 ACQUIRE_TIMEOUT_S: Final = 10.0
-# The only ones told while connecting are those that poolers pass on: they refuse others, or drop them unnoticed.
+# Only those that poolers pass on are set while connecting: they refuse others, or drop them unnoticed.
 STARTUP_SETTINGS: Final = {"application_name": "gpuward"}
 # A statement that waits longer than this for a lock should be retried instead.
 _SETTINGS: Final = {
@@ -36,11 +36,11 @@ _MIXED_UP: Final = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLS
 
 
 class PoolerError(ConnectionError):
-    """A pooler before the database does not keep sessions; the message says what to set."""
+    """A pooler before the database does not keep sessions; the message has what to set."""
 
 
 class ServerSessions:
-    """Sets up connections to one database; finds out once what a pooler before it does."""
+    """Sets up connections to one database; finds out once how a pooler in front of it works."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -50,8 +50,7 @@ class ServerSessions:
     async def connect(self, *, again: bool = False) -> "asyncpg.Connection[Any]":
         """A connection of its own, set up.
 
-        Args:
-            again: whether to find out anew what a pooler does; its settings may have changed.
+        `again`: finds out again what a pooler does, since its settings may have changed.
 
         Raises:
             PoolerError: a pooler does not keep sessions.
@@ -76,7 +75,7 @@ class ServerSessions:
         Raises:
             PoolerError: a pooler does not keep sessions, or what is set.
         """
-        # The server tells its process while connecting; a pooler tells a number of its own.
+        # The server names its process while connecting; a pooler names a number of its own.
         if await _set(connection, f" where pg_backend_pid() = {connection.get_server_pid()}"):
             return
         async with self._asking:

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.events import NewEvent
-from controller.domain.found import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.instances import DeploymentFacts
 from controller.domain.start_receipts import receipt_of
 from controller.store.core.database import Connection
 from controller.store.core.events import write_events
-from controller.store.core.locks import lock_rows
-from controller.store.core.lost_commits import UNSETTLED
+from controller.store.core.guards import UNSETTLED, lock_rows
 from controller.store.core.notify import notify_all
 from controller.store.deployments.observe import observe
 

@@ -16,9 +16,8 @@ from controller.domain.events import NewEvent
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.acting import current_actor, current_role
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import current_actor, current_role, write_events
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError
 from controller.store.deployments.changes import clear_limits, record_change
@@ -35,8 +34,8 @@ from controller.store.deployments.revisions import (
 from controller.store.deployments.specs import spec_to_json
 from controller.store.policies.apply import changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
-from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
-from controller.store.scaling.begin import keep_number
+from controller.store.policies.webhooks import problems_of_webhook_secrets
+from controller.store.scaling.effects import keep_number
 from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec

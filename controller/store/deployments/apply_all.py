@@ -19,7 +19,7 @@ Kind = Literal["policy", "deployment"]
 # What does not exist has no row to lock: two applies that create the same objects in different orders would each wait
 # for the other. So applies of several objects go one after the other.
 _ONE_AT_A_TIME: Final = "select pg_advisory_xact_lock(hashtext('gpuward.apply_all'))"
-# In the order of locks (`core/locks.py`), each by key.
+# In the order of locks (`core/guards.py`), each by key.
 _PRESENT: Final[Mapping[Kind, str]] = {
     "deployment": """select name, generation from deployments where name = any($1) and deleted_at is null
                       order by uid for no key update""",

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
-from controller.store.core.lost_commits import UNSETTLED
+from controller.store.core.guards import UNSETTLED
 
 RESEND_AFTER_S: Final = 5.0
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from controller.domain.wanted import scales
 from controller.store.access.secrets import secrets_of
-from controller.store.core.acting import Actor, current_actor
 from controller.store.core.database import DRIVER_ERRORS, Database
+from controller.store.core.events import Actor, current_actor
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 from controller.store.deployments.apply import Applied, Judge, apply

@@ -11,11 +11,10 @@ import orjson
 
 from controller.domain.effects import ANALYZING_MESSAGE
 from controller.domain.events import NewEvent
-from controller.domain.need_json import need_error_to_json, need_to_json
 from controller.domain.phases import InstancePhase
+from controller.domain.placement import need_error_to_json, need_to_json
 from controller.store.core.events import write_events
-from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows, worker_of
 from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import record_relocations
 from controller.store.deployments.restart_in_place import restart_in_place
@@ -36,7 +35,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
         The hints for the transaction's one notification.
 
     Raises:
-        LostGuardError: a row has changed since it was read.
+        StaleError: a row has changed since it was read.
     """
     if len(steps) > 1:  # a single one is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})

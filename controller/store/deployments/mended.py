@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from controller.domain.secret_scopes import SECRET_REFUSALS
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 
 _CODES: Final = ", ".join(f"'{code}'" for code in SECRET_REFUSALS)
 # Of an instance `i` whose start was refused. A secret that was set while it was refused counts as set since. The first

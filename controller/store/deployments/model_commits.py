@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.domain.events import NewEvent
-from controller.store.core.database import Connection
+from controller.store.core.database import Connection, Row
 from controller.store.core.events import write_events
-from controller.store.core.rows import Row
 from controller.store.deployments.image_digests import RanImage, ran
 from schemas.hub_commits import is_commit
 from schemas.status_reasons import MODEL_DIFFERS

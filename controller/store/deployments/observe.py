@@ -18,11 +18,9 @@ from controller.domain.instances import (
     RevisionFacts,
     RunFacts,
 )
-from controller.domain.need_json import need_error_from_json, need_from_json
 from controller.domain.phases import LIVE, InstancePhase
-from controller.domain.placement import Layout
-from controller.store.core.database import Reader
-from controller.store.core.rows import Row, row_mapper
+from controller.domain.placement import Layout, need_error_from_json, need_from_json
+from controller.store.core.database import Reader, Row, row_mapper
 from controller.store.deployments.mended import MENDED
 from controller.store.deployments.rollouts import read_rollouts
 from controller.store.deployments.specs import keep_specs_of, spec_from_json

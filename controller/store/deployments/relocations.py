@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
 from controller.store.core.guards import DeploymentStep
 from controller.store.core.notify import notify, notify_all
@@ -132,7 +132,7 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
     """Records the replacements that were created, and the relocations that are over.
 
     Raises:
-        LostGuardError: one of them is no longer in progress.
+        StaleError: one of them is no longer in progress.
     """
     copies = [
         {"id": c.relocation, "copy": name, "state": "moving", "message": ""}
@@ -156,7 +156,7 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
             [*copies, *ends],
         )
         if len(rows) != len(copies) + len(ends):
-            raise LostGuardError("relocations")
+            raise StaleError("relocations")
     await _record_replacements(connection, steps)
 
 
@@ -175,4 +175,4 @@ async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep])
         if c.replaced is not None
     ]
     if begun and len(await connection.fetch(_REPLACE, begun)) != len(begun):
-        raise LostGuardError("replacements")
+        raise StaleError("replacements")

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from controller.store.core.database import Database
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import lock_rows
 from controller.store.core.refusals import NotFoundError, NothingToRestartError
 from controller.store.deployments.changes import record_change
 from controller.store.deployments.live import live_row

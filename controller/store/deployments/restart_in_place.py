@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from controller.store.core.errors import LostGuardError
+from controller.domain.effects import StaleError
 from controller.store.core.guards import DeploymentStep, expect_rows, worker_of
 
 
@@ -60,7 +60,7 @@ async def restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> 
     )
     held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
     if {row["device"] for row in rows} != held:
-        raise LostGuardError("claims of a restart")
+        raise StaleError("claims of a restart")
     epoch_of = {row["id"]: row["epoch"] for row in started}
     await connection.execute(
         """insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from controller.domain.rollouts import RolloutState
 from controller.domain.spec_changes import processes_of
-from controller.store.core.acting import current_actor
+from controller.store.core.events import current_actor
 from controller.store.core.refusals import NotFoundError, NothingToUndoError
 from controller.store.deployments.specs import spec_to_json
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec

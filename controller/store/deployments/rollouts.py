@@ -8,12 +8,11 @@ import orjson
 
 from controller.domain.events import NewEvent
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord, RolloutState
-from controller.store.core.database import Database, Reader
+from controller.store.core.database import Database, Reader, Row
 from controller.store.core.events import write_events
 from controller.store.core.guards import DeploymentStep, expect_rows
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotRollingError
-from controller.store.core.rows import Row
 from controller.store.deployments.live import live_row
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -103,7 +102,7 @@ async def write_rollouts(connection: Any, steps: Iterable[DeploymentStep]) -> No
     """Writes the records of these steps. Their deployments are locked already, and so is what users ask for.
 
     Raises:
-        LostGuardError: a user has paused or resumed one meanwhile.
+        StaleError: a user has paused or resumed one meanwhile.
     """
     changed = [(s.facts, record) for s in steps if (record := s.effects.rollout) is not None]
     if changed:

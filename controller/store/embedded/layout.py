@@ -12,8 +12,7 @@ import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.store.embedded.errors import EmbeddedPostgresError
-from controller.store.embedded.installation import MAJOR
+from controller.store.embedded.installation import MAJOR, EmbeddedPostgresError
 
 ROLE = "gpuward"
 DATABASE = "gpuward"

@@ -13,7 +13,7 @@ from typing import IO, Any
 import psutil
 
 from controller.store.embedded.accounts import Account
-from controller.store.embedded.errors import EmbeddedPostgresError
+from controller.store.embedded.installation import EmbeddedPostgresError
 from controller.store.embedded.layout import Layout
 
 _LAUNCHER = Path(__file__).with_name("launch.py")

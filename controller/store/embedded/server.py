@@ -14,11 +14,9 @@ import asyncpg
 import structlog
 
 from controller.store.embedded.accounts import Account, choose_account, current_account
-from controller.store.embedded.config import write_config
-from controller.store.embedded.errors import EmbeddedPostgresError
-from controller.store.embedded.installation import Installation
+from controller.store.embedded.installation import EmbeddedPostgresError, Installation
 from controller.store.embedded.layout import Layout
-from controller.store.embedded.prepare import make_cluster, prepare_folders, reachable_binaries
+from controller.store.embedded.prepare import make_cluster, prepare_folders, reachable_binaries, write_config
 from controller.store.embedded.processes import clear_leftovers, start_server
 
 _log = structlog.get_logger(__name__)

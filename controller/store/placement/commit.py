@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from controller.domain.pending import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
-from controller.store.core.acting import current_actor
+from controller.store.core.events import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
 from schemas.api.explain import Explain
 
@@ -73,7 +73,7 @@ _WRITE: Final = """
 class PlacedStart:
     """A decision to commit: the claims, and the payload of each rank's start command.
 
-    `rendezvous_port`: of a gang, on the host of its leader; None: it is none.
+    `rendezvous_port`: of a gang, on the host of its leader; None if it is none.
     """
 
     waiting: PendingRow

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from controller.domain.holdings import HeldClaim
 from controller.domain.placement import ContainerRuntime, DeviceState, PlannedClaim, WorkerFacts
-from controller.store.core.rows import Row, row_mapper
+from controller.store.core.database import Row, row_mapper
 
 FROM_THE_START: Final = "0"
 planned_claim = row_mapper(PlannedClaim)

@@ -1,13 +1,20 @@
-"""What dry runs read beside the inventory: numbers of placed and of pending instances, known needs, its horizon."""
+"""Reads for dry runs and advice, and the workers and GPUs that manifests name."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-from controller.domain.need_json import need_from_json
-from controller.domain.placement import Need
+from controller.domain.pending import Destination
+from controller.domain.placement import Need, PlannedClaim, need_from_json
 from controller.store.core.database import Reader
-from controller.store.placement.pending import PLACEABLE
+from controller.store.core.refusals import NotFoundError
+from controller.store.deployments.specs import spec_from_json
+from controller.store.placement.inventory import planned_claim
+from controller.store.placement.pending import PLACEABLE, destination_from_json
+from schemas.api.explain import Explain
+from schemas.manifest.deployment import DeploymentSpec
 
 _QUEUED: Final = f"""
     select count(*)
@@ -16,6 +23,42 @@ _QUEUED: Final = f"""
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where i.phase in ('pending', 'analyzing') and (i.not_before is null or i.not_before <= clock_timestamp())
        and {PLACEABLE}"""  # noqa: S608 - a constant, no input
+_MOST_GPUS: Final = 1_000  # of more, the moments of the rest stay unknown: each is looked up in the events
+_WORKERS: Final = """
+    select w.name, coalesce(case when w.phase in ('unreachable', 'lost') then l.last_seen end, w.phase_since) as since
+      from workers w left join worker_liveness l on l.worker_id = w.id
+     where w.deleted_at is null and w.phase <> 'ready'"""
+_GPUS: Final = """
+    select d.uuid, (select max(e.at) from events e
+                     where e.objects @> array['gpu:' || d.uuid] and e.reason in ('gpu_unhealthy', 'gpu_missing')) since
+      from devices d
+     where d.kind = 'gpu' and (d.health <> 'ok' or not d.present) order by d.uuid limit $1"""
+_NAMED_WORKERS: Final = "select name from workers where name = any($1) and deleted_at is null"
+_NAMED_GPUS: Final = """
+    select d.uuid, w.name || ':' || d.index as at, d.vendor
+      from devices d join workers w on w.id = d.worker_id and w.deleted_at is null
+     where d.kind = 'gpu' and (d.uuid = any($1) or (w.name = any($2) and w.name || ':' || d.index = any($1)))
+     order by d.uuid"""
+_SHOWN: Final = 100
+# Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run
+# twice, and an instance that is being preempted frees its capacity anyway.
+_MOVABLE: Final = """
+    select i.id, i.epoch, i.deployment_uid, i.revision, d.name, (d.spec ->> 'priority')::int as priority, r.spec,
+           r.need, c.device, c.rank, c.memory_mib,
+           c.cpu_milli, c.exclusive, c.position, v.worker_id
+      from instances i
+      join deployments d on d.uid = i.deployment_uid
+      join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+      join claims c on c.instance_id = i.id and c.epoch = i.epoch
+      join devices v on v.uuid = c.device
+     where i.phase = 'running' and i.pushed_out_for is null and r.need is not null
+       and d.deleted_at is null and d.observed_generation = d.generation and d.phase = 'running'
+       and (d.spec ->> 'movable')::boolean
+       and clock_timestamp() - c.created_at >= coalesce((d.spec ->> 'minimum_runtime')::float8, 0) * interval '1 s'
+       and r.spec ->> 'restart' = 'always'
+       and not exists (select 1 from relocations m
+                        where m.deployment_uid = d.uid and m.state in ('waiting', 'moving'))
+     order by i.id, c.rank, c.position"""
 
 
 async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, Counter[int]]:
@@ -71,3 +114,208 @@ async def read_history(connection: Reader) -> History:
 async def count_queued(connection: Reader) -> int:
     """How many instances `read_pending` would read without a limit."""
     return int((await connection.fetch(_QUEUED))[0]["count"])
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """Moments by name of workers that are not ready, and by UUID of unhealthy GPUs. A missing key is unknown."""
+
+    workers: dict[str, datetime] = field(default_factory=dict)
+    gpus: dict[str, datetime] = field(default_factory=dict)
+
+
+async def read_absences(connection: Reader) -> Absences:
+    """All of this moment."""
+    workers = await connection.fetch(_WORKERS)
+    gpus = await connection.fetch(_GPUS, _MOST_GPUS)
+    return Absences(
+        {row["name"]: row["since"] for row in workers if row["since"] is not None},
+        {row["uuid"]: row["since"] for row in gpus if row["since"] is not None},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDevices:
+    """What names mean.
+
+    Attributes:
+        workers: the given workers that exist.
+        gpus: by given name, the UUIDs and vendors of the GPUs that it means; a UUID means itself.
+    """
+
+    workers: Collection[str]
+    gpus: Mapping[str, tuple[tuple[str, str], ...]]
+
+
+async def named_devices(connection: Reader, workers: Collection[str], gpus: Collection[str]) -> NamedDevices:
+    """Looks the names up."""
+    known = await connection.fetch(_NAMED_WORKERS, list(workers)) if workers else []
+    owners = {name.rpartition(":")[0] for name in gpus}
+    found = await connection.fetch(_NAMED_GPUS, list(gpus), list(owners)) if gpus else []
+    meant: dict[str, tuple[tuple[str, str], ...]] = {}
+    for row in found:
+        for name in {row["uuid"], row["at"]}.intersection(gpus):
+            meant[name] = (*meant.get(name, ()), (row["uuid"], row["vendor"]))
+    return NamedDevices(frozenset(row["name"] for row in known), meant)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An instance with its spec and need, and its last explanation."""
+
+    instance: str
+    deployment_uid: str
+    phase: str
+    message: str
+    spec: DeploymentSpec
+    need: Need | None
+    explain: Explain | None
+
+
+async def standing_of(connection: Reader, instance: str) -> Standing:
+    """Reads it.
+
+    Raises:
+        NotFoundError: no instance has this id.
+    """
+    rows = await connection.fetch(
+        """select i.id, i.deployment_uid, i.phase, i.message, i.explain, r.spec, r.need
+             from instances i join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+            where i.id = $1""",
+        instance,
+    )
+    if not rows:
+        raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
+    row = rows[0]
+    return Standing(
+        instance=row["id"],
+        deployment_uid=str(row["deployment_uid"]),
+        phase=row["phase"],
+        message=row["message"],
+        spec=spec_from_json(row["spec"]),
+        need=need_from_json(row["need"]) if row["need"] is not None else None,
+        explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MovableRow:
+    """A running instance that may be relocated."""
+
+    instance: str
+    epoch: int
+    deployment: str
+    deployment_uid: str
+    spec: DeploymentSpec
+    need: Need
+    workers: tuple[str, ...]  # ids by rank
+    claims: tuple[PlannedClaim, ...]
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RelocationRow:
+    """A relocation and its progress."""
+
+    instance: str
+    deployment: str
+    to: tuple[str, ...]
+    gpus: tuple[str, ...]
+    demand: str
+    state: str
+    copy: str | None
+    message: str
+    created_at: datetime
+    ended_at: datetime | None
+
+
+async def read_movable(connection: Reader) -> list[MovableRow]:
+    """All instances that may be relocated now."""
+    rows: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in await connection.fetch(_MOVABLE):
+        rows[row["id"]].append(row)
+    needs: dict[tuple[Any, int], Need] = {}
+    found = []
+    for instance, claims in rows.items():
+        first = claims[0]
+        key = first["deployment_uid"], first["revision"]
+        if key not in needs:
+            needs[key] = need_from_json(first["need"])
+        found.append(
+            MovableRow(
+                instance=instance,
+                epoch=first["epoch"],
+                deployment=first["name"],
+                deployment_uid=str(first["deployment_uid"]),
+                spec=spec_from_json(first["spec"]),
+                need=needs[key],
+                workers=tuple(dict.fromkeys(str(c["worker_id"]) for c in claims)),
+                claims=tuple(planned_claim(c) for c in claims),
+                priority=first["priority"],
+            )
+        )
+    return found
+
+
+async def read_relocations(connection: Reader) -> list[RelocationRow]:
+    """The latest planned relocations, newest first: waiting, in progress, done or abandoned."""
+    rows = await connection.fetch(
+        """select r.*, d.name from relocations r join deployments d on d.uid = r.deployment_uid
+            where r.purpose = 'plan' order by r.id desc limit $1""",
+        _SHOWN,
+    )
+    return [
+        RelocationRow(
+            instance=row["instance_id"],
+            deployment=row["name"],
+            to=tuple(row["workers"]),
+            gpus=tuple(row["gpus"]),
+            demand=row["demand"],
+            state=row["state"],
+            copy=row["copy_id"],
+            message=row["message"],
+            created_at=row["created_at"],
+            ended_at=row["ended_at"],
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class DemandRow:
+    """A pending instance whose need is known."""
+
+    instance: str
+    deployment_uid: str
+    spec: DeploymentSpec
+    need: Need
+    priority: int = 0
+    promised: Destination | None = None  # the place that the instances which it preempted leave for it
+
+
+async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:
+    """Pending instances in admission order, without the replacements of relocations in progress."""
+    rows = await connection.fetch(
+        """select i.id, i.deployment_uid, r.spec, r.need, (d.spec ->> 'priority')::int as priority,
+                  i.promised
+             from instances i
+             join deployments d on d.uid = i.deployment_uid
+             join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
+            where i.phase in ('pending', 'analyzing') and d.deleted_at is null and r.need is not null
+              and i.revision = d.revision
+              and not exists (select 1 from relocations m
+                               where m.copy_id = i.id and m.state = 'moving' and m.purpose = 'plan')
+            order by (d.spec ->> 'priority')::int desc, i.created_at, i.id limit $1""",
+        limit,
+    )
+    return [
+        DemandRow(
+            instance=row["id"],
+            deployment_uid=str(row["deployment_uid"]),
+            spec=spec_from_json(row["spec"]),
+            need=need_from_json(row["need"]),
+            priority=row["priority"],
+            promised=destination_from_json(row["promised"]),
+        )
+        for row in rows
+    ]

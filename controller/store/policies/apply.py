@@ -12,14 +12,13 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
-from controller.store.core.acting import current_role
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import current_role, write_events
 from controller.store.core.notify import notify_all
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
-from controller.store.policies.webhook_secrets import problems_of_webhook_secrets
+from controller.store.policies.webhooks import problems_of_webhook_secrets
 from controller.store.views.policies import missing_policy, policy_by_name, policy_spec
 from schemas.api.policies import PolicyView
 from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec

@@ -11,12 +11,11 @@ from typing import Any
 
 import orjson
 
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.policies import NewAction, PolicyEffects, PolicyFacts, VerdictWrite
-from controller.store.core.errors import LostGuardError
 from controller.store.core.events import write_events
-from controller.store.core.guards import expect_rows
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import expect_rows, lock_rows
 from controller.store.core.notify import notify_all
 from schemas.manifest.policy import Webhook
 
@@ -27,7 +26,7 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
     """Applies all effects or none.
 
     Raises:
-        LostGuardError: a row that an action rests on has changed since it was read.
+        StaleError: a row that an action rests on has changed since it was read.
     """
     acting = [(facts, action) for facts, effects in steps for action in effects.actions]
     ending = [facts.uid for facts, effects in steps if effects.end_actions]
@@ -105,13 +104,13 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
     )
     found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
     if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
-        raise LostGuardError("intents of a deployment that a policy limits")
+        raise StaleError("intents of a deployment that a policy limits")
     if await connection.fetchval(
         """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'
               and expires_at > clock_timestamp() limit 1""",
         list(facts),
     ):
-        raise LostGuardError("a deployment that its user keeps awake")
+        raise StaleError("a deployment that its user keeps awake")
 
 
 async def _write_verdicts(connection: Any, writes: Sequence[VerdictWrite]) -> None:

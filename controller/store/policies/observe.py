@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
-from controller.store.core.rows import Row, row_mapper
+from controller.domain.telemetry.utilization import ClockLeaps
+from controller.store.core.database import Row, row_mapper
 from controller.store.deployments.specs import spec_from_json
 from controller.store.policies.effective import effective_policies
 
@@ -53,8 +54,14 @@ _CLAIMS: Final = """
       join devices d on d.uuid = c.device and d.kind = 'gpu'
       join workers w on w.id = d.worker_id
      where i.deployment_uid = any($1::uuid[]) order by c.rank, c.position, c.device"""
-
 _claim = row_mapper(GpuClaim)
+MOST_LEAPS: Final = 200  # are kept, the newest
+_LEAPS: Final = "select extract(epoch from seen_at)::float8 as at, back, leapt_s from clock_leaps order by id"
+_ADD_LEAPS: Final = """
+    insert into clock_leaps (seen_at, back, leapt_s)
+    select to_timestamp(at), back, leapt_s
+      from unnest($1::float8[], $2::boolean[], $3::float8[]) as x (at, back, leapt_s)"""
+_TRIM_LEAPS: Final = "delete from clock_leaps where id <= (select max(id) from clock_leaps) - $1"
 
 
 async def list_watched(connection: Any) -> list[str]:
@@ -162,3 +169,28 @@ def _verdict(row: Row) -> StoredVerdict:
 
 def _seconds(at: datetime | None) -> float | None:
     return None if at is None else at.timestamp()
+
+
+class Leap(NamedTuple):
+    """One leap. `at`: what the clock showed just after it. `leapt_s`: seconds that did not pass, or that come twice."""
+
+    at: float
+    back: bool
+    leapt_s: float
+
+
+async def read_leaps(connection: Any) -> ClockLeaps:
+    """All that are kept, oldest first."""
+    leaps = [Leap(row["at"], row["back"], row["leapt_s"]) for row in await connection.fetch(_LEAPS)]
+    return ClockLeaps(
+        forward=tuple((leap.at, leap.leapt_s) for leap in leaps if not leap.back),
+        back=tuple((leap.at, leap.at + leap.leapt_s) for leap in leaps if leap.back),
+    )
+
+
+async def add_leaps(connection: Any, leaps: Sequence[Leap]) -> None:
+    """Keeps these, and no more than `MOST_LEAPS` in all."""
+    await connection.execute(
+        _ADD_LEAPS, [leap.at for leap in leaps], [leap.back for leap in leaps], [leap.leapt_s for leap in leaps]
+    )
+    await connection.execute(_TRIM_LEAPS, MOST_LEAPS)

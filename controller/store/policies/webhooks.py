@@ -1,15 +1,25 @@
-"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts."""
+"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts.
 
-from collections.abc import Collection
+A secret may sign a policy's webhook if the deployments that the policy reports on may have it. An inline policy is
+judged as its deployment. A policy object is judged as it is written, and for each deployment as that is written or
+names it. Before a report is signed it is judged once more.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.domain.events import NewEvent
-from controller.domain.secret_scopes import SecretScope
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError
+from controller.store.core.database import Reader
 from controller.store.core.events import write_events
+from controller.store.policies.checks import named_policy
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy, Webhook
+from schemas.manifest.problems import FieldProblem, join_path
 
 _DUE: Final = """
     select w.id::text as id, w.url, w.secret, w.payload, w.attempts, coalesce(a.deployment_uid::text, '')
@@ -19,6 +29,12 @@ _DUE: Final = """
       left join secrets s on s.name = w.secret
      where w.finished_at is null and w.not_before <= clock_timestamp() and w.id <> all ($1::uuid[])
      order by w.not_before limit $2"""
+_FIELD: Final = "utilization_policy"
+_SCOPES: Final = "select name, deployments, admins_only from secrets where name = any($1)"
+_NAMED: Final = "select name, spec #>> '{webhook,secret}' as secret from policies where name = any($1)"
+_USERS: Final = """
+    select name, spec ->> 'utilization_policy' as policy from deployments
+     where deleted_at is null and spec ->> 'utilization_policy' = any($1) and name <> all($2) order by name"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,7 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
 
 
 async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
-    """Records a failed attempt. `retry_after_s` None: it was the last one, and an event is written."""
+    """Records a failed attempt. `retry_after_s` None if it was the last one, and an event is written."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,
@@ -85,3 +101,116 @@ async def record_failed(connection: Any, delivery: Delivery, error: str, retry_a
         evidence = {"url": delivery.url, "attempts": attempts, "error": error, "id": delivery.id}
         event = NewEvent("webhook_failed", message, (f"deployment:{delivery.deployment_uid}",), evidence)
         await write_events(connection, [event])
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A secret that a manifest at this path has sign reports.
+
+    Attributes:
+        deployment: that it reports on; empty: none yet; None: any.
+        written: it is written there, which the caller's role must allow; else it stands in a stored policy.
+    """
+
+    path: str
+    secret: str
+    deployment: str | None
+    written: bool
+
+
+async def problems_of_webhook_secrets(
+    connection: Reader,
+    *,
+    deployments: Mapping[str, tuple[str, DeploymentSpec]],
+    policies: Mapping[str, tuple[str, PolicySpec]],
+    role: str,
+) -> list[FieldProblem]:
+    """Signing secrets that may not be used so. Whether they exist, others check.
+
+    Args:
+        connection: to read from.
+        deployments: names and specs that are written, by their path in the manifest.
+        policies: likewise.
+        role: of the key that writes them; empty: Gpuward itself does.
+    """
+    named = [*_inline(deployments), *await _of_policies(connection, deployments, policies)]
+    if not named:
+        return []
+    rows = await connection.fetch(_SCOPES, sorted({one.secret for one in named}))
+    scopes = {row["name"]: SecretScope(tuple(row["deployments"]), row["admins_only"]) for row in rows}
+    found: dict[str, FieldProblem] = {}
+    for one in named:
+        if problem := _problem(one, scopes.get(one.secret, ALL_DEPLOYMENTS), role):
+            found.setdefault(one.path, FieldProblem(one.path, problem))
+    return list(found.values())
+
+
+def _problem(one: _Named, scope: SecretScope, role: str) -> str:
+    judged_role = role if one.written else ""
+    if one.deployment is None:
+        return scope.refusal_for_all(one.secret, judged_role)
+    if not one.deployment:
+        return scope.refusal_of_role(one.secret, judged_role)
+    return scope.refusal(one.secret, one.deployment, judged_role)
+
+
+def _inline(deployments: Mapping[str, tuple[str, DeploymentSpec]]) -> list[_Named]:
+    return [
+        _Named(_path(join_path(path, _FIELD)), policy.webhook.secret, name, written=True)
+        for path, (name, spec) in deployments.items()
+        if isinstance(policy := spec.utilization_policy, UtilizationPolicy) and policy.webhook is not None
+    ]
+
+
+async def _of_policies(
+    connection: Reader,
+    deployments: Mapping[str, tuple[str, DeploymentSpec]],
+    policies: Mapping[str, tuple[str, PolicySpec]],
+) -> list[_Named]:
+    """Of policy objects that are written, for all that they report on; of stored ones, for what names them now."""
+    webhooks = {name: (path, spec.webhook) for path, (name, spec) in policies.items() if spec.webhook is not None}
+    found = [
+        _Named(_path(path), spec.webhook.secret, None, written=True)
+        for path, (_, spec) in policies.items()
+        if spec.webhook is not None and spec.default
+    ]
+    users = await _users(connection, webhooks, [name for name, _ in deployments.values()])
+    for policy, (path, webhook) in webhooks.items():
+        found += [_Named(_path(path), webhook.secret, user, written=True) for user in users[policy] or ("",)]
+    return [*found, *await _referred(connection, deployments, policies, webhooks)]
+
+
+async def _users(
+    connection: Reader, webhooks: Mapping[str, tuple[str, Webhook]], written: Collection[str]
+) -> dict[str, list[str]]:
+    """The deployments that name these policies, by policy, but for those that are written now."""
+    users: dict[str, list[str]] = {name: [] for name in webhooks}
+    if webhooks:
+        for row in await connection.fetch(_USERS, sorted(webhooks), list(written)):
+            users[row["policy"]].append(row["name"])
+    return users
+
+
+async def _referred(
+    connection: Reader,
+    deployments: Mapping[str, tuple[str, DeploymentSpec]],
+    policies: Mapping[str, tuple[str, PolicySpec]],
+    webhooks: Mapping[str, tuple[str, Webhook]],
+) -> list[_Named]:
+    """What sign reports on deployments that name a policy object."""
+    referred = {
+        path: (name, policy) for path, (name, spec) in deployments.items() if (policy := named_policy(spec)) is not None
+    }
+    secrets = {policy: webhook.secret for policy, (_, webhook) in webhooks.items()}
+    stored = {policy for _, policy in referred.values()} - {name for name, _ in policies.values()}
+    if stored:
+        secrets |= {row["name"]: row["secret"] for row in await connection.fetch(_NAMED, sorted(stored))}
+    return [
+        _Named(join_path(path, _FIELD), secret, name, written=False)
+        for path, (name, policy) in referred.items()
+        if (secret := secrets.get(policy))
+    ]
+
+
+def _path(path: str) -> str:
+    return join_path(join_path(path, "webhook"), "secret")

@@ -3,16 +3,19 @@
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """
 
+import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
+from controller.domain.instances import IntentFacts
 from controller.domain.scaling import ScalingReason, ScalingStep
-from controller.store.core.errors import LostGuardError
+from controller.domain.wanted import follows_requests, kept_number
 from controller.store.core.events import write_events
-from controller.store.core.guards import expect_rows
-from controller.store.core.locks import lock_rows
+from controller.store.core.guards import expect_rows, lock_rows
 from controller.store.core.notify import notify_all
+from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
 ACTOR: Final = "autoscaler"
@@ -40,13 +43,20 @@ _STATUS: Final = """
        set number = excluded.number, reason = excluded.reason, message = excluded.message,
            dry_run = excluded.dry_run, silent = excluded.silent, evidence = excluded.evidence, at = clock_timestamp(),
            since = case when s.number = excluded.number then s.since else clock_timestamp() end"""
+_INTENTS_OF: Final = "select source, min_replicas, max_replicas from intents where deployment_uid = $1"
+_NUMBER: Final = """
+    insert into intents (deployment_uid, source, min_replicas, max_replicas, reason)
+    values ($1, 'autoscaler', $2, $2, 'scaled')
+    on conflict (deployment_uid, source) do update
+       set min_replicas = excluded.min_replicas, max_replicas = excluded.max_replicas, reason = excluded.reason,
+           message = '', created_at = now()"""
 
 
 async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
     """Writes all numbers or none.
 
     Raises:
-        LostGuardError: a deployment that gets a number has changed since it was read.
+        StaleError: a deployment that gets a number has changed since it was read.
     """
     changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
     if changing:
@@ -94,7 +104,7 @@ async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
     rows = await connection.fetch(_INTENTS, list(facts))
     found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
     if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
-        raise LostGuardError("intents of a deployment that the autoscaler changes")
+        raise StaleError("intents of a deployment that the autoscaler changes")
 
 
 async def _write_status(connection: Any, steps: Sequence[ScalingStep]) -> None:
@@ -151,3 +161,20 @@ def _event(step: ScalingStep) -> NewEvent:
     dry_run = "dry run: " if step.facts.spec.scaling.dry_run else ""
     message = f"{dry_run}{step.facts.name}: {before} -> {number} replicas; {step.wish.message}"
     return NewEvent(reason, message, (f"deployment:{step.facts.uid}",), evidence, ACTOR)
+
+
+async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, spec: DeploymentSpec) -> None:
+    """Writes the number that was wanted until now, within the new bounds, where replicas follow the requests from now.
+
+    So no busy replica stops because a manifest has got a range.
+
+    In the transaction that changes the spec: the deployment's row is locked, and the limits of user and policy still
+    stand.
+    """
+    if not follows_requests(spec):
+        return
+    rows = await connection.fetch(_INTENTS_OF, uid)
+    intents = [IntentFacts(row["source"], row["max_replicas"], "", min_replicas=row["min_replicas"]) for row in rows]
+    number = kept_number(before, spec, intents)
+    if number is not None:
+        await connection.execute(_NUMBER, uid, number)

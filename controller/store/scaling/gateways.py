@@ -8,7 +8,7 @@ from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from schemas.api.gateways import GatewayView
 
-SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
+SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
 _LIST: Final = """
     select g.name, g.seen_at, g.seen_at < clock_timestamp() - make_interval(secs => $1) as silent,
            coalesce(sum(d.in_flight), 0)::int as in_flight, coalesce(sum(d.waiting), 0)::int as waiting

@@ -124,7 +124,7 @@ async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
 
     Args:
         connection: to read on.
-        engines_for_s: a report of an engine counts for so long.
+        engines_for_s: a report of an engine counts for that long.
     """
     gateways = tuple(Gateway(str(r["id"]), r["name"], r["beat"]) for r in await connection.fetch(_GATEWAYS))
     loads: defaultdict[str, dict[str, GatewayLoad]] = defaultdict(dict)

@@ -10,7 +10,7 @@ from controller.store.scaling.queue_places import return_queue_places
 
 WAKE_S: Final = 60.0  # a wake lasts so long after the last request, unless it is withdrawn
 
-_REPLACED_S: Final = 5.0  # a process of the same name that has not reported for so long is gone
+_REPLACED_S: Final = 5.0  # a process of the same name that has not reported for that long is gone
 _REPORT: Final = """
     with gone as (
         delete from gateways where name = $2 and id <> $1 and seen_at < now() - make_interval(secs => $9)),

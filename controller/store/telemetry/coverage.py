@@ -12,9 +12,7 @@ READ: Final = "coalesce({0}.read_s, {0}.period_s) * interval '1 s'"  # what a sa
 def covered_since(sample: str, partition: str) -> str:
     """Where the time that a sample covers begins.
 
-    Args:
-        sample: the alias of `samples`.
-        partition: the columns that distinguish series.
+    `sample`: the alias of `samples`. `partition`: the columns that distinguish series.
     """
     before = f"lag({sample}.at) over (partition by {partition} order by {sample}.at)"
     return f"greatest({before}, {sample}.at - {READ.format(sample)})"

@@ -1,8 +1,17 @@
-"""Time partitions of samples and minutes: created ahead, dropped after their retention."""
+"""Time partitions of samples and minutes: created ahead, dropped after their retention.
 
+Every controller maintains them, since every controller may take samples; a lock in the database serializes that.
+"""
+
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+import structlog
+
+from controller.store.core.database import DRIVER_ERRORS, Database
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S
@@ -17,6 +26,10 @@ _LONGEST_WINDOW_S: Final = """
         union all
         select (spec->'utilization_policy'->>'time_window')::float8 from deployments
          where jsonb_typeof(spec->'utilization_policy') = 'object') as used"""
+log = structlog.get_logger(__name__)
+ROUND_S: Final = 3600.0
+RETRY_S: Final = 5.0
+ROUND_LIMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +68,14 @@ class _Kind:
 
 
 _SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
+
+
 _MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
+
+
 _HOURS: Final = _Kind("minute_hours", _DAY_S, "%Y%m%d")  # as many as of the minutes that they are made of
+
+
 _FORGET_PACKED: Final = "delete from packed_hours where hour >= to_timestamp($1) and hour < to_timestamp($2)"
 
 
@@ -132,3 +151,48 @@ def _create(kind: _Kind, start_s: float) -> str:
     begin, end = (datetime.fromtimestamp(s, UTC).isoformat() for s in (start_s, start_s + kind.span_s))
     name = kind.name(start_s)
     return f"create table \"{name}\" partition of {kind.table} for values from ('{begin}') to ('{end}')"
+
+
+class PartitionMaintenance:
+    """One round each hour, and one at each `wake`.
+
+    Attributes:
+        ready: set once the first round has created partitions; before that no sample can be written.
+    """
+
+    def __init__(self, database: Database, retention: SampleRetention) -> None:
+        self.ready = asyncio.Event()
+        self._database = database
+        self._retention = retention
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Runs a round now: a partition is missing."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Runs until cancelled; retries a round soon if the database failed."""
+        while True:
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(ROUND_LIMIT_S):
+                    await self.round()
+            except DRIVER_ERRORS as error:
+                log.warning("partition maintenance failed", error=str(error) or type(error).__name__, retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ROUND_S):
+                    await self._wanted.wait()
+
+    async def round(self) -> None:
+        """Creates missing partitions, then drops old ones."""
+        async with self._database.transaction() as connection:
+            await make_partitions(connection, self._retention)
+        self.ready.set()
+        async with self._database.connection() as connection:
+            old = await find_old_partitions(connection, self._retention)
+        for name in old:
+            async with self._database.transaction() as connection:
+                await drop_partition(connection, name)
+            log.info("partition dropped", partition=name)

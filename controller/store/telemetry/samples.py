@@ -1,10 +1,10 @@
 """Agents' samples: fenced, written once each, dated by the database's clock, written by COPY."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from controller.store.core.notify import notify
 from controller.store.deployments.processes import lock_sessions
@@ -19,9 +19,8 @@ _RAISE: Final = """
     insert into sample_progress (worker_id, boot_id, seq)
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
-
 _PRESSURE_FOR_S: Final = 30.0
-# What is not said this time stays as it was, with the time at which it was said, while the epoch is the same.
+# What is not reported this time stays as it was, with the time of its report, while the epoch is the same.
 _ENGINE_LOADS: Final = """
     insert into engine_loads as l (instance_id, epoch, queued, kv_use, at, requests, requests_at)
     select x.id, x.epoch, x.queued, x.kv_use,
@@ -46,8 +45,17 @@ _ENGINE_LOADS: Final = """
 _DROPPED: Final = """
     update workers set samples_dropped_at = clock_timestamp(), samples_dropped = $3
      where id = $1::uuid and session = $2"""
-
 _Row = tuple[Any, ...]
+_READ_COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, read_s, used_mib, processes"
+# Rows that the previous snapshot could not see. Its oldest open transaction as the only bound would be correct, but a
+# long transaction would then have the same rows read again and again.
+_NEW: Final = f"""
+    select {_READ_COLUMNS} from samples
+     where tx >= pg_snapshot_xmin($1::text::pg_snapshot) and not pg_visible_in_snapshot(tx, $1::text::pg_snapshot)
+     order by at"""  # noqa: S608 - the columns are named above
+_HISTORY: Final = f"""
+    select {_READ_COLUMNS} from samples where device = any($1) and at >= to_timestamp($2::float8)
+     order by device, at"""  # noqa: S608 - the columns are named above
 
 
 class NoPartitionError(Exception):
@@ -157,7 +165,7 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
 async def _write_engine_loads(
     connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
 ) -> None:
-    """Writes what was last said of engines' requests, queues and caches; what an agent had to keep back is too old.
+    """Writes the last reports of engines' requests, queues and caches; what an agent had to keep back is too old.
 
     Only the agent on whose host the first rank has its claims is believed, whatever others say of that instance.
     """
@@ -183,7 +191,7 @@ async def _write_engine_loads(
 
 
 class _EngineLoad:
-    """What one engine says, newest last. What a sample leaves out stays as the one before it said, of one epoch."""
+    """The reports of one engine, newest last. What a sample leaves out stays as in the one before, of one epoch."""
 
     def __init__(self, process: ProcessSample, worker_id: str, before: "_EngineLoad | None") -> None:
         self.process: ProcessSample = process
@@ -221,3 +229,74 @@ def _rows(sender: SessionSamples, period: SamplePeriod, at: datetime) -> Iterato
 def _process(process: ProcessSample, own: Readings | None) -> list[Any]:
     mean, most = (None, None) if own is None else (own.mean, own.max)
     return [process.instance, process.epoch, process.rank, mean, most, process.requests, process.arrived]
+
+
+class ProcessReading(NamedTuple):
+    """One process with a claim on the GPU. Percent; None is unknown, never zero.
+
+    `requests` is the most at once, `arrived` the number that came.
+    """
+
+    instance: str
+    epoch: int
+    rank: int
+    mean: float | None
+    max: float | None
+    requests: int | None
+    arrived: int | None = None
+
+
+class Sample(NamedTuple):
+    """One GPU over the part of a sampling period that was read, which ended `at`. Percent, MiB.
+
+    Attributes:
+        device: the GPU.
+        at: epoch seconds, by the database's clock.
+        max: the highest reading.
+        mean: of the readings.
+        period_s: length of the sampling period.
+        used_mib: memory in use.
+        processes: with a claim on the GPU.
+        read_s: seconds that were read, up to `at`; None: an older agent, which does not say.
+    """
+
+    device: str
+    at: float
+    max: float
+    mean: float
+    period_s: float
+    used_mib: int | None
+    processes: tuple[ProcessReading, ...]
+    read_s: float | None = None
+
+
+async def read_horizon(connection: Any) -> str:
+    """The present snapshot. Read it first and the history after it, so that no sample falls between the two.
+
+    The connection must be in one REPEATABLE READ transaction, as for `read_new`.
+    """
+    return str(await connection.fetchval("select pg_current_snapshot()::text"))
+
+
+async def read_new(connection: Any, horizon: str) -> tuple[list[Sample], str]:
+    """Every sample that was not visible at `horizon`, oldest first, and the horizon for the next read."""
+    seen = await read_horizon(connection)
+    return [_sample(row) for row in await connection.fetch(_NEW, horizon)], seen
+
+
+async def read_history(connection: Any, devices: Collection[str], since: float) -> list[Sample]:
+    """The samples of these GPUs since `since` (epoch seconds, by the database's clock), by GPU and time."""
+    return [_sample(row) for row in await connection.fetch(_HISTORY, sorted(devices), since)]
+
+
+def _sample(row: Any) -> Sample:
+    return Sample(
+        row["device"],
+        row["at"],
+        row["max"],
+        row["mean"],
+        row["period_s"],
+        row["used_mib"],
+        tuple(ProcessReading(*process) for process in row["processes"]),
+        row["read_s"],
+    )

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, row_mapper
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import row_mapper
 from controller.store.telemetry.coverage import covered_since
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 

@@ -18,9 +18,8 @@ from controller.store.access.key_expiry import EXPIRING
 from controller.store.access.sealing import read_sealing
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import count_plain, unreadable_secrets
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, row_mapper
 from controller.store.core.database_space import DatabaseSpace
-from controller.store.core.rows import row_mapper
 from controller.store.views.leader import read_holder, read_leader
 from controller.store.views.moment import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions

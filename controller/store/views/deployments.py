@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from controller.domain.wanted import wanted_replicas
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, columns_of
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import columns_of
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces

@@ -7,7 +7,7 @@ from typing import Any, Final
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import ReplicaRule
 from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
-from controller.store.core.audit_results import read_audit_result
+from controller.store.core.audit import read_audit_result
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FREE_MIB, SHOWN
 from schemas.manifest.scaling import bounds_of

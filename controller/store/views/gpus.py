@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, columns_of
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import columns_of
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuClaimView, GpuSpecView, GpuStatus, GpuView

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from controller.domain.need_json import need_from_json
-from controller.domain.need_view import need_view
-from controller.domain.placement import Layout, Need
+from controller.domain.placement import Layout, Need, need_from_json, need_view
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
     PROXY_SECRET,
     StoredProxySecret,
     stored_proxy_secret,
 )
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, columns_of
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import columns_of
 from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.store.access.proxy_secrets import JOIN_PROXY_SECRET, PROXY_SECRET
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, Row
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import Row
 from controller.store.views.instances import LogSource, log_source_of
 
 # Of each rank the newest start. A claim goes before a report: its process may not be reported yet.

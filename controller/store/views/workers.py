@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, columns_of
 from controller.store.core.refusals import NotFoundError
-from controller.store.core.rows import columns_of
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces

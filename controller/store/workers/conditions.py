@@ -17,13 +17,6 @@ _SET: Final = """
                         where (c ->> 'type', c ->> 'reason', c ->> 'message') = ($2, $3, $4))
     returning 1"""
 _CLEAR: Final = """
-    update workers w
-       set conditions = (select coalesce(jsonb_agg(c), '[]') from jsonb_array_elements(w.conditions) c
-                          where c ->> 'type' <> $2)
-     where w.id = $1
-       and exists (select 1 from jsonb_array_elements(w.conditions) c where c ->> 'type' = $2)
-    returning 1"""
-_CLEAR_SEVERAL: Final = """
     with had as (
         select distinct c ->> 'type' as type from workers w, jsonb_array_elements(w.conditions) c
          where w.id = $1 and c ->> 'type' = any($2)
@@ -46,10 +39,9 @@ async def set_condition(
 
 async def clear_condition(connection: Connection, worker_id: str, type_: str) -> bool:
     """Removes the condition of this type; returns whether there was one."""
-    row: Any = await connection.fetchrow(_CLEAR, worker_id, type_)
-    return row is not None
+    return type_ in await clear_conditions(connection, worker_id, [type_])
 
 
 async def clear_conditions(connection: Connection, worker_id: str, types: Iterable[str]) -> set[str]:
     """Removes the conditions of these types; returns the types of those that there were."""
-    return {row["type"] for row in await connection.fetch(_CLEAR_SEVERAL, worker_id, list(types))}
+    return {row["type"] for row in await connection.fetch(_CLEAR, worker_id, list(types))}

@@ -1,12 +1,18 @@
 """Devices as agents report them: the hub's columns. The triggers on claims maintain the counters beside them."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, NamedTuple
 
 from controller.domain.devices import MEMORY_SHRUNK, UNSTEADY, DeviceRow, KnownDevice
-from controller.store.core.database import Connection
-from controller.store.core.rows import row_mapper
+from controller.domain.events import NewEvent
+from controller.store.core.database import Connection, Database, row_mapper
+from controller.store.core.events import write_events
+from controller.store.core.notify import notify
+from controller.store.core.refusals import NotFoundError
+from controller.store.views.gpus import gpu_by_uuid
+from schemas.api.gpus import GpuView
 
 # In uuid order, as the claims' guard locks them.
 _KNOWN: Final = """
@@ -58,8 +64,34 @@ _SETTLE: Final = f"""
      where d.uuid = o.uuid
     returning d.worker_id::text as worker_id, (select w.name from workers w where w.id = d.worker_id) as worker, d.uuid,
               case when o.over and d.kind = 'gpu' then o.was end as was"""  # noqa: S608 - put together from constants
-
 _device_row = row_mapper(DeviceRow)
+_SICK: Final = """
+    select uuid, health_reason from devices
+     where worker_id = $1 and kind = 'gpu' and health = 'unhealthy'
+       and (present or not starts_with(uuid, 'GPU-unreadable-'))
+     order by index, uuid"""
+_HOLDERS: Final = """
+    select distinct c.device, c.instance_id, i.deployment_uid::text as deployment
+      from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
+     where d.kind = 'gpu' and d.worker_id = $1 and ($2::text[] is null or d.uuid = any($2))
+     order by c.device, c.instance_id"""
+_WRITE_DETAILS: Final = """
+    insert into device_details (device, details, read_at)
+    select d.uuid, r.details::jsonb, clock_timestamp()
+      from unnest($1::uuid[], $2::text[], $3::text[]) as r(worker_id, device, details)
+      join devices d on d.uuid = r.device and d.worker_id = r.worker_id
+     order by d.uuid
+        on conflict (device) do update set details = excluded.details, read_at = excluded.read_at"""
+GpuVerb = Literal["cordon", "uncordon"]
+# A GPU in MIG mode represents its slices. Locked in the order of the claims' triggers.
+_LOCK_GPU: Final = """
+    select d.uuid, d.worker_id, d.cordoned, d.health_reason, w.name as worker,
+           d.unsteady_until > clock_timestamp() and d.dismissals = d.dismissed as held_back
+      from devices d join workers w on w.id = d.worker_id
+     where d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
+       and (d.uuid = $1 or d.parent = $1 and d.worker_id = (select p.worker_id from devices p where p.uuid = $1))
+     order by d.uuid for no key update of d"""
+_XID: Final = "xid_"
 
 
 class Settled(NamedTuple):
@@ -119,3 +151,104 @@ async def write_devices(
 def _columns(rows: Sequence[DeviceRow]) -> tuple[list[Any], ...]:
     """The values of `_ROWS`, whose columns are in the order of the fields."""
     return tuple([getattr(row, field.name) for row in rows] for field in fields(DeviceRow))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolders:
+    """Instances by the UUID of a GPU that they hold, and all their deployments."""
+
+    instances: dict[str, list[str]]
+    deployments: frozenset[str]
+
+    def all(self) -> list[str]:
+        """All instances, by name."""
+        return sorted({instance for held in self.instances.values() for instance in held})
+
+
+async def sick_gpus(connection: Connection, worker_id: str) -> list[tuple[str, str]]:
+    """The worker's unhealthy GPUs, each with its reason."""
+    return [(row["uuid"], row["health_reason"]) for row in await connection.fetch(_SICK, worker_id)]
+
+
+async def gpu_holders(connection: Connection, worker_id: str, uuids: Iterable[str] | None = None) -> GpuHolders:
+    """What holds these GPUs of the worker, or all of them."""
+    rows = await connection.fetch(_HOLDERS, worker_id, None if uuids is None else list(uuids))
+    held: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        held[row["device"]].append(row["instance_id"])
+    return GpuHolders(dict(held), frozenset(row["deployment"] for row in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class DetailsRow:
+    """One GPU's details as JSON, from this worker."""
+
+    worker_id: str
+    device: str
+    details: str
+
+
+async def write_details(connection: Connection, rows: Sequence[DetailsRow]) -> None:
+    """Writes the details of these GPUs; each at most once for a worker. Those of another worker's GPU are left out."""
+    if rows:
+        columns = [r.worker_id for r in rows], [r.device for r in rows], [r.details for r in rows]
+        await connection.execute(_WRITE_DETAILS, *columns)
+
+
+async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuView:
+    """Cordons a GPU and its slices (nothing new is placed there; what runs stays), or ends that.
+
+    The end also dismisses a grave Xid, which the agent forgets, and forgives losses: an unsteady GPU is well within
+    seconds. Without a cordon, an Xid or losses that count it changes nothing.
+
+    Raises:
+        NotFoundError: no worker has this GPU.
+    """
+    cordoned = verb == "cordon"
+    async with database.transaction() as connection:
+        rows = await connection.fetch(_LOCK_GPU, uuid)
+        if uuid not in {row["uuid"] for row in rows}:
+            raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists them")
+        changed = [row for row in rows if row["cordoned"] != cordoned or (not cordoned and _is_doubted(row))]
+        if changed:
+            await connection.execute(
+                "update devices set cordoned = $2, dismissed = dismissed + $3 where uuid = any($1)",
+                [row["uuid"] for row in changed],
+                cordoned,
+                0 if cordoned else 1,
+            )
+            await _record(connection, changed, f"gpu_{verb}ed")
+        return await gpu_by_uuid(connection, uuid)
+
+
+async def read_dismissed(connection: Connection, workers: Collection[str]) -> dict[str, dict[str, int]]:
+    """By worker and GPU: how often an operator has dismissed what the driver had reported."""
+    rows = await connection.fetch(
+        "select worker_id::text as worker, uuid, dismissed from devices"
+        " where worker_id = any($1::uuid[]) and kind = 'gpu' and dismissed > 0 order by uuid",
+        list(workers),
+    )
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row["worker"], {})[row["uuid"]] = row["dismissed"]
+    return found
+
+
+def _is_doubted(row: Any) -> bool:
+    """Whether an operator may dismiss something against it."""
+    return bool(row["health_reason"].startswith(_XID) or row["held_back"])
+
+
+async def _record(connection: Connection, rows: Collection[Any], reason: str) -> None:
+    """Writes one event for each GPU; notifies of the worker and of the deployments that hold claims on it."""
+    (worker_id,) = {str(row["worker_id"]) for row in rows}
+    holders = await gpu_holders(connection, worker_id, [row["uuid"] for row in rows])
+    events = []
+    for row in rows:
+        held = tuple(f"instance:{instance}" for instance in holders.instances.get(row["uuid"], ()))
+        message = f"{row['uuid']} on {row['worker']} was {reason.removeprefix('gpu_')} by an operator"
+        evidence = {"dismissed": row["health_reason"]} if reason == "gpu_uncordoned" and _is_doubted(row) else {}
+        events.append(NewEvent(reason, message, (f"gpu:{row['uuid']}", f"worker:{worker_id}", *held), evidence))
+    await write_events(connection, events)
+    await notify(connection, "worker", [worker_id])
+    await notify(connection, "deployment", holders.deployments)

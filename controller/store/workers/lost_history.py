@@ -23,7 +23,7 @@ class LedgerSeen:
     """The ledger's numbers for one worker.
 
     Attributes:
-        last_s: seconds since it went above what this worker's agent named; None: it never did.
+        last_s: seconds since it went above what this worker's agent named; None if it never did.
         unproven: the agent joined under a version without proofs, and has shown none yet.
     """
 
@@ -34,7 +34,7 @@ class LedgerSeen:
 
 
 async def read_seen(connection: Connection, worker_id: str) -> LedgerSeen | None:
-    """The ledger's numbers for this worker; None: it is deleted."""
+    """The ledger's numbers for this worker; None if it is deleted."""
     row = await connection.fetchrow(_LEDGER, worker_id)
     return None if row is None else LedgerSeen(row["term"], row["session"], row["last_s"], row["unproven"])
 

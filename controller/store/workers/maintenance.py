@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
-from controller.domain.drains import Drain, drain_of
 from controller.domain.events import NewEvent
+from controller.domain.workers import Drain, drain_of
 from controller.store.core.database import Database, Reader
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
@@ -28,11 +28,7 @@ HEARTBEAT_WITHIN_S: Final = 15
 async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: DrainBody | None = None) -> WorkerView:
     """Cordons (no new instances), drains (no new instances, and running ones leave) or undoes both.
 
-    Args:
-        database: where.
-        name: of the worker.
-        verb: what to do.
-        how: of a drain; None: the defaults.
+    `how`: of a drain; None: the defaults.
 
     Raises:
         NotFoundError: no live worker has this name.
@@ -55,17 +51,14 @@ async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: 
 
 
 def drain_in(row: Any) -> Drain | None:
-    """The drain in a worker's row; None: it is not drained."""
+    """The drain in a worker's row; None if it is not drained."""
     return Drain(row["drain_until"], row["drain_restarts_tasks"]) if row["draining"] else None
 
 
 async def delete_worker(database: Database, name: str, *, confirm_dead: bool = False) -> None:
     """Deletes a worker. Its claims are released only if the operator confirms that the host is dead.
 
-    Args:
-        database: where.
-        name: of the worker.
-        confirm_dead: the host is dead for certain: none of its processes can still run.
+    `confirm_dead`: the host is dead for certain, so that none of its processes can still run.
 
     Raises:
         NotFoundError: no live worker has this name.

@@ -6,7 +6,6 @@ from typing import Final
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkersSnapshot, WorkerState
 from controller.store.core.database import Connection
-from controller.store.core.errors import LostGuardError
 
 # Instances on a silent worker end by themselves only if all of their revisions set stop_on_disconnect_after.
 _STATES: Final = """
@@ -37,7 +36,7 @@ _LEASE: Final = """
            case when settled_at >= cut_at then null else cut_at end as cut_at
       from lease where id = 1"""
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
-# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment anew.
+# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment again.
 _PHASES: Final = """
     update workers w
        set phase = c.new, reason = c.reason, fence_until = c.fence_until,
@@ -60,7 +59,7 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
     """All undeleted workers; the connection must be in one REPEATABLE READ transaction."""
     lease = await connection.fetchrow(_LEASE)
     if lease is None:
-        raise LostGuardError("the lease row is missing")
+        raise RuntimeError("the lease row is missing")
     rows = await connection.fetch(_STATES)
     workers = tuple(
         WorkerState(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
+from controller.domain.workers import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
     PROXY_SECRET,
@@ -18,7 +18,7 @@ from controller.store.access.proxy_secrets import (
 from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
-from controller.store.core.lost_commits import UNSETTLED
+from controller.store.core.guards import UNSETTLED
 from controller.store.workers.credentials import new_proxy_secret
 from controller.store.workers.stated import read_stated
 from schemas.wire import Hello, Inventory
@@ -108,7 +108,7 @@ class Identity:
     credential_hash: bytes = b""  # of the credential that was given
     session: int = 0  # of its newest hello
     term: int = 0  # of the lease
-    # Of the ledger, with which it proves what agents were told; None: no key of this controller opens it.
+    # Of the ledger, with which it proves what agents have received; None: no key of this controller opens it.
     proof_key: bytes | None = field(default=b"", repr=False)
 
 
@@ -121,7 +121,7 @@ class NewSession:
         proxy_secret: with which the agent's proxy is asked from now on.
         held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
             nothing that this one reports is believed, and it is sent no command.
-        quarantine: of the worker, `newly` by this hello; None: there is none.
+        quarantine: of the worker, `newly` by this hello; None if there is none.
         tells_first: the ledger lost commits and this worker has not told what runs since: what has a receipt may have
             been lost with them.
         has_found: processes are recorded already that it told so.
@@ -151,7 +151,7 @@ class NewSession:
         return self.tells_first or self.has_unread
 
     def follows(self, identity: Identity) -> bool:
-        """Whether no other hello was written since the sender was identified: nothing was started on one meanwhile."""
+        """Whether no other hello was written since the sender was identified: nothing was started on one since."""
         return self.before == identity.session
 
 
@@ -192,7 +192,7 @@ async def begin_session(
     Args:
         connection: in the transaction of the hello.
         worker_id: of the credential.
-        hello: what the agent says.
+        hello: the agent's hello.
         proxy_address: of its proxy.
         identity: tells apart two agents with one credential.
         place: where an operator finds the agent.
@@ -278,9 +278,9 @@ def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:
 async def write_host(
     connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool, trusted: Sequence[str]
 ) -> None:
-    """Stores the host's own facts from a full report. The worker's row is locked: what is stated of it stays meanwhile.
+    """Stores the host's own facts from a full report. The worker's row is locked, so what is stated of it stays.
 
-    The agent's own labels are derived anew, for agents that send none, and for those that send a user's instead.
+    The agent's own labels are derived again, for agents that send none, and for those that send a user's instead.
     """
     host, stated = inventory.host, await read_stated(connection, worker_id)
     labels = with_stated_labels(with_agent_labels(host, inventory.gpus), stated.labels, trusted)

@@ -26,7 +26,7 @@ class Stated:
 
     Attributes:
         labels: those with trusted keys count.
-        networks: within which its proxy's address may be another than the one that its agent connects from; None: it
+        networks: within which its proxy's address may be another than the one that its agent connects from; None if it
             joined before these were asked for, and may name any.
         proxy_address: HOST:PORT, as its last accepted hello had it; empty: there was none.
     """

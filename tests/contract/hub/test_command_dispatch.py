@@ -5,9 +5,9 @@ import asyncio
 import asyncpg
 import pytest
 
-from controller.domain.redaction import Redaction
-from controller.domain.secret_scopes import SecretScope
-from controller.runtime import time_slice
+from controller.domain.access.redaction import Redaction
+from controller.domain.access.secret_scopes import SecretScope
+from controller.runtime import tasks as time_slice
 from rig.agent import AgentDouble, gpu, hello, process
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim

@@ -1,6 +1,6 @@
 """An operator's end of a GPU's cordon reaches the agent: at once where it is connected, else with its welcome."""
 
-from controller.store.workers.gpu_cordon import set_gpu_cordon
+from controller.store.workers.devices import set_gpu_cordon
 from rig.agent import gpu, hello, inventory
 from schemas.wire import DeviceFacts, Welcome
 from support.leading.served_hub import HubUnderTest

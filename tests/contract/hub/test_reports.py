@@ -5,8 +5,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.domain.event_budgets import WHOLE
-from controller.domain.quoted_lines import BEGIN, END, plain
+from controller.domain.access.quoted_lines import BEGIN, END, plain
+from controller.domain.events import WHOLE
 from rig.agent import AgentDouble, gpu, hello, process
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from controller.hub.settling import settle
-from controller.store.workers.gpu_cordon import set_gpu_cordon
+from controller.store.workers.devices import set_gpu_cordon
 from rig.agent import gpu, hello
 from schemas.wire import DeviceFacts
 from support.database.ledger import add_deployment, add_instance, claim

@@ -12,11 +12,11 @@ from controller.domain.instances import (
     DeploymentFacts,
     HostFacts,
     InstanceFacts,
-    NeedError,
     RelocationFacts,
     RevisionFacts,
 )
 from controller.domain.phases import LIVE, InstancePhase
+from controller.domain.placement import NeedError
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
 from schemas.manifest.deployment import DeploymentSpec

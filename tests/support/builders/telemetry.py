@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.telemetry.series import Series
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp()

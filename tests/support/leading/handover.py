@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from controller.domain.effects import StaleError
 from controller.runtime.database import DATABASE_ERRORS
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from support.leading.failpoints import Failpoints
 from support.leading.lifecycle import Act, Crew, World

@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
+from controller.domain.effects import StaleError
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses
 from controller.leader.placement_passes import PlacementPasses
 from controller.reconcilers.instances import InstancesReconciler
 from controller.reconcilers.placement import EVERYTHING, PlacementReconciler
 from controller.runtime.clock import SystemClock
-from controller.runtime.outcome import StaleError
 from controller.store.core.database import Database
 from support.database.ledger import rows
 

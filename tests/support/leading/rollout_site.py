@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.runtime.outcome import StaleError
+from controller.domain.effects import StaleError
 from controller.store.core.database import Database
 from schemas.manifest.deployment import DeploymentSpec
 from support.database.ledger import rows

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext, Check
-from controller.domain.gpu_prices import NO_PRICES, GpuPrices
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.domain.placement import Need
+from controller.domain.telemetry.gpu_prices import NO_PRICES, GpuPrices
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.live.proxy_keys import ProxyKeys

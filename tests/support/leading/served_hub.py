@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.domain.redaction import Redaction
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
+from controller.domain.access.redaction import Redaction
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.hub.hub import Hub
 from controller.runtime.clock import SystemClock
 from controller.runtime.metrics import HubMetrics

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from controller.runtime.outcome import StaleError
+from controller.domain.effects import StaleError
 from controller.store.core.database import Database, prepare_connection
 from controller.store.deployments.observe import list_uids
 from support.leading.leader_term import NoMetrics

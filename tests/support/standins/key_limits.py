@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.domain.key_shares import Bucket, Member, exchange, new_bucket
+from controller.domain.access.key_shares import Bucket, Member, exchange, new_bucket
 from gateway.quotas.limits import Limits, Must, Refused, Ticket
 from schemas.key_limits import KeyLimits, LimitKind, SharesAnswer
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from controller.domain.access.quoted_lines import BEGIN, END, quote
 from controller.domain.events import NewEvent
-from controller.domain.quoted_lines import BEGIN, END, quote
 from controller.live import event_feed
 from controller.store.core.database import Database
 from controller.store.core.events import write_events

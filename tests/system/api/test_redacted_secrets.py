@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from controller.api.route import Access
+from controller.domain.access.redaction import Redaction
 from controller.domain.events import NewEvent
-from controller.domain.redaction import Redaction
 from controller.live import event_feed
 from controller.live.known_secrets import KnownSecrets
 from controller.store.access.secrets import delete_secret, put_secret

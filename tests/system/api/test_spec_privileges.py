@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.store.core.database import Database
 from rig.simulated_args import known_here
 from support.api_calls import PLAN

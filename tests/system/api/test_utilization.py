@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.gpu_prices import GpuPrices, prices_of
+from controller.domain.telemetry.gpu_prices import GpuPrices, prices_of
 from controller.store.core.database import Database
 from support.database.history import at, minutes, partitions, rolled_up, span
 from support.database.ledger import add_deployment, add_host, add_instance, claim

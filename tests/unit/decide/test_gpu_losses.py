@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from controller.decide.gpu_losses import hold_s
-from controller.decide.inventory_report import compare_gpus
+from controller.decide.inventory_report import compare_gpus, hold_s
 from controller.domain.devices import DeviceRow, KnownDevice
 from schemas.wire import DeviceFacts
 from support.builders.facts import NOW

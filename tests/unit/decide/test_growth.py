@@ -9,7 +9,7 @@ import pytest
 from controller.decide.adoption import plan_adoption
 from controller.decide.instances.decide import decide
 from controller.decide.policies.actions import decide_policy
-from controller.domain.found import DeviceRoom, FoundProcess, HeldClaim
+from controller.domain.adoption import DeviceRoom, FoundProcess, HeldClaim
 from controller.domain.instances import DeploymentFacts, InstanceFacts, RelocationFacts
 from controller.domain.placement import Layout, PlannedClaim
 from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, WatchedInstance

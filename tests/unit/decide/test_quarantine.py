@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.decide.quarantine import judge
-from controller.domain.quarantine import HelloSeen
+from controller.domain.workers import HelloSeen
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

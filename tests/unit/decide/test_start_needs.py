@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from controller.decide.start_needs import secret_names, unmet_needs, why_no_preemption
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from controller.domain.pending import RefusedStart
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 from schemas.manifest.deployment import DeploymentSpec
 
 SETTINGS = RestartSettings()

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.event_budgets import (
+from controller.domain.events import (
     AGENT_CAUSED,
     MOST_AN_HOUR,
     SUMMARY_EVERY,

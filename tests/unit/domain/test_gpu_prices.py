@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from controller.domain.gpu_prices import GpuPrices, cost_of, prices_of
+from controller.domain.telemetry.gpu_prices import GpuPrices, cost_of, prices_of
 from controller.settings import ControllerSettings
 
 PRICES = GpuPrices(

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from controller.domain.idle_stretches import Stretch, WastedMinute, stretches_of
+from controller.domain.telemetry.history import Stretch, WastedMinute, stretches_of
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 

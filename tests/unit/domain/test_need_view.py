@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.domain.need_view import need_view
-from controller.domain.placement import Layout, Need, Share
+from controller.domain.placement import Layout, Need, Share, need_view
 from schemas.manifest.resources import Resources
 
 UNKNOWN, KNOWN = Need(None), Need(40, parts={"weights": 40}, shares=(Share(2, 1, 1, 22),))

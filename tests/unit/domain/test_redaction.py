@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.redaction import NOTHING_REDACTED, Redaction, Use
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction, Use
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.redaction import LEAST_BYTES, MARK
 
@@ -165,8 +165,8 @@ def test_few_and_many_values_are_found_alike(*, values: list[str], around: list[
 
 
 def test_a_value_over_the_border_of_two_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.domain.sought_values._PIECE", 16)
-    monkeypatch.setattr("controller.domain.sought_values._SHORT", 0)
+    monkeypatch.setattr("controller.domain.access.redaction._PIECE", 16)
+    monkeypatch.setattr("controller.domain.access.redaction._SHORT", 0)
     redaction = Redaction({**many(100), "x": "Value-across-pieces"})
     for before in range(40):
         body = orjson.dumps(["-" * before + "Value-across-pieces"])
@@ -182,7 +182,7 @@ def test_the_leftmost_and_then_the_longest_value_is_replaced(values: list[str], 
     longest_first = sorted(set(values), key=len, reverse=True)
     expected = re.sub("|".join(longest_first), MARK, text) if values else text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("controller.domain.sought_values._SHORT", short)
+        patch.setattr("controller.domain.access.redaction._SHORT", short)
         redaction = Redaction({f"v-{n}": value for n, value in enumerate(values)})
         assert redaction.value(text, written=True) == expected
         assert redaction.holds(text) == (MARK in expected)

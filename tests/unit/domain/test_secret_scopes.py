@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.domain.secret_scopes import ALL_DEPLOYMENTS, SecretScope
+from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
 
 
 @pytest.mark.parametrize(("globs", "deployment", "covered"), [

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.environment import reserved
 from controller.engines.privileges import OPTIONS, next_change_needs, powers
 from controller.engines.server_flags import nearest, versions

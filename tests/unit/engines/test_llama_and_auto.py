@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.need_json import need_from_json, need_to_json
-from controller.domain.placement import Need
+from controller.domain.placement import Need, need_from_json, need_to_json
 from controller.engines.base import Launch, SpecError
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import asks_for

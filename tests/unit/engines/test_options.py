@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from controller.engines.base import Launch, RefusedFlagError, SpecError
 from controller.engines.privileges import powers
 from controller.engines.registry import engine_for, validate

@@ -8,8 +8,7 @@ import pytest
 
 from controller.decide.start_command import start_payload
 from controller.domain.model_facts import ModelFacts, Quantization
-from controller.domain.need_view import need_view
-from controller.domain.placement import PlannedClaim
+from controller.domain.placement import PlannedClaim, need_view
 from controller.engines.registry import engine_for
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import BERT, GIB, LLAMA, ONE, QUANTISED, asks, need, process, spec

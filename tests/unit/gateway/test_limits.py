@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.key_shares import EXPIRES_S, Member, expired, fraction_of
+from controller.domain.access.key_shares import EXPIRES_S, Member, expired, fraction_of
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
 from gateway.quotas.limits import Must, Refused, Ticket

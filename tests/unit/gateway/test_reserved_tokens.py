@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.key_shares import new_bucket
+from controller.domain.access.key_shares import new_bucket
 from gateway.quotas.limits import Refused, Ticket
 from schemas.key_limits import KeyLimits, LimitKind
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, end, refused

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from controller.domain.quoted_lines import BEGIN, END
+from controller.domain.access.quoted_lines import BEGIN, END
 from controller.hub.bounds import MAX_GPUS, MalformedMessageError
 from controller.hub.readings import Doubts, drop
 from controller.hub.validate import parse_message

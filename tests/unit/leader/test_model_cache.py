@@ -3,7 +3,7 @@
 import pytest
 
 from controller.engines.base import Analysis
-from controller.leader.model_cache import BRANCH_FRESH_S, FOLDER_FRESH_S, ModelCache
+from controller.leader.analyses import BRANCH_FRESH_S, FOLDER_FRESH_S, ModelCache
 
 COMMIT = {"repo": "org/m", "revision": "a" * 40}
 BRANCH = {"repo": "org/m", "revision": "main"}

@@ -9,9 +9,9 @@ import pytest
 
 from controller.decide.policies.actions import decide_policy
 from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
-from controller.domain.utilization import InstanceUse
+from controller.domain.telemetry.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry
-from controller.store.telemetry.sample_reads import ProcessReading, Sample
+from controller.store.telemetry.samples import ProcessReading, Sample
 from support.builders.facts import spec
 from support.builders.telemetry import NOW, PERIOD_S, policy
 

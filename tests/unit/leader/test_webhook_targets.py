@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from controller.leader.webhook_targets import RefusedTargetError, judging_sockets, refusal
+from controller.leader.webhooks import RefusedTargetError, judging_sockets, refusal
 
 PRIVATE = (
     "127.0.0.1", "127.9.9.9", "0.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",

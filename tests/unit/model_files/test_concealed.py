@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leader.analyses import analyse_now
-from controller.leader.model_cache import ModelCache
+from controller.leader.analyses import ModelCache, analyse_now
 from controller.model_files.analysis import model_facts
 from controller.runtime.child import ChildError
 from schemas.manifest.deployment import DeploymentSpec

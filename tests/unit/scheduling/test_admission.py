@@ -9,7 +9,8 @@ from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find, place
+from controller.scheduling.search.cached_search import find
+from controller.scheduling.search.place import place
 from schemas.placement_reasons import Reason
 from support.builders.fleet import GIB, Fleet
 

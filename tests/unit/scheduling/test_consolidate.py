@@ -14,7 +14,7 @@ from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find
+from controller.scheduling.search.cached_search import find
 from support.builders.fleet import GIB, Fleet, gpus_of
 
 

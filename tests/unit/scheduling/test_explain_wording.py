@@ -1,6 +1,6 @@
 """The one line that says why an instance is pending."""
 
-from controller.scheduling.explain.wording import one_line, with_note
+from controller.scheduling.explain.unplaced import one_line, with_note
 from schemas.api.explain import Explain, NearestMiss
 
 NEAREST = NearestMiss(worker="gpu-7", code="need_gt_free", need_gib=38.0, free_gib=22.13, message="need ...")

@@ -8,9 +8,10 @@ import pytest
 
 from controller.domain.holdings import Demand, Holder, InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Strategy
-from controller.scheduling.admission.replacements import find_replacement
+from controller.scheduling.admission.consolidate import find_replacement
 from controller.scheduling.inventory.capacity import Inventory
-from controller.scheduling.search.place import find, place
+from controller.scheduling.search.cached_search import find
+from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.asks import ask
 from support.builders.fleet import GIB, Fleet, gpus_of

@@ -77,6 +77,15 @@ def test_of_two_holders(left: dict[str, float], right: dict[str, float], victim:
     assert names(fleet, ask(80), holders) == [victim]
 
 
+def test_of_equal_priorities_the_fewest_immovable_of_the_highest_level() -> None:
+    """They decide before the number of victims, and immovable ones of lower priorities do not count among them."""
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    holders = [held(fleet, "top", 26, "a/0", movable=False)]
+    holders += [held(fleet, f"low{n}", 26, "a/0", movable=False, priority=9) for n in range(2)]
+    holders += [held(fleet, f"both{n}", 39, "b/0", movable=False) for n in range(2)]
+    assert names(fleet, ask(79), holders) == ["low0", "low1", "top"]
+
+
 def test_a_task_weighs_as_much_as_two_servers() -> None:
     fleet = Fleet().add("a", [G80]).add("b", [G80])
     holders = [held(fleet, "task", 80, "a/0", task=True, lost_s=5.0)]

@@ -2,7 +2,10 @@
 
 import pytest
 
-from support.builders.facts import host, instance, process, spec
+from controller.decide.instances.classify import classify
+from controller.decide.instances.scale import add_creates
+from controller.domain.effects import DeploymentEffects
+from support.builders.facts import deployment, host, instance, process, spec
 from support.decisions import effects_of, phases_of, running
 
 
@@ -15,6 +18,14 @@ def test_missing_replicas_are_created() -> None:
 def test_an_instance_created_during_an_analysis_starts_as_analyzing() -> None:
     assert [c.analyzing for c in effects_of(need=None).creates] == [True]
     assert [c.analyzing for c in effects_of().creates] == [False]
+
+
+def test_an_instance_of_another_revision_than_the_analyzed_one_is_pending() -> None:
+    facts = deployment()
+    effects = DeploymentEffects(analyse=2)
+    for revision in (1, 2):
+        add_creates(facts, classify(facts), (), revision, 1, effects)
+    assert [(create.revision, create.analyzing) for create in effects.creates] == [(1, False), (2, True)]
 
 
 def test_a_preempted_task_is_requeued_with_its_queue_time() -> None:

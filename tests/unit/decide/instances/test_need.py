@@ -4,9 +4,8 @@ from datetime import timedelta
 
 from controller.decide.instances.need import Finished
 from controller.domain.effects import StoreNeed
-from controller.domain.instances import NeedError, RevisionFacts
-from controller.domain.need_json import need_error_from_json, need_error_to_json
-from controller.domain.placement import Need
+from controller.domain.instances import RevisionFacts
+from controller.domain.placement import Need, NeedError, need_error_from_json, need_error_to_json
 from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, phases_of
 

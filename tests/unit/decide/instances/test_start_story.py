@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.decide.instances.start_story import start_durations, story
+from controller.decide.instances.advance import start_durations, story
 from controller.domain.instances import InstanceFacts
 from controller.domain.phases import InstancePhase as P
 

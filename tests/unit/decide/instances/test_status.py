@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from controller.decide.instances.decide import decide
-from controller.domain.grants import Grant
+from controller.domain.access.grants import Grant
 from support.builders.facts import NOW, deployment, instance, process, spec
 from support.decisions import RUNNING, SETTINGS, effects_of, running
 

@@ -16,7 +16,7 @@ from controller.domain.policies import (
     StoredVerdict,
     WatchedInstance,
 )
-from controller.domain.utilization import InstanceUse
+from controller.domain.telemetry.utilization import InstanceUse
 from support.builders.facts import spec as deployment_spec
 from support.builders.telemetry import NOW, gpu, policy, steady, use
 

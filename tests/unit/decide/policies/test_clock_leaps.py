@@ -3,7 +3,7 @@
 import pytest
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.utilization import ClockLeaps
+from controller.domain.telemetry.utilization import ClockLeaps
 from support.builders.telemetry import NOW, gpu, policy, requests, series, steady, use
 
 HOUR_S = 3600.0

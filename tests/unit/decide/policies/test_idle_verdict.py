@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.decide.policies.evidence import evidence_of
+from controller.decide.policies.actions import evidence_of
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.policies import EffectivePolicy
-from controller.domain.series import Series
-from controller.domain.utilization import InstanceUse
+from controller.domain.telemetry.series import Series
+from controller.domain.telemetry.utilization import InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, requests, series, steady, use
 

@@ -4,8 +4,8 @@ import math
 import time
 
 from controller.decide.policies.idle_verdict import judge
-from controller.domain.mean_series import MeanSeries
-from controller.domain.utilization import Verdict
+from controller.domain.telemetry.series import MeanSeries
+from controller.domain.telemetry.utilization import Verdict
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, steady, use
 
 ALL_LOW = steady(0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from controller.decide.policies.idle_verdict import judge
 from controller.decide.policies.replay import Replay, reach_s
-from controller.domain.history import MINUTE_S, Minutes, PastClaim, Track
-from controller.domain.series import Series
-from controller.domain.utilization import GpuUse, InstanceUse
+from controller.domain.telemetry.history import MINUTE_S, Minutes, PastClaim, Track
+from controller.domain.telemetry.series import Series
+from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 START: Final = 1_700_000_040.0  # a full minute

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from controller.decide.policies.evidence import evidence_of
+from controller.decide.policies.actions import evidence_of
 from controller.decide.policies.idle_verdict import judge
 from controller.domain.policies import EffectivePolicy
 from support.builders.telemetry import NOW, gpu, policy, series, steady, use

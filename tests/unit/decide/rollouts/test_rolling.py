@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.instances import HostFacts, NeedError
+from controller.domain.instances import HostFacts
 from controller.domain.phases import InstancePhase
+from controller.domain.placement import NeedError
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
 from support.builders.facts import instance, intent, spec
 from support.builders.rollouts import RollingWorld, rolled_out

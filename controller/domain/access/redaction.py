@@ -1,0 +1,256 @@
+"""Takes the values of stored secrets out of what the API and webhooks tell. Pure.
+
+A manifest may hold a secret's value as plain text: in `env`, in a flag, in a URL. Whatever tells of it then shows a
+mark in its place: specs, differences of revisions, events and messages. Every way out asks here, so no view must think
+of it.
+
+A body that holds no value is looked through and stays as it is. One that holds some is read as JSON: what users write
+and sentences are redacted wherever a value stands in them. Names, codes and keys are what clients work with, and a weak
+secret may be an ordinary word, so a value that could be a name stays where it is one.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from schemas.manifest.problems import join_path
+from schemas.redaction import LEAST_BYTES, MARK
+
+_FEW: Final = 48  # values that are looked for one by one first: each takes 0.1 to 0.4 ms a MiB
+_SHORT: Final = 256  # bytes, for which making a table of them takes longer than looking at each
+_PIECE: Final = 2**20  # bytes that are looked through at once
+_SLOTS_BITS: Final = 20
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+_DOWN: Final = np.uint64(64 - _SLOTS_BITS)
+_LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*|[A-Za-z]+")
+# What users write, in specs and in their differences.
+_WRITTEN: Final = frozenset({"env", "args", "command", "labels", "url", "old", "new", "old_spec", "new_spec"})
+_NAMES_A_SECRET: Final = "secret"  # noqa: S105 - the key of a reference
+# Names and places of other things, which clients check; a token is none.
+_NAMES: Final = frozenset({"model", "image", "aliases", "workers", "gpus"})
+_PLACES: Final = frozenset({"adapters", "volumes"})
+_MARK: Final = MARK.encode()
+_DATA: Final = b"data: "  # a line of a server-sent event
+
+
+@dataclass(slots=True)
+class _Node:
+    """What values that begin alike have in common, behind what the nodes before it have.
+
+    Attributes:
+        ends: whether one of them ends with it.
+        more: how the others go on, by their next byte.
+    """
+
+    part: bytes = b""
+    ends: bool = False
+    more: dict[int, "_Node"] = field(default_factory=dict)
+
+
+def _tree_of(values: Sequence[bytes]) -> _Node:
+    tree = _Node()
+    todo = [(tree, values, 0)]
+    while todo:
+        node, group, start = todo.pop()
+        first, last = min(group), max(group)
+        least = min(len(first), len(last))
+        end = next((at for at in range(start, least) if first[at] != last[at]), least)
+        node.part = first[start:end]
+        groups: dict[int, list[bytes]] = defaultdict(list)
+        for value in group:
+            if len(value) == end:
+                node.ends = True
+            else:
+                groups[value[end]].append(value)
+        node.more = {byte: _Node() for byte in groups}
+        todo += [(node.more[byte], inner, end) for byte, inner in groups.items()]
+    return tree
+
+
+class SoughtValues:
+    """A table of what eight bytes the values begin with.
+
+    Args:
+        values: each of `LEAST_BYTES` or more.
+    """
+
+    def __init__(self, values: Iterable[bytes]) -> None:
+        self._values = frozenset(values)
+        by_head: dict[bytes, list[bytes]] = defaultdict(list)
+        for value in self._values:
+            by_head[value[:LEAST_BYTES]].append(value)
+        self._trees = {head: _tree_of(found) for head, found in by_head.items()}
+        self._slots = np.zeros(2**_SLOTS_BITS if by_head else 1, dtype=bool)
+        self._slots[_slots_of(np.frombuffer(b"".join(by_head), dtype="<u8"))] = True
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __contains__(self, body: bytes) -> bool:
+        return next(self.spans(body), None) is not None
+
+    def spans(self, body: bytes) -> Iterator[tuple[int, int]]:
+        """Where values stand, from left to right, without overlaps; the longest of those that begin at one place."""
+        if not self._values or (len(self._values) <= _FEW and not any(value in body for value in self._values)):
+            return
+        end = 0
+        for begin in self._candidates(body):
+            if begin >= end and (length := self._length_at(body, begin)):
+                end = begin + length
+                yield begin, end
+
+    def replaced(self, body: bytes, mark: bytes) -> bytes:
+        """The body with a mark in place of each value; the same object where it holds none."""
+        parts, end = [], 0
+        for begin, after in self.spans(body):
+            parts += [body[end:begin], mark]
+            end = after
+        return b"".join([*parts, body[end:]]) if parts else body
+
+    def _length_at(self, body: bytes, begin: int) -> int:
+        """The length of the longest value that begins here; 0: none does."""
+        node, at, length = self._trees.get(body[begin : begin + LEAST_BYTES]), begin, 0
+        while node is not None and body.startswith(node.part, at):
+            at += len(node.part)
+            if node.ends:
+                length = at - begin
+            node = node.more.get(body[at]) if at < len(body) else None
+        return length
+
+    def _candidates(self, body: bytes) -> Iterator[int]:
+        """Where a value may begin."""
+        places = len(body) - LEAST_BYTES + 1
+        if places <= _SHORT:
+            yield from [at for at in range(places) if body[at : at + LEAST_BYTES] in self._trees]
+            return
+        for start in range(0, places, _PIECE):
+            count = min(_PIECE, places - start)
+            words = np.ndarray((count,), dtype="<u8", buffer=body, offset=start, strides=(1,))
+            yield from (np.flatnonzero(self._slots[_slots_of(words)]) + start).tolist()
+
+
+def _slots_of(words: Any) -> Any:
+    return (words * _SPREAD) >> _DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A field of a spec that holds a secret's value as plain text. `whole`: it holds nothing else."""
+
+    path: str
+    secret: str
+    whole: bool
+
+
+class Redaction:
+    """The values that are not shown.
+
+    Args:
+        values: of stored secrets, by their names. Those shorter than `LEAST_BYTES` count for nothing.
+    """
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        names: dict[str, list[str]] = defaultdict(list)
+        for name, value in sorted((values or {}).items()):
+            if len(value.strip().encode()) >= LEAST_BYTES:
+                names[value.strip()].append(name)
+        self._names = dict(names)
+        self._anywhere = SoughtValues(_raw(value) for value in names if not _LIKE_A_NAME.fullmatch(value))
+        self._in_texts = SoughtValues(map(_raw, names))
+        self._forms = SoughtValues(form for value in names for form in _forms(value))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def shown(self, body: bytes) -> bytes:
+        """JSON, or server-sent events, without the values. The same object where it holds none."""
+        if not self._forms or body not in self._forms:
+            return body
+        try:
+            return orjson.dumps(self.value(orjson.loads(body)))
+        except orjson.JSONDecodeError:
+            return b"\n".join(map(self._line, body.split(b"\n")))
+
+    def value(self, parsed: Any, *, written: bool = False) -> Any:
+        """A value as JSON has it. `written`: it is what a user has written."""
+        if isinstance(parsed, str):
+            sought = self._in_texts if written or " " in parsed else self._anywhere
+            held = _raw(parsed)
+            shown = sought.replaced(held, _MARK)
+            return parsed if shown is held else _text(shown)
+        if isinstance(parsed, list):
+            return [self.value(one, written=written) for one in parsed]
+        if isinstance(parsed, dict):
+            return {key: self._field(key, one, written=written) for key, one in parsed.items()}
+        return parsed
+
+    def _field(self, key: str, value: Any, *, written: bool) -> Any:
+        if key == _NAMES_A_SECRET or (not written and _is_named(key, value)):
+            return value
+        return self.value(value, written=written or key in _WRITTEN)
+
+    def holds(self, text: str) -> bool:
+        """Whether a text holds one of the values."""
+        return _raw(text) in self._in_texts
+
+    def uses(self, spec: Mapping[str, Any]) -> Iterator[Use]:
+        """The fields of a spec, as JSON, that hold a value where users write texts of their own."""
+        for path, text in _texts(spec, "", written=False) if self._names else ():
+            for value in dict.fromkeys(self._found(text)):
+                yield Use(path, self._names[value][0], whole=text.strip() == value)
+
+    def _found(self, text: str) -> Iterator[str]:
+        held = _raw(text)
+        return (_text(held[begin:end]) for begin, end in self._in_texts.spans(held))
+
+    def _line(self, line: bytes) -> bytes:
+        if line not in self._forms:
+            return line
+        head = _DATA if line.startswith(_DATA) else b""
+        try:
+            return head + orjson.dumps(self.value(orjson.loads(line[len(head) :])))
+        except orjson.JSONDecodeError:  # a form that is not known here: nothing of it is trusted
+            return self._forms.replaced(line, _MARK)
+
+
+def _is_named(key: str, value: Any) -> bool:
+    if key in _PLACES:
+        return isinstance(value, dict)
+    names = value if isinstance(value, list) else [value]
+    return key in _NAMES and all(isinstance(one, str) for one in names)
+
+
+def _raw(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogatepass")
+
+
+def _forms(value: str) -> Iterator[bytes]:
+    """The value as JSON may hold it."""
+    for ascii_alone in (True, False):
+        yield json.dumps(value, ensure_ascii=ascii_alone)[1:-1].encode(errors="surrogateescape")
+
+
+def _texts(value: Any, path: str, *, written: bool) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        if written:
+            yield path, value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            if key != _NAMES_A_SECRET:
+                yield from _texts(one, join_path(path, key), written=written or key in _WRITTEN)
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            yield from _texts(one, join_path(path, index), written=written)
+
+
+NOTHING_REDACTED: Final = Redaction()

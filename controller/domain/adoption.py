@@ -1,0 +1,106 @@
+"""Processes that agents found after the ledger lost commits, their devices, and the plan. Frozen."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from controller.domain.instances import InstanceFacts
+from controller.domain.phases import InstancePhase
+from controller.domain.placement import PlannedClaim
+from controller.domain.start_receipts import StartReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProcess:
+    """A process that runs and is not in the ledger.
+
+    Attributes:
+        receipt: the ledger's record of its start.
+        worker: its worker's name.
+        ready: its worker can be used.
+        report: the agent's newest.
+    """
+
+    receipt: StartReceipt
+    worker: str
+    ready: bool
+    report: dict[str, Any]
+
+    @property
+    def state(self) -> str:
+        """As the agent reports it."""
+        return str(self.report["state"])
+
+
+class HeldClaim(NamedTuple):
+    """A claim in the ledger, with its instance."""
+
+    instance: str
+    memory_mib: int
+    cpu_milli: int
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """A device with all its claims. `usable`: it is there, healthy and not cut into slices.
+
+    Memory that its driver reports as used does not count: the found processes use it already.
+    """
+
+    worker_id: str
+    gpu: bool
+    usable: bool
+    memory_mib: int
+    reserved_mib: int
+    cpu_milli: int
+    claims: tuple[HeldClaim, ...]
+
+    def has(self, wanted: PlannedClaim, without: frozenset[str]) -> bool:
+        """Whether the claim fits, beside those of all instances but these. As placement reckons."""
+        held = [c for c in self.claims if c.instance not in without]
+        if not self.usable or any(c.exclusive for c in held):
+            return False
+        if wanted.cpu_milli and wanted.cpu_milli > self.cpu_milli - sum(c.cpu_milli for c in held):
+            return False
+        if wanted.exclusive:
+            return self.gpu and not held and wanted.memory_mib == self.memory_mib
+        free_mib = self.memory_mib - self.reserved_mib - sum(c.memory_mib for c in held)
+        return not wanted.memory_mib or wanted.memory_mib <= free_mib
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An instance that the ledger takes back, with the processes of all its ranks in order.
+
+    Attributes:
+        phase: in which it is.
+        before: the ledger's own, older state of it; None if it did not know it.
+        removed: instances of which nothing runs and which give way to it.
+    """
+
+    ranks: tuple[FoundProcess, ...]
+    phase: InstancePhase
+    before: InstanceFacts | None
+    removed: tuple[str, ...]
+
+    @property
+    def receipt(self) -> StartReceipt:
+        """Of its leader."""
+        return self.ranks[0].receipt
+
+
+@dataclass(frozen=True, slots=True)
+class NotAdopted:
+    """A start that stays out of the ledger, and why. Its processes are stopped."""
+
+    ranks: tuple[FoundProcess, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionPlan:
+    """What is decided on all that was found. `undecided`: numbers of processes whose workers cannot be used yet."""
+
+    adopted: tuple[Adopted, ...] = ()
+    refused: tuple[NotAdopted, ...] = ()
+    undecided: int = 0

@@ -1,0 +1,1 @@
+"""Telemetry of GPUs: series of samples, their history, use and price."""

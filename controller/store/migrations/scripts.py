@@ -1,0 +1,60 @@
+"""The landed revisions: each is a file `versions/<id>_<name>.sql`, in the order of their ids.
+
+Alembic expects a Python module for each revision. Ours contain SQL alone, so the modules are made here.
+A downgrade is not supported: restore a backup instead.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from alembic.runtime.migration import MigrationContext, MigrationStep
+from alembic.script import Script
+from alembic.script.revision import RevisionMap
+from sqlalchemy import Connection, text
+
+_FOLDER: Final = Path(__file__).parent / "versions"
+_SEPARATOR: Final = "\n--;;\n"
+
+
+@cache
+def revision_files() -> dict[str, Path]:
+    """The SQL file of each revision, oldest first."""
+    return {path.name.split("_", 1)[0]: path for path in sorted(_FOLDER.glob("*.sql"))}
+
+
+def run_scripts(connection: Connection, last: str) -> None:
+    """Applies the missing revisions up to that one ("head": all), in the transaction of the connection."""
+    revisions = RevisionMap(lambda: _scripts(connection))
+
+    def missing(current: tuple[str, ...], _context: MigrationContext) -> list[MigrationStep]:
+        found = [
+            one for one in revisions.iterate_revisions(last, current, implicit_base=True) if isinstance(one, Script)
+        ]
+        return [MigrationStep.upgrade_from_script(revisions, script) for script in reversed(found)]
+
+    context = MigrationContext.configure(connection, opts={"fn": missing})
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+class _Module(ModuleType):
+    """What alembic reads of a revision's module."""
+
+    def __init__(self, path: Path, down_revision: str | None, connection: Connection) -> None:
+        super().__init__(path.stem)
+        self.down_revision = down_revision
+        self._path, self._connection = path, connection
+
+    def upgrade(self) -> None:
+        for statement in self._path.read_text(encoding="utf-8").split(_SEPARATOR):
+            self._connection.execute(text(statement))
+
+
+def _scripts(connection: Connection) -> Iterator[Script]:
+    below = None
+    for revision, path in revision_files().items():
+        yield Script(_Module(path, below, connection), revision, path)
+        below = revision
