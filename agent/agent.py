@@ -9,13 +9,13 @@ import aiohttp
 import structlog
 
 from agent.clock import boot_clock
+from agent.engine_proxy.proxy import Proxy
 from agent.link.context import LinkContext
 from agent.link.controllers import Controllers
 from agent.link.link import Link
 from agent.link.send_queue import SendQueue
 from agent.parts import open_containers, open_fetches, open_host, open_requests, process_context
 from agent.processes.supervisor import Supervisor
-from agent.proxy import Proxy
 from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.sampler import Sampler

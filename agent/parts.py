@@ -14,34 +14,34 @@ from agent.containers.container_user import container_user
 from agent.containers.docker_engine import DockerEngine
 from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
-from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.engine_environment import SETTING, held_back, in_words
-from agent.engine_signs import EngineSigns
+from agent.engine_proxy.certificate import proxy_certificate
+from agent.engine_proxy.in_flight import InFlightRequests
+from agent.engine_proxy.proxy import Proxy
 from agent.errors import DataFolderError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
 from agent.gpus.simulated import SimulatedReader, load_host
 from agent.gpus.verdicts import Verdicts
-from agent.host import read_boot_id, real_host, simulated_host
-from agent.in_flight import InFlightRequests
-from agent.inventory import InventoryWatch
-from agent.journal import Journal
+from agent.host_inventory.host import read_boot_id, real_host, simulated_host
+from agent.host_inventory.inventory import InventoryWatch
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks, agent_id
-from agent.process_records import repositories_of
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.engine_activity import EngineSigns
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.processes.process_context import ProcessContext
-from agent.proxy import Proxy
-from agent.proxy_certificate import proxy_certificate
 from agent.sampling.request_counts import RequestCounter
 from agent.settings import AgentSettings, host_label
+from agent.state.journal import Journal
+from agent.state.process_records import repositories_of
 from http1.client import BoundedConnector
 from http1.tls.certificate import ServedCertificate
 from schemas.process_figures import GcWatch

@@ -27,13 +27,13 @@ from agent.decide.containers import (
     visible_gpus,
 )
 from agent.errors import SpawnError
-from agent.journal import Journal
 from agent.model_cache.hub_layout import folder_name
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.account import Account, own_account
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 from agent.wait_first import wait_first
 from schemas.exit_causes import Cause
 from schemas.hub import OWN_CACHE

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord
 
 
 @dataclass(frozen=True, slots=True)

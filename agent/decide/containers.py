@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import Cause
 from schemas.image_names import short_repository
 from schemas.wire import ContainerOrder, StartOrder

@@ -15,9 +15,9 @@ from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
 from agent.errors import AgentError, RefusedError
-from agent.facts import Facts
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
+from agent.state.host_state import Facts
 from http1.tls.pinned import trusting
 
 _QUICK_S: Final = 5.0

@@ -26,12 +26,12 @@ from agent.decide.doctor.host import (
 from agent.decide.engine_accounts import parse_engine_user
 from agent.decide.engine_environment import SETTING, held_back
 from agent.errors import AgentError
-from agent.facts import Facts
-from agent.host import read_boot_id
-from agent.journal import LOCK_FILE, read_facts
+from agent.host_inventory.host import read_boot_id
 from agent.processes.cgroups import delegated_folder
 from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
+from agent.state.host_state import Facts
+from agent.state.journal import LOCK_FILE, read_facts
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")

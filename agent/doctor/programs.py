@@ -10,9 +10,9 @@ from typing import Final
 
 from agent.decide.doctor.host import EngineFacts
 from agent.decide.engine_environment import passed_on
-from agent.engine_builds import llama_cpp_lacks
-from agent.installed_engines import PROGRAMS, search_path
-from agent.program_output import output_of
+from agent.host_inventory.engine_builds import llama_cpp_lacks
+from agent.host_inventory.installed_engines import PROGRAMS, search_path
+from agent.program_io import output_of
 from schemas.engine_builds import LLAMA_CPP_ON_CPU
 
 ENGINE_LIMIT_S: Final = 15.0

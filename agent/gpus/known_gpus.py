@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from agent.decide.xids import reason_of
-from agent.facts import Condemned
 from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
+from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
 from schemas.xids import FALLEN_OFF
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agent.clock import Clock
 from agent.errors import AgentError
 from agent.gpus.reader import GpuReading, GpuWork
-from agent.process_records import ProcessRecord
+from agent.state.process_records import ProcessRecord
 from schemas.simulated import SimulatedHosts, SimulatedWorker
 from schemas.wire import DeviceFacts, SimulatedLoad
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import structlog
 
-from agent.facts import Condemned
-from agent.journal import Journal
+from agent.state.host_state import Condemned
+from agent.state.journal import Journal
 
 _MOST_KEPT: Final = 256
 

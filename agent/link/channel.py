@@ -10,8 +10,8 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
-from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import UnreachableError
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.failure import why_answered, why_unreachable
 from schemas.wire import (
     CONNECT_PATH,

@@ -6,13 +6,13 @@ from typing import Final, NoReturn
 
 import structlog
 
+from agent.engine_proxy.secrets import NO_PROXY_SECRETS
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
-from agent.facts import PendingJoin
-from agent.journal import Journal
 from agent.link.context import LinkContext
 from agent.link.join import join
-from agent.proxy_secrets import NO_PROXY_SECRETS
 from agent.settings import AgentSettings
+from agent.state.host_state import PendingJoin
+from agent.state.journal import Journal
 from schemas.version import __version__
 from schemas.wire import JoinRequest, JoinResponse, new_credential, split_token
 

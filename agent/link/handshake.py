@@ -3,13 +3,13 @@
 import time
 from typing import Any, Final, NoReturn
 
+from agent.engine_proxy.secrets import used_from_now_on
 from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused, credentials, remember_used
 from agent.link.incoming import next_message, rejected, remember_told
-from agent.process_records import receipts_of
-from agent.proxy_secrets import used_from_now_on
+from agent.state.process_records import receipts_of
 from schemas.version import __version__
 from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
 

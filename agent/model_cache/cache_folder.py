@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.decide.eviction import CachedRevision, Use, is_used
+from agent.model_cache.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.model_cache.file_lock import LockBeneath, LockedError, file_lock
 from agent.model_cache.hub_layout import blob_sizes, blobs_of, folder_name, remove_name, snapshots
 from schemas.hub_commits import is_commit

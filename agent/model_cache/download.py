@@ -17,7 +17,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from huggingface_hub.file_download import http_get, xet_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
-from agent.beneath import OpenFolder, is_beneath
+from agent.model_cache.beneath import OpenFolder, is_beneath
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.exit_causes import Cause
 from schemas.hub_commits import is_commit

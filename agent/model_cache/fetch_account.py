@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.beneath import OpenFolder, not_too_deep
+from agent.model_cache.beneath import OpenFolder, not_too_deep
 from agent.processes.account import Account
 from agent.processes.privileges import become, missing_for_fetches
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.fetch_account import give_up_root
 from agent.model_cache.fetch_errors import code_of
 from agent.model_cache.file_lock import LockedError, lock_opened

@@ -11,7 +11,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_account import fetch_account
 from agent.model_cache.fetch_errors import FetchError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.beneath import PlaceBeneath
+from agent.model_cache.beneath import PlaceBeneath
 
 _POLL_S: Final = 0.02
 

@@ -6,7 +6,7 @@ What is in it may have been written by another account of the host, so no link i
 import stat
 from contextlib import suppress
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 
 
 def folder_name(repo: str) -> str:

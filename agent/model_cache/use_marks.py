@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from agent.beneath import OpenFolder, PlaceBeneath
 from agent.decide.eviction import Use
+from agent.model_cache.beneath import OpenFolder, PlaceBeneath
 
 _ID_FILE: Final = "cache-agent"
 _WANTED_FOR_S: Final = 60.0  # an agent that still fetches says so more often

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 
 OOM_KILLED: Final = "oom_killed"  # begins the message of such an exit
 MOST_PROCESSES: Final = 32_768  # of one engine, its threads counted; a fork bomb ends there

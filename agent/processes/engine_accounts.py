@@ -11,12 +11,12 @@ from typing import Final
 
 from agent.decide.engine_accounts import UNUSED_UIDS, EngineUser, next_uid, parse_engine_user
 from agent.errors import SettingError, SpawnError
-from agent.journal import Journal
 from agent.processes.account import Account
 from agent.processes.folders import InstanceFolders
 from agent.processes.privileges import missing_capabilities
 from agent.processes.procfs import list_uids
 from agent.processes.uid_locks import UidLocks
+from agent.state.journal import Journal
 
 # Whose groups an engine gets, so that it may open what the agent may.
 _GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")

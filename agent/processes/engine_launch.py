@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from agent.errors import ProgramMissingError, SpawnError
-from agent.installed_engines import PROGRAMS, lost_interpreter
+from agent.host_inventory.installed_engines import PROGRAMS, lost_interpreter
 from agent.processes.account import Account
 from agent.processes.end_record import reserve_record
 from agent.processes.engine_parent import EngineParent

@@ -18,10 +18,10 @@ from threading import Lock
 from typing import Final
 from weakref import WeakValueDictionary
 
-from agent.log_index import LogIndex
-from agent.process_records import ProcessKey
+from agent.logs.log_index import LogIndex
+from agent.logs.redaction import Redactor
 from agent.processes.account import Account, own_account
-from agent.redaction import Redactor
+from agent.state.process_records import ProcessKey
 
 LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3

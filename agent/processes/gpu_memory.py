@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from agent.clock import Clock
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.wire import GPU_MEMORY_HELD
 
 BACK_LIMIT_S: Final = 20.0

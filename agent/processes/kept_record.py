@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.journal import Journal
-from agent.process_records import ProcessKey, ProcessRecord
-from agent.redaction import Redactor, secrets_of
+from agent.logs.redaction import Redactor, secrets_of
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 log = structlog.get_logger()
 

@@ -10,7 +10,6 @@ import structlog
 
 from agent.errors import SpawnError
 from agent.model_cache.fetch_errors import FetchError
-from agent.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.processes.end_cause import EndCause, end_cause
 from agent.processes.engine_start import EngineStart
 from agent.processes.gpu_memory import memory_back
@@ -19,6 +18,7 @@ from agent.processes.kept_record import KeptRecord
 from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
 from agent.processes.running import Running
+from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.wait_first import wait_first
 from schemas.wire import StartOrder
 

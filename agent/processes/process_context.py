@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from agent.clock import Clock
 from agent.containers.runtime import ContainerRuntime
-from agent.engine_signs import EngineSigns
-from agent.in_flight import InFlightRequests
-from agent.journal import Journal
+from agent.engine_proxy.in_flight import InFlightRequests
 from agent.model_cache.fetches import Fetches
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.cgroups import Cgroups
 from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.engine_activity import EngineSigns
 from agent.processes.folders import InstanceFolders
 from agent.processes.needed_paths import PathLooks
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Final
 
 import structlog
 
-from agent.process_records import ProcessKey
 from agent.processes.cgroups import Cgroup, oom_message
 from agent.processes.end_record import EndRecord, EngineEnd
 from agent.processes.engine_parent import EngineParent
 from agent.processes.procfs import group_members, is_alive
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ExitReason
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from agent.process_records import HostProcess, ProcessKey
+from agent.state.process_records import HostProcess, ProcessKey
 
 MARK_DIR: Final = "GPUWARD_AGENT_DIR"
 MARK_INSTANCE: Final = "GPUWARD_INSTANCE"

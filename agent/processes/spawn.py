@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO, Final
 
 from agent.decide.engine_environment import passed_on
-from agent.installed_engines import search_path
-from agent.process_records import ProcessKey
+from agent.host_inventory.installed_engines import search_path
 from agent.processes.account import Account
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
+from agent.state.process_records import ProcessKey
 from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
 

@@ -8,7 +8,6 @@ from typing import Final, Self
 
 import structlog
 
-from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.adoption import plan_adoption
 from agent.decide.commands import (
     AgentState,
@@ -20,8 +19,8 @@ from agent.decide.commands import (
     decide,
     refused_record,
 )
-from agent.inventory import InventoryWatch
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
+from agent.host_inventory.inventory import InventoryWatch
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.processes.cgroups import oom_message
 from agent.processes.end_record import EndRecord
 from agent.processes.engine_parent import EngineParent
@@ -29,6 +28,7 @@ from agent.processes.lifecycle import EngineProcess
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
 from agent.processes.procfs import list_marked_processes
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from schemas.wire import Command, CommandResult
 
 _FENCE_CHECK_S: Final = 0.5

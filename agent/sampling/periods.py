@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.gpus.reader import GpuWork
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.wire import DeviceFacts, GpuSample, ProcessSample, Readings
 
 CUT_S: Final = 2.0  # reading has stopped where no reading followed for longer

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.procfs import read_marker, read_process
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 _DEPTH_MAX: Final = 64
 

@@ -9,8 +9,7 @@ from typing import Final
 import aiohttp
 
 from agent.clock import Clock
-from agent.in_flight import InFlightRequests
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.engine_proxy.in_flight import InFlightRequests
 from agent.sampling.engine_metrics import (
     ImpossibleGaugeError,
     Pressure,
@@ -20,6 +19,7 @@ from agent.sampling.engine_metrics import (
     read_tokens,
     sum_gauges,
 )
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 METRICS_PATH: Final = "/metrics"
 SCRAPE_S: Final = 5.0

@@ -8,13 +8,13 @@ import structlog
 
 from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
-from agent.inventory import InventoryWatch
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.host_inventory.inventory import InventoryWatch
 from agent.rare_log import RareLog
 from agent.sampling.backlog import Backlog
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter, Requests
+from agent.state.process_records import ProcessKey, ProcessRecord
 from schemas.wire import SAMPLE_S, SamplePeriod
 
 READ_EVERY_S: Final = 1.0

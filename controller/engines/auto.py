@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from controller.domain.placement import Compatibility, Need
+from controller.engines.arguments.flags import args_of
 from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
 from controller.engines.containers import has_default_image
-from controller.engines.flags import args_of
-from controller.engines.stated_memory import too_small
+from controller.engines.estimates.stated_memory import too_small
 from schemas.manifest.deployment import DeploymentSpec
 
 

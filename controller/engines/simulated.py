@@ -17,7 +17,7 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from controller.engines.model_server import GPU_COUNTS
+from controller.engines.servers.model_server import GPU_COUNTS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.units import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad

@@ -12,7 +12,7 @@ import pytest
 
 from agent.containers import runtime
 from agent.decide.containers import AGENT_LABEL
-from agent.journal import Journal
+from agent.state.journal import Journal
 from schemas.wire import PROXY_ENGINE_PREFIX, ProcessReport
 from support.docker.dockerd import Dockerd
 from support.docker.images import IMAGE, contained_engine, contained_script

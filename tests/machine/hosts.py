@@ -21,9 +21,9 @@ from agent.decide.commands import (
     decide,
     refused_record,
 )
-from agent.journal import Journal
 from agent.link.send_queue import SendQueue
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
+from agent.state.journal import Journal
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from controller.hub.session import Session
 from schemas.wire import (
     Command,

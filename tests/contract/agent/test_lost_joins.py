@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from agent.errors import AgentError
-from agent.facts import Facts
-from agent.journal import Journal, read_facts
 from agent.link import credential
 from agent.link.credential import pending_credential
+from agent.state.host_state import Facts
+from agent.state.journal import Journal, read_facts
 from schemas.wire import JoinResponse, is_credential
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
 from support.standins.controller import CREDENTIAL, TOKEN, WAIT_S, ControllerDouble

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.gpus.verdicts import Verdicts
-from agent.journal import Journal
+from agent.state.journal import Journal
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
 from support.nvml.reader import A, B, Reader, cut_into_slices, living_readers
 

@@ -22,7 +22,7 @@ from agent.decide.containers import (
 )
 from agent.decide.doctor.gpus import DockerFacts, docker_runtime
 from agent.decide.pulls import PullWords
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import cause_of_failed_start
 from schemas.image_names import repository_of
 from schemas.wire import ContainerOrder

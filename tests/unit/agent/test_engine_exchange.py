@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.engine_exchange import Engines
-from agent.in_flight import InFlightRequests
+from agent.engine_proxy.engine_exchange import Engines
+from agent.engine_proxy.in_flight import InFlightRequests
 from http1.client_connection import ClientConnection
 from http1.connections import Limits
 from http1.door import Door

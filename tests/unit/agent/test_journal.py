@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import journal as journal_module
 from agent.errors import DataFolderError
-from agent.journal import Journal
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.state import journal as journal_module
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agent.facts import Facts
-from agent.proxy_secrets import PREVIOUS_KEPT_S, is_other_secret, used_from_now_on
+from agent.engine_proxy.secrets import PREVIOUS_KEPT_S, is_other_secret, used_from_now_on
+from agent.state.host_state import Facts
 
 NOW_S = 1_700_000_000.0
 

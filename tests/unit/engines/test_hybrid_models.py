@@ -15,10 +15,10 @@ from controller.domain.model_facts import CachedLayers, ModelFacts, States, fact
 from controller.domain.need_json import need_from_json, need_to_json
 from controller.domain.placement import Layout, Need, PlannedClaim, Share
 from controller.domain.splits import Split
-from controller.engines.llama_cpp_memory import Model, cache_bytes
-from controller.engines.memory import MIB, Workload
-from controller.engines.model_server import outside_parts
+from controller.engines.estimates.llama_cpp_memory import Model, cache_bytes
+from controller.engines.estimates.memory import MIB, Workload
 from controller.engines.registry import engine_for
+from controller.engines.servers.model_server import outside_parts
 from controller.leader.analyses import _finish, analyse_now
 from controller.leader.model_cache import ModelCache
 from controller.runtime.child import ChildError

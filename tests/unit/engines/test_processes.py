@@ -7,7 +7,7 @@ import pytest
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
-from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
+from controller.engines.servers.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
 

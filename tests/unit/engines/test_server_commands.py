@@ -7,8 +7,8 @@ import pytest
 
 from controller.engines.base import Launch, SpecError
 from controller.engines.registry import validate
-from controller.engines.sglang import static_fraction
-from controller.engines.vllm import memory_fraction
+from controller.engines.servers.sglang import static_fraction
+from controller.engines.servers.vllm import memory_fraction
 from support.builders.engine_specs import GIB, ONE, process, spec
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.engine_exchange import Engines
-from agent.in_flight import InFlightRequests
+from agent.engine_proxy.engine_exchange import Engines
+from agent.engine_proxy.in_flight import InFlightRequests
 from http1 import response_reader
 from http1.connections import Limits
 from http1.door import Door

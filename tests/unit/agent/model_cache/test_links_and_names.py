@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.snapshot_args import with_snapshots
 from schemas.wire import ModelFetch
