@@ -10,11 +10,10 @@ import aiohttp
 import structlog
 
 from agent.clock import boot_clock
-from agent.containers.container_user import container_user
 from agent.containers.docker_engine import DockerEngine
-from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
 from agent.decide.engine_environment import SETTING, held_back, in_words
+from agent.doctor.docker_probe import KnownRuntimes
 from agent.engine_proxy.certificate import proxy_certificate
 from agent.engine_proxy.in_flight import InFlightRequests
 from agent.engine_proxy.proxy import Proxy
@@ -31,6 +30,7 @@ from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks, agent_id
+from agent.processes.account import container_user
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.engine_activity import EngineSigns

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Mapping
 from typing import Final
-
-from agent.program_input import give
 
 _END_LIMIT_S: Final = 1.0
 _DROP_BYTES: Final = 65_536
@@ -79,3 +78,14 @@ async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
     while len(text) < most_bytes and (piece := await stream.read(most_bytes - len(text))):
         text += piece
     return text
+
+
+def give(stdin: asyncio.StreamWriter, data: bytes) -> None:
+    """Writes to a program, without waiting.
+
+    Raises:
+        BrokenPipeError: it has ended. asyncio's own loop says so in `drain` alone; uvloop says it by a RuntimeError.
+    """
+    if stdin.is_closing():
+        raise BrokenPipeError(errno.EPIPE, "the program has ended")
+    stdin.write(data)

@@ -8,17 +8,16 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from agent.clock import boot_clock
 from agent.containers.docker_engine import CALL_LIMIT_S, DockerAwayError, DockerEngine, DockerRefusalError
-from agent.containers.first_process import ticks_of_container
 from agent.containers.log_copy import LogCopy
 from agent.containers.log_follow import LogFollow
-from agent.decide.container_end import FirstProcess, NoWord, has_ended
-from agent.decide.containers import exit_code
+from agent.decide.containers import FirstProcess, NoWord, exit_code, has_ended
 from agent.processes.cgroups import OOM_KILLED
 from agent.processes.procfs import read_process, start_ticks
 from agent.rare_log import RareLog
@@ -32,6 +31,7 @@ _LAST_WORD_S: Final = 1.0  # for Docker, once it was killed by its pid and is go
 _T = TypeVar("_T")
 
 log = structlog.get_logger()
+_MOST_BYTES: Final = 65_536
 
 
 class Container:
@@ -300,3 +300,27 @@ class Container:
                 return
             os.kill(self._pid[0], number)
             self._signalled_by_pid = True
+
+
+def ticks_of_container(pid: int, container_id: str) -> int | None:
+    """When the process started, in the kernel's ticks since boot; None where it is not known to be the container's.
+
+    Docker may count in another namespace or on another machine, as Docker Desktop does, and a pid may be another
+    process's by now. The kernel says which container a process is in: its cgroup bears the container's id.
+
+    Args:
+        pid: of the container's first process, as Docker says.
+        container_id: 64 hexadecimal digits, as Docker says.
+    """
+    ticks = start_ticks(pid)
+    if ticks is None or not container_id or container_id not in _cgroups(pid):
+        return None
+    return ticks if start_ticks(pid) == ticks else None
+
+
+def _cgroups(pid: int) -> str:
+    try:
+        with Path(f"/proc/{pid}/cgroup").open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

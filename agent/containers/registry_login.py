@@ -11,11 +11,11 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from agent.background import in_background
 from agent.clock import boot_clock
 from agent.decide.registry_logins import config_trouble, file_login, has_none, helper_for, helper_login, server_of
 from agent.program_io import output_of
 from agent.rare_log import RareLog
+from agent.tasks import in_background
 
 _HELPER_LIMIT_S: Final = 10.0
 _ANSWER_BYTES: Final = 65_536

@@ -13,7 +13,6 @@ import structlog
 from agent.containers.container import Container
 from agent.containers.container_start import ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
-from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
 from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
@@ -22,7 +21,10 @@ from agent.decide.containers import (
     container_name,
     create_config,
     digest_of,
+    engines_network,
+    has_bridges,
     key_of,
+    network_config,
     start_error,
     visible_gpus,
 )
@@ -34,7 +36,7 @@ from agent.processes.folders import InstanceFolders
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from agent.state.journal import Journal
 from agent.state.process_records import ProcessKey, ProcessRecord
-from agent.wait_first import wait_first
+from agent.tasks import wait_first
 from schemas.exit_causes import Cause
 from schemas.hub import OWN_CACHE
 from schemas.wire import ContainerOrder, StartOrder
@@ -44,6 +46,21 @@ _RETRY_S: Final = 1.0
 _CONFLICT: Final = 409
 
 log = structlog.get_logger()
+_NO_BRIDGE: Final = "Docker has no bridge network here"
+_INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNetwork:
+    """Where a container listens.
+
+    Attributes:
+        id: of the network; None: it uses the host's.
+        why: it does that; empty with an id.
+    """
+
+    id: str | None
+    why: str = ""
 
 
 class ContainerRuntime:
@@ -292,3 +309,25 @@ async def _run(start: ContainerStart, order: StartOrder) -> None:
         raise SpawnError(start_error((order.argv or ("",))[0], image, str(error))) from error
     except DockerAwayError as error:
         raise SpawnError(f"Docker did not answer while the container was started: {error}") from error
+
+
+async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
+    """The network for a container. Docker's own bridge is none: there engines would reach one another.
+
+    The caller asks for one at a time.
+
+    Raises:
+        DockerAwayError, DockerRefusalError: what networks there are is unknown, or none can be made. On the host's
+            network engines would reach one another, so it does not stand in.
+    """
+    found = await engine.networks()
+    if not has_bridges(found):
+        return EngineNetwork(None, f"{_NO_BRIDGE}: {_INSTEAD}")
+    known = engines_network(found)
+    if known is None:
+        taken = {str(one.get("Name")) for one in found}
+        await engine.create_network(network_config(owner, taken))
+        known = engines_network(await engine.networks())
+    if known is None:
+        raise DockerRefusalError(0, "it has made no network for engines")
+    return EngineNetwork(known)

@@ -1,10 +1,11 @@
-"""How a process is run in a container: names, labels, environment, limits; and what Docker's answers mean. Pure."""
+"""A process in a container: names, labels, environment, network and limits; what Docker's answers mean. Pure."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from agent.state.process_records import ProcessKey
 from schemas.exit_causes import Cause
@@ -24,6 +25,33 @@ _LOG_OPTIONS: Final = {"max-size": "16m", "max-file": "2"}  # the agent copies i
 _MIB: Final = 2**20
 _SIGNALS: Final = range(129, 193)  # a container that a signal N has killed ends with 128 + N
 _SIMULATED_ENGINE: Final = ("python3", "-P", "-m", "agent.simulated_engine", "--host", "{host}")
+AWAY_S: Final = 10.0  # a Docker that starts again may still tell how it ended
+ERRORS_S: Final = 60.0  # one that answers, with errors, is more likely to
+FirstProcess = Literal["runs", "gone", "unknown"]
+NETWORK_LABEL: Final = "gpuward.network"
+_LABELS: Final = {NETWORK_LABEL: "engines"}
+_OPTIONS: Final = {"com.docker.network.bridge.enable_icc": "false"}
+_OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
+
+
+@dataclass(frozen=True, slots=True)
+class NoWord:
+    """What is known of a container without a word of Docker's that says how it is.
+
+    Attributes:
+        answers: Docker answers, with an error or with what makes no sense; else it is silent.
+        process: the first process of the container, known by pid and start. `gone`: it ran, and /proc, which shows all
+            processes of this host, has it no more. `unknown`: anything else.
+        signalled_by_pid: this agent has signalled it by its pid while it ran, in place of Docker.
+        earlier_boot: the container was started before the host's last start, and has no first process since.
+        for_s: how long all of this has been so, in seconds.
+    """
+
+    answers: bool
+    process: FirstProcess
+    signalled_by_pid: bool = False
+    earlier_boot: bool = False
+    for_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +273,54 @@ def start_error(program: str, reference: str, message: str) -> str:
 def lacks_init(message: str) -> bool:
     """Whether Docker lacks its small init program."""
     return "docker-init" in message
+
+
+def has_ended(known: NoWord) -> bool:
+    """Whether nothing of it can run any more.
+
+    The first process waits for all others before it becomes a zombie. Docker starts none again: it has no restart
+    policy. What is unknown never counts as an end: its claims stay.
+    """
+    if known.process == "runs":
+        return False
+    if known.earlier_boot:
+        return not known.answers or known.for_s >= ERRORS_S
+    if known.process == "unknown":
+        return False
+    return known.signalled_by_pid or known.for_s >= (ERRORS_S if known.answers else AWAY_S)
+
+
+# The network of engines: the host's loopback reaches each of them, and they do not reach one another. All agents of a
+# host share it. It is found by its label, since two networks may have one name: then Docker starts nothing in either.
+# Docker removes no network in use, and a missing one is made again at the next start. Two agents may each make one at
+# the same moment: that is harmless, since networks do not reach one another either.
+
+
+def network_config(owner: str, taken: Collection[str] = ()) -> dict[str, Any]:
+    """The request to create it. `owner`: id of the agent; `taken`: names of other networks."""
+    name = f"gpuward-{owner[:12]}"
+    free = next(one for n in count(1) if (one := name if n == 1 else f"{name}-{n}") not in taken)
+    return {
+        "Name": free,
+        "Driver": "bridge",
+        "CheckDuplicate": True,
+        "Labels": dict(_LABELS),
+        "Options": dict(_OPTIONS),
+    }
+
+
+def engines_network(found: Iterable[Mapping[str, Any]]) -> str | None:
+    """The id of the network of engines; None: there is none. One that separates no engines does not count."""
+    ids = [
+        str(one["Id"])
+        for one in found
+        if one.get("Driver") == "bridge"
+        and _LABELS.items() <= (one.get("Labels") or {}).items()
+        and _OPTIONS.items() <= (one.get("Options") or {}).items()
+    ]
+    return min(ids, default=None)
+
+
+def has_bridges(found: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether containers can have networks of their own."""
+    return any(one.get("Name") == _OWN for one in found)

@@ -10,7 +10,6 @@ from typing import Final
 
 import structlog
 
-from agent.background import in_background
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
@@ -18,6 +17,7 @@ from agent.errors import AgentError, RefusedError
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
 from agent.state.host_state import Facts
+from agent.tasks import in_background
 from http1.tls.pinned import trusting
 
 _QUICK_S: Final = 5.0

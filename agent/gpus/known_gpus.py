@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent.decide.xids import reason_of
 from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
 from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
-from schemas.xids import FALLEN_OFF
+from schemas.xids import CONDEMNING, FALLEN_OFF
 
 HOLD_S: Final = 5.0  # a known GPU that is silent or not listed is unknown for so long, then unhealthy or gone
 _LOST: Final = 15
@@ -277,3 +276,9 @@ def _model(gpu: _Gpu, memory_mib: int) -> str:
     if gpu.parent is None or " MIG " in model:
         return str(model)
     return f"{model} MIG {max(1, round(memory_mib / 1024))}gb"
+
+
+def reason_of(code: int) -> str | None:
+    """The health reason of a GPU with this event; None: it does not condemn the GPU."""
+    text = CONDEMNING.get(code)
+    return None if text is None else f"xid_{code}: {text} (Xid {code})"

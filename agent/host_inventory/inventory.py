@@ -2,16 +2,15 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
 
-from agent.clock import boot_clock
+from agent.clock import Clock, boot_clock
 from agent.decide.engine_environment import passed_on
-from agent.gpus.idle import IdleGpus
 from agent.gpus.reader import GpuReader, GpuReading, GpuWork
 from agent.host_inventory.engine_builds import EngineBuilds
 from agent.host_inventory.installed_engines import PROGRAMS, installed_engines, program_of
@@ -31,6 +30,37 @@ _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "heal
 _MOST_FOREIGN: Final = 32
 _DETAILS_EACH: Final = 3  # of so many reports one has details
 _BUILDS: Final = EngineBuilds()  # of this host; `up` runs many simulated hosts in one process
+BUSY_PERCENT: Final = 5.0
+_SEEN_EVERY_S: Final = 5.0
+
+
+class IdleGpus:
+    """For how long each GPU was observed to do nothing. In a gap between samples it may have worked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+
+    def note(self, gpus: Iterable[DeviceFacts]) -> None:
+        """Notes a reading. A gap between two readings counts as work."""
+        now = self._clock()
+        seen: dict[str, float] = {}
+        for gpu in gpus:
+            if gpu.utilization is None:
+                continue
+            seen[gpu.uuid] = now
+            gap = now - self._seen.get(gpu.uuid, now) > _SEEN_EVERY_S
+            if gpu.utilization >= BUSY_PERCENT or gap or gpu.uuid not in self._seen:
+                self._since[gpu.uuid] = now
+        self._seen = seen
+
+    def seconds(self, uuid: str) -> float | None:
+        """Since it last did something, or was first seen; None: its present state is unknown."""
+        now = self._clock()
+        if now - self._seen.get(uuid, -_SEEN_EVERY_S * 2) > _SEEN_EVERY_S:
+            return None
+        return now - self._since[uuid]
 
 
 class InventoryWatch:

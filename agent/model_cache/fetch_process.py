@@ -16,7 +16,7 @@ from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_account import fetch_account
 from agent.model_cache.fetch_errors import FetchError
 from agent.processes.account import Account
-from agent.program_input import give
+from agent.program_io import give
 from schemas.hub_commits import is_commit
 
 _MAX_LINE_BYTES: Final = 2**16

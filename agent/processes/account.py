@@ -1,6 +1,7 @@
 """An account of the host, and the folders that it needs."""
 
 import os
+import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,3 +69,19 @@ def own_account() -> Account:
     """The agent's own."""
     own = os.getegid()
     return Account(os.geteuid(), own, tuple(group for group in os.getgroups() if group != own))
+
+
+def container_user(setting: str) -> Account:
+    """The user that the setting names.
+
+    Without a group the user's own group counts where this host knows it, else the one of the same number.
+    """
+    uid, _, gid = setting.partition(":")
+    return Account(int(uid), int(gid) if gid else _group_of(int(uid)))
+
+
+def _group_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid

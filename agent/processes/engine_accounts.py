@@ -1,10 +1,12 @@
 """Gives each engine the account that it runs as: the agent's, one for all engines, or one for each instance."""
 
+import errno
 import grp
 import os
 import pwd
+import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +17,49 @@ from agent.processes.account import Account
 from agent.processes.folders import InstanceFolders
 from agent.processes.privileges import missing_capabilities
 from agent.processes.procfs import list_uids
-from agent.processes.uid_locks import UidLocks
 from agent.state.journal import Journal
 
 # Whose groups an engine gets, so that it may open what the agent may.
 _GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")
+
+
+class UidLocks:
+    """The uids that one agent has locked, as ports are (`ports.py`), for as long as their instances live.
+
+    Between the choice of a uid and the engine's start another agent of the host could choose it too. At the end each
+    of them would kill all that runs as its uid.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, socket.socket] = {}
+
+    def lock(self, uid: int) -> bool:
+        """Locks a uid; False if another agent has locked it.
+
+        Raises:
+            OSError: no socket can be opened.
+        """
+        if uid in self._locks:
+            return True
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0gpuward-engine-uid-{uid}")
+        except OSError as error:
+            lock.close()
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        self._locks[uid] = lock
+        return True
+
+    def keep(self, uids: Collection[int]) -> None:
+        """Unlocks all others."""
+        for uid in self._locks.keys() - set(uids):
+            self._locks.pop(uid).close()
+
+    def close(self) -> None:
+        """Unlocks all."""
+        self.keep(())
 
 
 def why_not_isolated(needed: Iterable[Path]) -> str:

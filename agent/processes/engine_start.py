@@ -10,7 +10,7 @@ import structlog
 from agent.decide.engine_environment import lacks_token, passed_on
 from agent.errors import ProgramMissingError, SpawnError
 from agent.logs.redaction import secrets_of
-from agent.model_cache.snapshot_args import with_snapshots
+from agent.model_cache.hub_layout import with_snapshots
 from agent.processes.account import Account, own_account
 from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
@@ -20,7 +20,7 @@ from agent.processes.process_group import ProcessGroup
 from agent.processes.running import Running
 from agent.processes.spawn import account_env, engine_argv, engine_env
 from agent.state.process_records import name_of
-from agent.wait_first import wait_first
+from agent.tasks import wait_first
 from schemas.hub_commits import hub_reference
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder

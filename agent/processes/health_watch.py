@@ -19,8 +19,8 @@ from agent.decide.health import (
     only_logs,
 )
 from agent.processes.kept_record import KeptRecord
-from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
+from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
 from agent.processes.stall_watch import StallWatch
 from agent.state.process_records import StopPlan

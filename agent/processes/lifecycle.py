@@ -10,16 +10,15 @@ import structlog
 
 from agent.errors import SpawnError
 from agent.model_cache.fetch_errors import FetchError
-from agent.processes.end_cause import EndCause, end_cause
+from agent.processes.end_cause import EndCause, end_cause, memory_back
 from agent.processes.engine_start import EngineStart
-from agent.processes.gpu_memory import memory_back
 from agent.processes.health_watch import rotate_log, watch_health
 from agent.processes.kept_record import KeptRecord
-from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
+from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
 from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
-from agent.wait_first import wait_first
+from agent.tasks import wait_first
 from schemas.wire import StartOrder
 
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from agent.state.process_records import HostProcess, ProcessKey
@@ -12,6 +13,7 @@ MARK_INSTANCE: Final = "GPUWARD_INSTANCE"
 MARK_EPOCH: Final = "GPUWARD_EPOCH"
 MARK_RANK: Final = "GPUWARD_RANK"
 _MARKS: Final = (MARK_DIR, MARK_INSTANCE, MARK_EPOCH, MARK_RANK)
+_OF_THE_HOST: Final = Path("/proc/vmstat")
 
 
 def read_process(pid: int) -> HostProcess | None:
@@ -121,3 +123,15 @@ def group_members(
             or (uid is not None and real_uid(process.pid) == uid)
         )
     )
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for lack of memory since boot; 0 where the system does not count.
+
+    For engines without a cgroup of their own, which counts exactly.
+    """
+    try:
+        lines = _OF_THE_HOST.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -11,8 +11,8 @@ from controller.engines.arguments.llama_cpp_options import LLAMA_CPP
 from controller.engines.arguments.options import Options
 from controller.engines.arguments.server_flags import knows
 from controller.engines.arguments.sglang_options import SGLANG
-from controller.engines.arguments.transformers_options import TRANSFORMERS
 from controller.engines.arguments.vllm_options import VLLM
+from controller.engines.servers.transformers import TRANSFORMERS
 from schemas.manifest.deployment import DeploymentSpec
 
 OPTIONS: Final[Mapping[str, Options]] = {

@@ -6,10 +6,13 @@ It depends on the files alone, so all deployments of one model share one analysi
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from controller.domain.model_facts import ModelFacts
+from controller.domain.placement import Need
 from controller.engines.arguments.flags import text
 from controller.engines.base import Analysis, SpecError, model_reference
 from schemas.hub import OWN_CACHE
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.placement_reasons import Reason
 from schemas.wire import ModelFetch
 
 _ANALYSIS: Final = "controller.model_files.analysis:model_facts"
@@ -116,3 +119,20 @@ def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
         return reference, None
     repo, _, revision = reference.partition("@")
     return repo, revision or None
+
+
+# A model of which a part is not read has an unknown need, which is never estimated low.
+def unread_of(facts: ModelFacts) -> str | None:
+    """What of the model is not read, so that its need is unknown; None: nothing."""
+    if facts.elsewhere is not None:
+        return f"its weights are in another repository, which config.json names as {facts.elsewhere}"
+    if facts.unknown is not None and not facts.encoder:
+        return f"this version does not know what its layers keep of a sequence: {facts.unknown}"
+    return None
+
+
+def unknown_need(unread: str) -> Need:
+    """A need that is unknown, and how to state it."""
+    return Need(
+        None, refused=(Reason.METADATA_UNKNOWN,), notes=(f"{unread}; set resources.gpu_memory and resources.gpus",)
+    )

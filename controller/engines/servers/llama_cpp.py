@@ -31,9 +31,8 @@ from controller.engines.estimates.drafts import check_draft, llama_cpp_draft
 from controller.engines.estimates.llama_cpp_memory import CACHE_TYPES, Model, bounded_share, cache_bytes
 from controller.engines.estimates.llama_cpp_offload import OFFLOAD_FLAGS, check_offload, host_rules, uses_host
 from controller.engines.estimates.memory import mib, without_windows
-from controller.engines.estimates.model_analysis import model_analysis, refuse_other_models
+from controller.engines.estimates.model_analysis import model_analysis, refuse_other_models, unknown_need, unread_of
 from controller.engines.estimates.stated_memory import LEAST_CONTEXT, Bounds, stated_memory, too_small_note
-from controller.engines.estimates.unread import unknown_need, unread_of
 from schemas.engine_builds import LLAMA_CPP_ON_CPU, LLAMA_CPP_WITHOUT_CACHE_RAM
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason

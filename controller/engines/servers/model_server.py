@@ -3,6 +3,7 @@
 The servers differ in data (`ServerTable`) and in their command lines, which the subclasses build.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -28,11 +29,15 @@ from controller.engines.estimates.memory import (
     weights_per_gpu,
     without_windows,
 )
-from controller.engines.estimates.modalities import language_only, tower_only
-from controller.engines.estimates.model_analysis import model_analysis, reference_problem, refuse_other_models
+from controller.engines.estimates.model_analysis import (
+    model_analysis,
+    reference_problem,
+    refuse_other_models,
+    unknown_need,
+    unread_of,
+)
 from controller.engines.estimates.stated_memory import LEAST_CONTEXT, Bounds, bounded, stated_memory, too_small_note
 from controller.engines.estimates.states import Cache
-from controller.engines.estimates.unread import unknown_need, unread_of
 from controller.engines.servers.server_table import ServerTable
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
@@ -62,6 +67,9 @@ _FP8_CACHE: Final = 1.0
 STATED_DEADLINE_S: Final = 30.0
 _LEAST_MODEL_MIB: Final = 512
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
+_LANGUAGE_ONLY: Final = ("language-model-only", "language-only")
+_TOWER_ONLY: Final = ("mm-encoder-only", "encoder-only")
+_SEEN: Final = ("image", "video")
 
 
 class ModelServer(SingleEngine):
@@ -345,3 +353,28 @@ def _notes(facts: ModelFacts, context: int, rounds: Sequence[int], *, pools: boo
     by_default = "" if len(rounds) == 1 else f", by default, or for {rounds[-1]} where that fits nowhere"
     states = "" if facts.states is None else f", and states of {facts.states.layers} layers"
     return (f"key-value cache for {rounds[0]} sequences of {context} tokens{states}{by_default}",)
+
+
+def language_only(spec: DeploymentSpec) -> bool:
+    """Whether the server loads no tower and takes no images: by a switch, or since no image and no video is allowed."""
+    if any(stated(spec, (name,)) is True for name in _LANGUAGE_ONLY) or stated(spec, ("enable-multimodal",)) is False:
+        return True
+    limits = _limits(text(spec, "limit-mm-per-prompt") or "")
+    return all(limits.get(kind) == 0 for kind in _SEEN)
+
+
+def tower_only(spec: DeploymentSpec) -> bool:
+    """Whether the server loads only the tower, which keeps no cache."""
+    return any(stated(spec, (name,)) is True for name in _TOWER_ONLY)
+
+
+def _limits(written: str) -> dict[str, int]:
+    """The numbers in `{"image": 0}`, `{"image": {"count": 0}}` or `image=0,video=0`."""
+    try:
+        found = json.loads(written)
+    except (ValueError, RecursionError):
+        pairs = (pair.partition("=") for pair in written.split(","))
+        return {kind.strip(): int(number) for kind, _, number in pairs if number.strip().isdecimal()}
+    items = found.items() if isinstance(found, dict) else ()
+    counts = ((kind, given.get("count") if isinstance(given, dict) else given) for kind, given in items)
+    return {kind: number for kind, number in counts if isinstance(number, int) and not isinstance(number, bool)}

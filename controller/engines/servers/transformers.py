@@ -3,13 +3,24 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from controller.domain.grants import Grant
 from controller.domain.model_facts import facts_from_json
 from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import splits
 from controller.engines.arguments.flags import Writing, flags, text
-from controller.engines.arguments.options import COMMON_FLAGS, whole_gpus
+from controller.engines.arguments.options import (
+    BY_AGENT,
+    BY_MODEL,
+    BY_PROXY,
+    COMMON_FLAGS,
+    READS,
+    REMOTE_CODE,
+    Limit,
+    Options,
+    Privilege,
+    whole_gpus,
+)
 from controller.engines.arguments.switches import TRANSFORMERS_SWITCHES
-from controller.engines.arguments.transformers_options import TRANSFORMERS
 from controller.engines.base import (
     Analysis,
     EngineProcess,
@@ -24,9 +35,15 @@ from controller.engines.base import (
 )
 from controller.engines.estimates.capability import demanded_capability
 from controller.engines.estimates.memory import loaded_bytes, mib
-from controller.engines.estimates.model_analysis import model_analysis, model_fetches, offline_env, refuse_other_models
+from controller.engines.estimates.model_analysis import (
+    model_analysis,
+    model_fetches,
+    offline_env,
+    refuse_other_models,
+    unknown_need,
+    unread_of,
+)
 from controller.engines.estimates.stated_memory import stated_memory, too_small_note
-from controller.engines.estimates.unread import unknown_need, unread_of
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -54,6 +71,28 @@ _ON_GPU: Final = Compatibility(
 _ON_CPU: Final = Compatibility(
     engine="transformers", os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"})
 )
+_BATCHES: Final = Limit("takes a share of the whole GPU; claim whole GPUs by resources.gpu_memory: all", whole_gpus)
+TRANSFORMERS: Final = Options(
+    aliases={"torch-dtype": "dtype"},
+    limits={
+        "host": Limit(BY_PROXY),
+        "port": Limit(BY_AGENT),
+        "force-model": Limit(BY_MODEL),
+        "continuous-batching": _BATCHES,
+        "cb-num-blocks": _BATCHES,
+        "cb-block-size": _BATCHES,
+        "cb-max-batch-tokens": _BATCHES,
+        "cb-max-memory-percent": _BATCHES,
+    },
+    privileged={
+        "trust-remote-code": REMOTE_CODE,
+        "decision-config": READS,
+        "attn-implementation": Privilege(
+            Grant.CODE, "loads kernels from the hub",
+            harmless=frozenset({"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}),
+        ),
+    },
+)  # fmt: skip
 
 
 class TransformersEngine(SingleEngine):

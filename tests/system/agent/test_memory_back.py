@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes import gpu_memory
+from agent.processes import lifecycle as gpu_memory
 from support.nvml.false_driver import FalseDriver
 from support.nvml.reader import A
 from support.processes.agents import running_agent

@@ -14,7 +14,7 @@ from agent.containers import log_follow
 from agent.containers.container import Container
 from agent.containers.docker_engine import DockerAwayError, DockerRefusalError
 from agent.containers.log_copy import LogCopy
-from agent.decide import container_end
+from agent.decide import containers as container_end
 from agent.processes.procfs import start_ticks
 
 PID = os.getpid()

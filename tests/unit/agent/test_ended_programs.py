@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from agent.gpus.nvml_child import NvmlChild
+from agent.gpus.child_reader import NvmlChild
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.fetch_process import FetchProcess, open_place
