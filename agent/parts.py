@@ -121,7 +121,6 @@ async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -
 
 
 async def open_fetches(settings: AgentSettings, host: HostParts, stack: contextlib.AsyncExitStack) -> Fetches:
-    """Opens the cache of models."""
     cache = CacheFolder(settings.cache_dir)
     fetches = Fetches(
         cache,

@@ -18,7 +18,6 @@ class RareLog:
         self._written: dict[Hashable, tuple[float, int]] = {}  # when, and how many were left out since
 
     def warning(self, event: str, *, cause: Hashable, **context: Any) -> None:
-        """Writes a warning, or leaves it out."""
         now_s, key = self._clock(), (event, cause)
         at_s, left_out = self._written.get(key, (float("-inf"), 0))
         if now_s - at_s < _EVERY_S:

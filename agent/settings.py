@@ -146,7 +146,6 @@ class AgentSettings(BaseSettings):
 
     @property
     def controller_urls(self) -> tuple[str, ...]:
-        """The addresses of the controllers."""
         return tuple(self.controller_url.split(","))
 
     @field_validator("data_dir", "cache_dir")

@@ -45,7 +45,6 @@ class KeyLimits:
         return not self.models or any(fnmatchcase(model, glob) for glob in self.models)
 
     def capacities(self) -> Mapping[LimitKind, int]:
-        """The limits that are set."""
         kinds = {
             LimitKind.REQUESTS: self.rpm,
             LimitKind.TOKENS: self.tpm,

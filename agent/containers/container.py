@@ -114,7 +114,6 @@ class Container:
         return False
 
     def oom_message(self, host_memory_mib: int | None) -> str:
-        """As Docker's state says."""
         if not self._state.get("OOMKilled") or not host_memory_mib or self.exit_code == 0:
             return ""
         return (
@@ -122,7 +121,6 @@ class Container:
         )
 
     def terminate(self) -> None:
-        """Sends SIGTERM to its first process."""
         self._tasks.append(asyncio.create_task(self._signal(signal.SIGTERM, CALL_LIMIT_S), name=f"stop {self._name}"))
 
     async def kill(self, limit_s: float) -> str:
@@ -153,7 +151,6 @@ class Container:
             await self._engine.remove(self._name)
 
     async def aclose(self) -> None:
-        """Ends the watch."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -102,11 +102,9 @@ class ContainerRuntime:
 
     @property
     def runs_as_engines(self) -> bool:
-        """Whether containers run as the accounts of engines."""
         return self._user is None
 
     async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
-        """As `provide_image`."""
         await provide_image(self._usable(), container, stall_s, tell)
 
     async def start(

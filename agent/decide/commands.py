@@ -70,7 +70,6 @@ Action = Refuse | Spawn | Stop | RecordNeverStarted | ReportAgain
 
 
 def decide(state: AgentState, command: Command) -> Action:
-    """The action for one command."""
     key = ProcessKey(command.instance, command.epoch, command.rank)
     if command.term < state.highest_term:
         return Refuse("old_term", f"term {command.term} is over: term {state.highest_term} was seen")

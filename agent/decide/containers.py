@@ -95,7 +95,6 @@ def container_name(owner: str, key: ProcessKey) -> str:
 
 
 def labels(owner: str, key: ProcessKey) -> dict[str, str]:
-    """What its labels say."""
     return {
         AGENT_LABEL: owner,
         INSTANCE_LABEL: key.instance,
@@ -271,7 +270,6 @@ def start_error(program: str, reference: str, message: str) -> str:
 
 
 def lacks_init(message: str) -> bool:
-    """Whether Docker lacks its small init program."""
     return "docker-init" in message
 
 

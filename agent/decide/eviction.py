@@ -30,7 +30,6 @@ class CachedRevision:
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
         return sum(self.files.values())
 
 

@@ -173,7 +173,6 @@ async def _environment(patient: Patient) -> list[Finding]:
 
 
 async def _agent(patient: Patient) -> list[Finding]:
-    """The agent, its port, and the controller as this agent sees it."""
     agent, journal = await in_background(partial(host_probes.read_agent, patient.data_dir))
     port = await in_background(
         partial(host_probes.port_facts, patient.proxy_host, patient.proxy_port or agent.port or 0)

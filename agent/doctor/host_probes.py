@@ -95,7 +95,6 @@ def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[
 
 
 def condemned_gpus(journal: Facts | None) -> dict[str, str]:
-    """GPUs that an Xid has condemned since the host's boot, with the reason."""
     if journal is None or journal.condemned_boot_id != read_boot_id():
         return {}
     return {uuid: known.reason for uuid, known in journal.condemned.items()}
@@ -144,7 +143,6 @@ def _listener(port: int) -> str:
 
 
 def engine_ports() -> EnginePorts:
-    """The ports of engines."""
     listening = {
         found.laddr.port
         for found in psutil.net_connections("tcp")
@@ -169,7 +167,6 @@ def disk_facts(what: str, folder: Path) -> DiskFacts:
 
 
 def limit_facts(gpus: int) -> LimitFacts:
-    """Limits of this process, and of shared memory."""
     try:
         status = os.statvfs(_SHM)
         shm: int | None = status.f_frsize * status.f_blocks

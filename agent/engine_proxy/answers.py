@@ -27,5 +27,4 @@ def _error(connection: ServerConnection, status: int, code: str, message: str, m
 
 
 def error_body(code: str, message: str) -> bytes:
-    """An error as JSON."""
     return orjson.dumps({"error": {"code": code, "message": message, "details": {}}})

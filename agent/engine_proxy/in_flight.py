@@ -20,7 +20,6 @@ class InFlightRequests:
             self._peaks[instance] = count
 
     def ended(self, instance: str) -> None:
-        """A request that `began` is over."""
         if self._count[instance] > 1:
             self._count[instance] -= 1
         else:
@@ -29,7 +28,6 @@ class InFlightRequests:
                 event.set()
 
     def count(self, instance: str) -> int:
-        """Requests in flight to an instance."""
         return self._count.get(instance, 0)
 
     def take_peaks(self) -> dict[str, int]:

@@ -160,7 +160,6 @@ class ChildReader:
             self._verdicts.save(self._known.condemned())
 
     async def aclose(self) -> None:
-        """Ends the child."""
         first, self._first = self._first, None
         if first is not None:
             first.cancel()

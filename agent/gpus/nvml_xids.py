@@ -27,7 +27,6 @@ class CountedEvents:
         self.dropped = 0
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Counts one."""
         kind = event["uuid"], event["xid"], event["gpu_instance"]
         if kind not in self._counts and len(self._counts) >= _MOST_KINDS:
             self.dropped += 1
@@ -107,7 +106,6 @@ class XidLoop:
         return watch
 
     def _note(self, event: dict[str, Any] | None) -> bool:
-        """Whether there was an event."""
         if event is None:
             return False
         if event["uuid"] is not None:

@@ -38,7 +38,6 @@ def program_of(engine: str, env: Mapping[str, str]) -> str | None:
 
 
 def installed_engines(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The engines whose program is found, by name."""
     return tuple(name for name in sorted(PROGRAMS) if program_of(name, env) is not None)
 
 

@@ -161,7 +161,6 @@ class InventoryWatch:
         return taken
 
     def _possible(self, gpus: tuple[DeviceFacts, ...]) -> tuple[DeviceFacts, ...]:
-        """The GPUs without impossible readings."""
         return tuple(self._without_impossible(gpu) for gpu in gpus)
 
     def _without_impossible(self, gpu: DeviceFacts) -> DeviceFacts:
@@ -174,7 +173,6 @@ class InventoryWatch:
         return gpu.model_copy(update=wrong) if wrong else gpu
 
     async def read(self) -> Inventory:
-        """Host and GPUs, read now."""
         gpus = await self.read_gpus()
         if not self._host.simulated:
             driver = await self._reader.driver()
@@ -209,7 +207,6 @@ class InventoryWatch:
         return tuple(gpu.model_copy(update={"details": None}) for gpu in gpus)
 
     def _with_foreign(self, gpu: DeviceFacts) -> DeviceFacts:
-        """The GPU with the processes of others in its details."""
         if gpu.details is None or gpu.uuid not in self._foreign:
             return gpu
         details = gpu.details.model_copy(update={"foreign": self._foreign[gpu.uuid]})

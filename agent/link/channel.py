@@ -101,11 +101,9 @@ class Channel:
         return cls(ws, heartbeat, spoken)
 
     async def send(self, message: Wire) -> None:
-        """Sends one message."""
         await _send(self._ws.send_str(encode(message, self.protocol or self._spoken.lowest)))
 
     async def ping(self) -> None:
-        """Asks the controller for a pong."""
         await _send(self._ws.ping())
 
     async def receive(self, limit_s: float) -> Any:

@@ -26,11 +26,9 @@ class ControllerHeartbeat:
         self._saved_s = saved_s
 
     def received(self) -> None:
-        """A message has just arrived."""
         self._last_s = self._clock()
 
     def silent_s(self) -> float:
-        """Seconds since the last message."""
         return self._clock() - self._last_s
 
     def save(self) -> None:

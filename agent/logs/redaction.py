@@ -35,7 +35,6 @@ class Redactor:
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def redact_text(self, text: str) -> str:
-        """As `redact`."""
         return text if self._pattern is None else self.redact(text.encode()).decode(errors="replace")
 
     def without_rest(self, text: bytes) -> bytes:

@@ -61,15 +61,12 @@ class OpenFolder:
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Closes it."""
         self.close()
 
     def close(self) -> None:
-        """Closes the folder."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -135,7 +132,6 @@ class OpenFolder:
             os.symlink(target, last, dir_fd=parent)
 
     def rename(self, name: str, to: str) -> None:
-        """Gives a file another name, in place of what has it."""
         with self._parent(name) as (parent, last), self._parent(to) as (onto, new):
             os.replace(last, new, src_dir_fd=parent, dst_dir_fd=onto)
 

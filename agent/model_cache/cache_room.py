@@ -37,7 +37,6 @@ class CacheRoom:
         self._removing = asyncio.Lock()
 
     async def revisions(self) -> list[CachedRevision]:
-        """What the cache holds."""
         return await asyncio.to_thread(self._folder.revisions)
 
     async def prune(self, models: Collection[str], unused_for_s: float) -> list[CachedRevision]:

@@ -102,7 +102,6 @@ class FetchProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        """Starts it."""
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "agent.model_cache.fetch_child"),
             stdin=asyncio.subprocess.PIPE,
@@ -117,7 +116,6 @@ class FetchProcess:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends it."""
         process = self._process
         if process is None:
             return

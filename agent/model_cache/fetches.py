@@ -92,7 +92,6 @@ class Fetches:
 
     @property
     def path(self) -> Path:
-        """The cache's folder."""
         return self._folder.path
 
     async def provide(

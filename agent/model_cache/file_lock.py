@@ -37,7 +37,6 @@ class LockBeneath:
             return folder.open(self.name, os.O_RDWR | os.O_CREAT, 0o600)
 
     def __str__(self) -> str:
-        """Its path."""
         return str(self.place.root / self.place.name / self.name)
 
 

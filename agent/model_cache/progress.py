@@ -71,5 +71,4 @@ class Progress:
         return f", {format_bytes(int(max(0, after - before) / (last - first)))}/s" if last > first else ""
 
     def stalled(self, now: float) -> bool:
-        """Whether it has stood still for too long."""
         return now - self._moved_at > self._stall_s

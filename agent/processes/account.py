@@ -66,7 +66,6 @@ class Account:
 
 
 def own_account() -> Account:
-    """The agent's own."""
     own = os.getegid()
     return Account(os.geteuid(), own, tuple(group for group in os.getgroups() if group != own))
 

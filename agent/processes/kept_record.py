@@ -29,7 +29,6 @@ class KeptRecord:
 
     @property
     def key(self) -> ProcessKey:
-        """The process's key."""
         return self.now.key
 
     @property

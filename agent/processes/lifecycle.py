@@ -49,12 +49,10 @@ class EngineProcess:
 
     @property
     def key(self) -> ProcessKey:
-        """The process's key."""
         return self._kept.key
 
     @property
     def order(self) -> StartOrder:
-        """The order that started it."""
         return self._order
 
     def stop(self, plan: StopPlan, message: str = "") -> None:

@@ -62,7 +62,6 @@ class PortAllocator:
             lock.close()
 
     def close(self) -> None:
-        """Unlocks all ports."""
         for port in tuple(self._locks):
             self.release(port)
 

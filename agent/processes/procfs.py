@@ -69,7 +69,6 @@ def real_uid(pid: int) -> int | None:
 
 
 def list_uids() -> frozenset[int]:
-    """The uids of all processes of the host."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names only, and quick
     return frozenset(uid for pid in pids if (uid := real_uid(pid)) is not None)
 

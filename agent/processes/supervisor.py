@@ -63,7 +63,6 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends the tasks; processes that still run are left to the next agent."""
         for task in (*self._own_tasks, *self._process_tasks):
             task.cancel()
         await self._tasks.__aexit__(None, None, None)

@@ -112,13 +112,11 @@ class RequestCounter:
                 del self._probed[key]
 
     async def run(self) -> None:
-        """Scrapes until cancelled."""
         while True:
             await self.scrape_all()
             await asyncio.sleep(SCRAPE_S)
 
     async def scrape_all(self) -> None:
-        """Scrapes each engine once."""
         records = [record for record in self._live() if _gauges(record) and record.ready and record.port is not None]
         self._scrapes = {record.key: self._scrapes.get(record.key, []) for record in records}
         self._tokens = {key: tokens for key, tokens in self._tokens.items() if key in self._scrapes}

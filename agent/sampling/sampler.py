@@ -65,7 +65,6 @@ class Sampler:
         self._due_s = 0.0  # the last reading that was due
 
     async def run(self) -> None:
-        """Samples until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._requests.run(), name="request gauges")

@@ -218,7 +218,6 @@ class Journal:
                 del self._keys[key.instance]
 
     def close(self) -> None:
-        """Closes the file and unlocks the folder."""
         self._db.close()
         os.close(self._lock)
 

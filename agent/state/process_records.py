@@ -64,7 +64,6 @@ class ProcessRecord(Wire):
 
     @property
     def key(self) -> ProcessKey:
-        """The process's key."""
         return ProcessKey(self.instance, self.epoch, self.rank)
 
     @property
@@ -78,7 +77,6 @@ class ProcessRecord(Wire):
         return () if self.order is None else self.order.claims
 
     def report(self) -> ProcessReport:
-        """The report for the controller."""
         return ProcessReport.model_validate(self.model_dump(include=_REPORTED))
 
 
@@ -104,7 +102,6 @@ def receipts_of(records: Iterable[ProcessRecord]) -> tuple[str, ...]:
 
 
 def name_of(key: ProcessKey) -> str:
-    """A process's key as one word."""
     return f"{key.instance}.{key.epoch}.{key.rank}"
 
 

@@ -57,7 +57,6 @@ class AutoEngine:
         return self._able(spec)[0].compatibility(spec)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """Those of the best engine. Each engine's ask uses its own."""
         return self._able(spec)[0].gpu_counts(spec)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:

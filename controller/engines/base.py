@@ -156,11 +156,9 @@ class SingleEngine:
     splits_models: bool = False
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
-        """None."""
         return None
 
     def chosen(self, name: str) -> Self:  # noqa: ARG002 - it stands only for itself
-        """Itself."""
         return self
 
 

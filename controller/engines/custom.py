@@ -45,7 +45,6 @@ class CustomEngine(SingleEngine):
     name = "custom"
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for fields that the command would never see."""
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
         refuse_adapters(spec, "engine custom passes no flags; use engine vllm or sglang, or remove them")
@@ -57,7 +56,6 @@ class CustomEngine(SingleEngine):
             raise SpecError("serving.apps: needs a port, and the command has no {port}; use {port} in it")
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Anything."""
         return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:

@@ -97,7 +97,6 @@ class DemandReports:
             await reports.withdraw_wake(connection, self._id, uuid.UUID(uid))
 
     async def leave(self) -> None:
-        """It ends."""
         async with self._database.connection() as connection:
             await reports.leave(connection, self._id)
         self._told_keys = None

@@ -87,7 +87,6 @@ class KeyRing:
         self.task = asyncio.create_task(self._run(), name="key-ring")
 
     async def stop(self) -> None:
-        """Ends the task."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)

@@ -39,7 +39,6 @@ class KnownSecrets:
         self._reading = asyncio.Lock()
 
     def redaction(self) -> Redaction:
-        """The present one."""
         return self._redaction
 
     async def refresh(self) -> bool:
@@ -63,7 +62,6 @@ class KnownSecrets:
         return True
 
     async def run(self) -> None:
-        """Refreshes until cancelled."""
         wake = asyncio.Event()
         with self._changes.woken_by("secret", wake.set):
             while True:

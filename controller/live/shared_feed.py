@@ -71,7 +71,6 @@ class Stream(Generic[B]):
             self._some.set()
 
     def end(self, why: str) -> None:
-        """No more comes."""
         self._ended = why
         self._waiting.clear()
         self._some.set()
@@ -188,7 +187,6 @@ class SharedFeed(ABC, Generic[B]):
                 self._let_go(reading)
 
     async def stop(self) -> None:
-        """Ends the reader."""
         self._stopped = True
         self._keep()
         if self._reading is not None:

@@ -67,7 +67,6 @@ class LocalFolder:
             ) from error
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """See ModelFiles."""
         try:
             with (self._folder / name).open("rb") as file:
                 file.seek(start)

@@ -40,17 +40,14 @@ class Cursor:
         return at
 
     def u32(self) -> int:
-        """An unsigned number of four bytes."""
         at = self.skip(4)
         return int(_U32.unpack_from(self._buffer, at)[0])
 
     def u64(self) -> int:
-        """An unsigned number of eight bytes."""
         at = self.skip(8)
         return int(_U64.unpack_from(self._buffer, at)[0])
 
     def take(self, length: int) -> bytes:
-        """The next bytes."""
         at = self.skip(length)
         return self._buffer[at : at + length]
 

@@ -164,5 +164,4 @@ def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Ten
 
 
 def missing(files: ModelFiles, name: str) -> MetadataError:
-    """The error for a missing file."""
     return MetadataError(f"{where(files, name)} is not there (yet)", retryable=True)

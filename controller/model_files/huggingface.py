@@ -59,7 +59,6 @@ class HubFiles:
         self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """See ModelFiles."""
         length = min(length, self.sizes[name] - start)
         if length <= 0:
             return b""

@@ -24,15 +24,12 @@ class Finding:
 
 
 def ok(check: str, message: str) -> Finding:
-    """A finding that needs no action."""
     return Finding(check, "ok", message)
 
 
 def warning(check: str, message: str, remedy: str) -> Finding:
-    """A finding that an operator should look at."""
     return Finding(check, "warning", message, remedy)
 
 
 def fails(check: str, message: str, remedy: str) -> Finding:
-    """A finding that an operator must mend."""
     return Finding(check, "fails", message, remedy)

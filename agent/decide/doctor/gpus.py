@@ -67,7 +67,6 @@ class DockerFacts:
 
     @property
     def gives_gpus(self) -> bool:
-        """Whether containers can get NVIDIA GPUs."""
         return self.toolkit is not None or "nvidia" in self.runtimes or any("nvidia" in name for name in self.cdi)
 
 
@@ -99,7 +98,6 @@ def _without_driver(driver: DriverFacts) -> Finding:
 
 
 def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
-    """Whether the driver's library lists GPUs."""
     if nvml.error:
         code = nvml.error.partition(":")[0]
         remedy = {

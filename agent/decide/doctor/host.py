@@ -203,7 +203,6 @@ def judge_environment(facts: EnvironmentFacts) -> Finding:
 
 
 def judge_agent(agent: AgentFacts) -> Finding:
-    """Whether an agent runs on the data folder, and is connected."""
     if not agent.readable:
         remedy = "Run `gpuward doctor` as the agent's user, such as root, or name its --data-dir."
         return warning("agent", f"{agent.data_dir} is not readable for this user", remedy)
@@ -247,7 +246,6 @@ def judge_engine_ports(ports: EnginePorts) -> Finding:
 
 
 def judge_disk(disk: DiskFacts) -> Finding:
-    """Whether a folder can be used and has space."""
     free = f"{disk.free_bytes / _GIB:.1f} GiB free"
     where = f"{disk.folder} ({disk.what})"
     if not disk.writable:
@@ -277,7 +275,6 @@ def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
 
 
 def judge_engines(engines: Sequence[EngineFacts]) -> Iterator[Finding]:
-    """Which model servers are installed."""
     if not engines:
         text = "no model server found; only `custom` and `simulated` can run"
         yield warning("engine", text, _INSTALL)

@@ -75,7 +75,6 @@ class LlamaCppEngine(SingleEngine):
     )
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for models and args that cannot work."""
         refuse_other_models(spec, self.name, gguf=True)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
@@ -102,7 +101,6 @@ class LlamaCppEngine(SingleEngine):
         LLAMA_CPP.check(spec, _READ)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Hosts on which it is installed; GPUs of NVIDIA and Apple."""
         return _COMPATIBILITY
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
@@ -110,7 +108,6 @@ class LlamaCppEngine(SingleEngine):
         return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the file's header."""
         partly = uses_host(spec) or _gpu_layers(spec) not in (None, 0)
         rules = host_rules(spec) if partly else None
         return model_analysis(spec, _adapters(spec), llama_cpp_draft(spec), rules)

@@ -100,7 +100,6 @@ class ModelServer(SingleEngine):
         check_draft(self.table.draft(spec), spec, self.table.draft_flags)
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the model's own demands are in its need
-        """The server's own table."""
         return self.table.compatibility
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the model decides, not the spec
@@ -113,7 +112,6 @@ class ModelServer(SingleEngine):
         return work if stated_memory(spec) is None else replace(work, deadline_s=STATED_DEADLINE_S)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need of each split to try, from the model's facts."""
         context, sequences = figure(spec, *self.table.context), figure(spec, *self.table.sequences)
         facts = facts_from_json(result)
         if tower_only(spec):

@@ -102,7 +102,6 @@ class TransformersEngine(SingleEngine):
     own_flags = TRANSFORMERS.names - COMMON_FLAGS
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for models and args that cannot work."""
         refuse_other_models(spec, self.name, gguf=False)
         refuse_parallel(spec, self.name)
         refuse_gangs(spec, self.name)
