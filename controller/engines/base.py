@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
@@ -87,6 +87,33 @@ class Launch:
     block_bytes: int = 0
 
 
+class ServerMetrics(NamedTuple):
+    """Names of samples on a server's /metrics; empty: the server has none.
+
+    Attributes:
+        request_gauges: their sum is the requests in flight or queued.
+        queue_gauges: the requests in the server's own queue.
+        cache_gauges: the share of its KV cache that is in use.
+        progress_counters: counters of tokens: while one of them rises, the server works.
+    """
+
+    request_gauges: tuple[str, ...] = ()
+    queue_gauges: tuple[str, ...] = ()
+    cache_gauges: tuple[str, ...] = ()
+    progress_counters: tuple[str, ...] = ()
+
+
+NO_METRICS: Final = ServerMetrics()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is known of a server program whatever model it loads."""
+
+    compatibility: Compatibility = Compatibility()  # noqa: RUF009 - it is frozen
+    metrics: ServerMetrics = NO_METRICS
+
+
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
     """How one process of an instance is started.
@@ -101,13 +128,7 @@ class EngineProcess:
     simulated_load: SimulatedLoad | None = None
     # The `model` that the server expects in a request; None: it accepts any name, so the deployment's is used.
     request_model: str | None = None
-    # Gauges on the server's /metrics; their sum is the requests in flight or queued. Unknown if the server has none.
-    request_gauges: tuple[str, ...] = ()
-    # Likewise: those of requests in the server's own queue, and those of the share of its KV cache that is in use.
-    queue_gauges: tuple[str, ...] = ()
-    cache_gauges: tuple[str, ...] = ()
-    # Counters of tokens: while one of them rises, the server works.
-    progress_counters: tuple[str, ...] = ()
+    metrics: ServerMetrics = NO_METRICS
     serves_at_once: int = SERVES_AT_ONCE  # requests that it works on at once; the others wait in its own queue
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
     # The spec's adapters by name, each with the `model` by which the server knows it.
@@ -154,6 +175,10 @@ class SingleEngine:
 
     own_flags: frozenset[str] = frozenset()
     splits_models: bool = False
+    server: Server = Server()
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        return self.server.compatibility
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
         return None
@@ -190,19 +215,15 @@ def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
     return {name: place.partition("@")[0] if scheme == "hf" else place for name, (scheme, _, place) in places.items()}
 
 
-def refuse_adapters(spec: DeploymentSpec, why: str) -> None:
-    """Raises SpecError if the spec has adapters. For engines that cannot choose one by the request's `model`."""
-    if spec.serving.adapters:
-        raise SpecError(f"serving.adapters: {why}")
+def refuse_splits(spec: DeploymentSpec, engine: str, adapters: str) -> None:
+    """For engines that run on one worker, ignore parallel degrees, and cannot choose an adapter by a request's `model`.
 
-
-def refuse_gangs(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError if the spec allows several workers. For engines that run on one worker."""
-    if spec.resources.max_workers > 1:
-        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker; set it to 1")
-
-
-def refuse_parallel(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError if the spec states parallel degrees. For engines that would ignore them silently."""
+    Raises:
+        SpecError: the spec has one of these; `adapters` says why and what to do.
+    """
     if spec.parallel.world is not None:
         raise SpecError(f"parallel: engine {engine} does not support these degrees; remove them, or set resources.gpus")
+    if spec.resources.max_workers > 1:
+        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker; set it to 1")
+    if spec.serving.adapters:
+        raise SpecError(f"serving.adapters: {adapters}")

@@ -4,13 +4,14 @@ import difflib
 from collections.abc import Callable
 from typing import Any, Final
 
-from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.placement import Need, Share
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     SERVES_AT_ONCE,
     Analysis,
     EngineProcess,
     Launch,
+    ServerMetrics,
     SingleEngine,
     SpecError,
     adapter_places,
@@ -169,10 +170,6 @@ class SimulatedEngine(SingleEngine):
         if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
             raise SpecError("args.need_per_gpu: conflicts with args.memory; remove one of them")
 
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Anything: it is a plain process."""
-        return Compatibility()
-
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """The counts that its heads may allow, or the common ones."""
         return GPU_COUNTS if "heads" in parse_args(spec) else _GPU_COUNTS
@@ -226,10 +223,12 @@ class SimulatedEngine(SingleEngine):
             probe=probe_order(spec, "/health"),
             simulated_load=load,
             request_model=args.get("served_model_name"),
-            request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
-            queue_gauges=("simulated_requests_waiting",),
-            cache_gauges=("vllm:kv_cache_usage_perc",),
-            progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            metrics=ServerMetrics(
+                request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
+                queue_gauges=("simulated_requests_waiting",),
+                cache_gauges=("vllm:kv_cache_usage_perc",),
+                progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            ),
             serves_at_once=args.get("slots") or SERVES_AT_ONCE,
             adapters={name: name for name in spec.serving.adapters},
         )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from controller.domain.model_facts import facts_from_json
-from controller.domain.placement import Compatibility, Need
+from controller.domain.placement import Need
 from controller.engines.arguments.flags import Writing, figure, flags, stated, text
 from controller.engines.arguments.llama_cpp_options import LLAMA_CPP
 from controller.engines.arguments.options import COMMON_FLAGS, host_memory_stated, whole_gpus
@@ -23,9 +23,7 @@ from controller.engines.base import (
     SpecError,
     model_reference,
     probe_order,
-    refuse_adapters,
-    refuse_gangs,
-    refuse_parallel,
+    refuse_splits,
 )
 from controller.engines.estimates.drafts import check_draft, llama_cpp_draft
 from controller.engines.estimates.llama_cpp_memory import CACHE_TYPES, Model, bounded_share, cache_bytes
@@ -33,7 +31,8 @@ from controller.engines.estimates.llama_cpp_offload import OFFLOAD_FLAGS, check_
 from controller.engines.estimates.memory import mib, without_windows
 from controller.engines.estimates.model_analysis import model_analysis, refuse_other_models, unknown_need, unread_of
 from controller.engines.estimates.stated_memory import LEAST_CONTEXT, Bounds, stated_memory, too_small_note
-from schemas.engine_builds import LLAMA_CPP_ON_CPU, LLAMA_CPP_WITHOUT_CACHE_RAM
+from controller.engines.servers.table import SERVERS
+from schemas.engine_builds import LLAMA_CPP_WITHOUT_CACHE_RAM
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -56,19 +55,12 @@ _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
 _ALL_LAYERS: Final = 500  # no model has as many, so more of them mean all
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 
-_COMPATIBILITY: Final = Compatibility(
-    engine="llama-cpp",
-    os=frozenset({"linux", "darwin"}),
-    arch=frozenset({"x86_64", "aarch64"}),
-    vendors=frozenset({"nvidia", "apple"}),
-    without_gpu=LLAMA_CPP_ON_CPU,
-)
-
 
 class LlamaCppEngine(SingleEngine):
     """Spreads whole layers over the GPUs of one worker."""
 
     name = "llama-cpp"
+    server = SERVERS["llama-cpp"]
     own_flags = (
         frozenset({*_LAYERS, *_CONTEXT, *_SLOTS, *_ADAPTERS, *OFFLOAD_FLAGS, *LLAMA_CPP.names, *LLAMA_CPP.short})
         - COMMON_FLAGS
@@ -76,10 +68,10 @@ class LlamaCppEngine(SingleEngine):
 
     def validate(self, spec: DeploymentSpec) -> None:
         refuse_other_models(spec, self.name, gguf=True)
-        refuse_parallel(spec, self.name)
-        refuse_gangs(spec, self.name)
-        refuse_adapters(
-            spec, "llama-server applies its adapters to every request; set args: {lora: FILE}, or use vllm or sglang"
+        refuse_splits(
+            spec,
+            self.name,
+            "llama-server applies its adapters to every request; set args: {lora: FILE}, or use vllm or sglang",
         )
         _flags(spec)
         _cache_ram(spec)
@@ -99,9 +91,6 @@ class LlamaCppEngine(SingleEngine):
         if layers != 0 and spec.resources.gpus == 0:
             raise SpecError("resources.gpus: is 0, but layers would go to a GPU; set args: {n-gpu-layers: 0}")
         LLAMA_CPP.check(spec, _READ)
-
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        return _COMPATIBILITY
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """Any number, since models have many layers; none with `n-gpu-layers: 0`."""
@@ -194,10 +183,7 @@ class LlamaCppEngine(SingleEngine):
             argv=(*argv, *_flags(spec)),
             needs_port=True,
             probe=probe_order(spec, "/health"),
-            request_gauges=("llamacpp:requests_processing", "llamacpp:requests_deferred"),
-            queue_gauges=("llamacpp:requests_deferred",),
-            cache_gauges=("llamacpp:kv_cache_usage_ratio",),
-            progress_counters=("llamacpp:n_decode_total", "llamacpp:prompt_tokens_total"),
+            metrics=self.server.metrics,
             serves_at_once=figure(spec, *_SLOTS) or launch.sequences or _DEFAULT_SLOTS,
         )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from controller.domain.model_facts import ModelFacts, facts_from_json
-from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.placement import Need, Share
 from controller.domain.splits import Split, splits, splits_to_measure
 from controller.engines.arguments.flags import figure, stated, text
 from controller.engines.arguments.options import whole_gpus
@@ -98,9 +98,6 @@ class ModelServer(SingleEngine):
         self._adapters(spec)
         self.table.host.check(spec)
         check_draft(self.table.draft(spec), spec, self.table.draft_flags)
-
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the model's own demands are in its need
-        return self.table.compatibility
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the model decides, not the spec
         """All counts on one worker that may divide a model."""

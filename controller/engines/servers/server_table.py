@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.domain.placement import Compatibility
 from controller.engines.arguments.flags import Writing, args_of, figure, flags, stated
 from controller.engines.arguments.options import COMMON_FLAGS, Options
 from controller.engines.base import RefusedFlagError, SpecError, adapter_places
@@ -33,7 +32,6 @@ class ServerTable:
         draft: where the draft model is, by the spec's flags; `draft_flags` are those.
     """
 
-    compatibility: Compatibility
     capabilities: Mapping[str, tuple[int, int]]
     unsupported: Mapping[str, str]
     options: Options

@@ -4,13 +4,13 @@ import re
 from typing import Final
 
 from controller.domain.model_facts import ModelFacts
-from controller.domain.placement import Compatibility, Need
+from controller.domain.placement import Need
 from controller.domain.splits import Split
 from controller.engines.arguments.flags import figure, stated, text
 from controller.engines.arguments.options import whole_gpus
 from controller.engines.arguments.sglang_options import SGLANG, UNKNOWN_OFFLOAD
 from controller.engines.arguments.switches import SGLANG_SWITCHES
-from controller.engines.base import EngineProcess, Launch, SpecError, probe_order
+from controller.engines.base import NO_METRICS, EngineProcess, Launch, SpecError, probe_order
 from controller.engines.estimates.drafts import sglang_draft
 from controller.engines.estimates.host_flags import HostFlags
 from controller.engines.estimates.memory import DTYPE_BYTES, Workload, mib
@@ -22,6 +22,7 @@ from controller.engines.servers.model_server import (
     outside_parts,
 )
 from controller.engines.servers.server_table import ServerTable
+from controller.engines.servers.table import SERVERS
 from schemas.manifest.deployment import DeploymentSpec
 
 WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
@@ -34,14 +35,6 @@ _POOLING: Final = ("ForSequenceClassification", "RewardModel", "ForRewardModelin
 ACTIVATIONS_MIB: Final = mib(1.5 * 2**30)
 
 _TABLE: Final = ServerTable(
-    compatibility=Compatibility(
-        engine="sglang",
-        os=frozenset({"linux"}),
-        arch=frozenset({"x86_64", "aarch64"}),
-        vendors=frozenset({"nvidia"}),
-        min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
-        min_compute_capability=(7, 5),  # docs.sglang.io, Install: Turing and newer
-    ),
     capabilities={
         "bfloat16": (8, 0),  # below, it computes in float16, which breaks some models
         "awq": (7, 5),
@@ -99,6 +92,7 @@ class SglangEngine(ModelServer):
     """Takes a fraction of the memory that it finds free, with a configured bound on its cache."""
 
     name = "sglang"
+    server = SERVERS["sglang"]
     table = _TABLE
     own_flags = _TABLE.own_flags
 
@@ -171,10 +165,7 @@ class SglangEngine(ModelServer):
             # It takes any name, and its answers carry the one that was asked for.
             request_model=None if served is None else name,
             adapters={one: f"{name}:{one}" for one in spec.serving.adapters},  # docs.sglang.io, LoRA serving
-            request_gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs") if serves else (),
-            queue_gauges=("sglang:num_queue_reqs",) if serves else (),
-            cache_gauges=("sglang:token_usage",) if serves else (),
-            progress_counters=("sglang:generation_tokens_total", "sglang:prompt_tokens_total") if serves else (),
+            metrics=self.server.metrics if serves else NO_METRICS,
             serves_at_once=_TABLE.serves_at_once(spec),
         )
 

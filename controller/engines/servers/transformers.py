@@ -29,9 +29,7 @@ from controller.engines.base import (
     SpecError,
     model_reference,
     probe_order,
-    refuse_adapters,
-    refuse_gangs,
-    refuse_parallel,
+    refuse_splits,
 )
 from controller.engines.estimates.capability import demanded_capability
 from controller.engines.estimates.memory import loaded_bytes, mib
@@ -44,6 +42,7 @@ from controller.engines.estimates.model_analysis import (
     unread_of,
 )
 from controller.engines.estimates.stated_memory import stated_memory, too_small_note
+from controller.engines.servers.table import SERVERS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
@@ -60,14 +59,6 @@ _OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 
 # quantizer_fbgemm_fp8.py of Transformers).
 _CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
 _READ: Final = frozenset({"dtype", "torch-dtype", "device"})
-_ON_GPU: Final = Compatibility(
-    engine="transformers",
-    vendors=frozenset({"nvidia"}),
-    os=frozenset({"linux"}),
-    arch=frozenset({"x86_64", "aarch64"}),
-    min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
-    min_compute_capability=(7, 0),  # Volta: PyTorch's CUDA 12 wheels have no kernels for older ones
-)
 _ON_CPU: Final = Compatibility(
     engine="transformers", os=frozenset({"linux", "darwin"}), arch=frozenset({"x86_64", "aarch64"})
 )
@@ -99,13 +90,14 @@ class TransformersEngine(SingleEngine):
     """One process that may spread a model's layers over its GPUs. It needs one unless the spec states more."""
 
     name = "transformers"
+    server = SERVERS["transformers"]
     own_flags = TRANSFORMERS.names - COMMON_FLAGS
 
     def validate(self, spec: DeploymentSpec) -> None:
         refuse_other_models(spec, self.name, gguf=False)
-        refuse_parallel(spec, self.name)
-        refuse_gangs(spec, self.name)
-        refuse_adapters(spec, "engine transformers serves no adapters; use engine vllm or sglang, or remove them")
+        refuse_splits(
+            spec, self.name, "engine transformers serves no adapters; use engine vllm or sglang, or remove them"
+        )
         _flags(spec)
         resources = spec.resources
         wants_gpus = resources.gpus not in ("auto", 0) or resources.asks_for_a_gpu
@@ -117,7 +109,7 @@ class TransformersEngine(SingleEngine):
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
         """The platforms of PyTorch's wheels."""
-        return _ON_CPU if _on_cpu(spec) else _ON_GPU
+        return _ON_CPU if _on_cpu(spec) else self.server.compatibility
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """One; none with `device: cpu`."""

@@ -7,12 +7,11 @@ import re
 from typing import Final
 
 from controller.domain.model_facts import ModelFacts
-from controller.domain.placement import Compatibility
 from controller.domain.splits import Split
 from controller.engines.arguments.flags import figure, stated, text
 from controller.engines.arguments.switches import VLLM_SWITCHES
 from controller.engines.arguments.vllm_options import UNKNOWN_OFFLOAD, VLLM
-from controller.engines.base import EngineProcess, Launch, probe_order
+from controller.engines.base import NO_METRICS, EngineProcess, Launch, probe_order
 from controller.engines.estimates.drafts import vllm_draft, vllm_speculation
 from controller.engines.estimates.host_flags import HostFlags
 from controller.engines.estimates.memory import DTYPE_BYTES, MIB, Workload, cached_layers
@@ -24,6 +23,7 @@ from controller.engines.servers.model_server import (
     working_bytes,
 )
 from controller.engines.servers.server_table import ServerTable
+from controller.engines.servers.table import SERVERS
 from controller.engines.servers.vllm_versions import pools, refusal
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -36,14 +36,6 @@ _LEAST: Final = 0.001
 _MOST: Final = 0.98  # it starts only if its fraction is free, and a CUDA context already takes some
 
 _TABLE: Final = ServerTable(
-    compatibility=Compatibility(
-        engine="vllm",
-        os=frozenset({"linux"}),
-        arch=frozenset({"x86_64", "aarch64"}),
-        vendors=frozenset({"nvidia"}),  # ROCm builds exist, but agents support only NVIDIA GPUs
-        min_driver=(525,),  # the oldest driver that runs CUDA 12 programs
-        min_compute_capability=(7, 0),  # docs.vllm.ai, Installation, GPU: 7.0 or higher
-    ),
     # get_min_capability of its quantization configs. Below 8.9, weights of FP8 and NVFP4 are multiplied by Marlin's
     # weight-only kernels; Quark's FP8 has no such way.
     capabilities={
@@ -90,6 +82,7 @@ class VllmEngine(ModelServer):
     """Takes exactly its configured fraction of a GPU, and accounts for memory within it."""
 
     name = "vllm"
+    server = SERVERS["vllm"]
     table = _TABLE
     own_flags = _TABLE.own_flags
 
@@ -125,10 +118,7 @@ class VllmEngine(ModelServer):
             fetches=model_fetches(spec, vllm_draft(spec)),
             probe=probe_order(spec, "/health") if serves else None,
             request_model=str(names[0]) if names and names[0] is not None else model,
-            request_gauges=("vllm:num_requests_running", "vllm:num_requests_waiting") if serves else (),
-            queue_gauges=("vllm:num_requests_waiting",) if serves else (),
-            cache_gauges=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc") if serves else (),  # the old name
-            progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total") if serves else (),
+            metrics=self.server.metrics if serves else NO_METRICS,
             serves_at_once=_serves_at_once(spec, launch, sequences),
             adapters={name: name for name in spec.serving.adapters},
             gpus_by_index=True,  # versions before 0.21 fail on UUIDs: https://github.com/vllm-project/vllm/issues/32569
