@@ -1,8 +1,9 @@
 """The engine protocol: where an engine runs, what it needs, how it is started and probed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
@@ -136,54 +137,48 @@ class EngineProcess:
     fetches: tuple[ModelFetch, ...] = ()  # models of the hub that must be on the host
 
 
-class Engine(Protocol):
-    """One engine. All methods are pure and fast. `validate` has passed before any other is called."""
+class Engine(ABC):
+    """One engine. All methods are pure and fast. `validate` has passed before any other is called.
 
-    name: str
-    splits_models: bool  # the degrees are on its command line
-
-    def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError if the engine cannot run this spec."""
-
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """What the engine runs on."""
-
-    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """GPU counts on one worker to try, best first, if the spec leaves the count open; (0,): it needs no GPU."""
-
-    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """The analysis for the child; None: the need is known at once."""
-
-    def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need, from the result of the analysis (None if there was no analysis)."""
-
-    def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """The need where the model's files cannot be read, from what the spec states; None: that is not enough."""
-
-    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """How to start the process with this placement."""
-
-    def chosen(self, name: str) -> "Engine":
-        """The engine of that name among those that it stands for. An empty name means its default."""
-
-
-class SingleEngine:
-    """An engine that stands only for itself.
-
-    `own_flags` are flags that few engines have. With `engine: auto` they show which engine is meant.
+    Attributes:
+        own_flags: flags that few engines have. With `engine: auto` they show which engine is meant.
+        splits_models: the degrees are on its command line.
     """
 
+    name: str
     own_flags: frozenset[str] = frozenset()
     splits_models: bool = False
     server: Server = Server()
 
+    @abstractmethod
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError if the engine cannot run this spec."""
+
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
         return self.server.compatibility
 
+    @abstractmethod
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        """GPU counts on one worker to try, best first, if the spec leaves the count open; (0,): it needs no GPU."""
+
+    @abstractmethod
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """The analysis for the child; None: the need is known at once."""
+
+    @abstractmethod
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """The need, from the result of the analysis (None if there was no analysis)."""
+
     def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
+        """The need where the model's files cannot be read, from what the spec states; None: that is not enough."""
         return None
 
-    def chosen(self, name: str) -> Self:  # noqa: ARG002 - it stands only for itself
+    @abstractmethod
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """How to start the process with this placement."""
+
+    def chosen(self, name: str) -> "Engine":  # noqa: ARG002 - it stands only for itself
+        """The engine of that name among those that it stands for. An empty name means its default."""
         return self
 
 

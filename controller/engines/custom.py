@@ -8,9 +8,9 @@ from controller.domain.placement import Need
 from controller.engines.base import (
     NO_METRICS,
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
-    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
@@ -20,7 +20,7 @@ from controller.engines.servers.table import ANY_METRICS
 from schemas.manifest.deployment import DeploymentSpec
 
 
-class CustomEngine(SingleEngine):
+class CustomEngine(Engine):
     """Runs `command` on any platform. Without a GPU, unless the spec asks for GPUs or GPU memory."""
 
     name = "custom"

@@ -9,10 +9,10 @@ from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     SERVES_AT_ONCE,
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
     ServerMetrics,
-    SingleEngine,
     SpecError,
     adapter_places,
     model_reference,
@@ -157,7 +157,7 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
     return parsed
 
 
-class SimulatedEngine(SingleEngine):
+class SimulatedEngine(Engine):
     """Runs anywhere, also as a gang, in which rank 0 serves.
 
     Its need is the arg `memory` over all GPUs, or `need_per_gpu` for each GPU. Without them its need is unknown.

@@ -17,9 +17,9 @@ from controller.engines.arguments.options import COMMON_FLAGS, host_memory_state
 from controller.engines.arguments.switches import LLAMA_CPP_SWITCHES
 from controller.engines.base import (
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
-    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
@@ -56,7 +56,7 @@ _ALL_LAYERS: Final = 500  # no model has as many, so more of them mean all
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-class LlamaCppEngine(SingleEngine):
+class LlamaCppEngine(Engine):
     """Spreads whole layers over the GPUs of one worker."""
 
     name = "llama-cpp"

@@ -13,7 +13,7 @@ from controller.domain.placement import Need, Share
 from controller.domain.splits import Split, splits, splits_to_measure
 from controller.engines.arguments.flags import figure, stated, text
 from controller.engines.arguments.options import whole_gpus
-from controller.engines.base import Analysis, SingleEngine, SpecError, adapter_places
+from controller.engines.base import Analysis, Engine, SpecError, adapter_places
 from controller.engines.estimates.capability import demanded_capability
 from controller.engines.estimates.drafts import check_draft, draft_bytes
 from controller.engines.estimates.memory import (
@@ -72,7 +72,7 @@ _TOWER_ONLY: Final = ("mm-encoder-only", "encoder-only")
 _SEEN: Final = ("image", "video")
 
 
-class ModelServer(SingleEngine):
+class ModelServer(Engine):
     """A server with a `ServerTable`."""
 
     name: str

@@ -23,9 +23,9 @@ from controller.engines.arguments.options import (
 from controller.engines.arguments.switches import TRANSFORMERS_SWITCHES
 from controller.engines.base import (
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
-    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
@@ -86,7 +86,7 @@ TRANSFORMERS: Final = Options(
 )  # fmt: skip
 
 
-class TransformersEngine(SingleEngine):
+class TransformersEngine(Engine):
     """One process that may spread a model's layers over its GPUs. It needs one unless the spec states more."""
 
     name = "transformers"
