@@ -70,7 +70,7 @@ class Agent:
             requests = await open_requests(settings, host, fetches, stack)
             proxy, certificate, send_queue = requests.proxy, requests.certificate, SendQueue()
             processes = process_context(settings, host, requests, fetches, containers, send_queue)
-            supervisor = await stack.enter_async_context(Supervisor(processes, host.inventory, host.heartbeat))
+            supervisor = await stack.enter_async_context(Supervisor(processes, host.heartbeat))
             backlog, owners = Backlog(), PidOwners(str(settings.data_dir))
             sampler = Sampler(host.inventory, host.journal.live, owners, requests.counter, backlog, boot_clock)
             link_context = LinkContext(

@@ -33,7 +33,7 @@ from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.processes.account import container_user
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts
-from agent.processes.engine_activity import EngineSigns
+from agent.processes.engine_activity import EngineActivity
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
@@ -187,27 +187,19 @@ def process_context(
         cgroups=Cgroups(_cgroup_folder(settings)),
         accounts=host.accounts,
         allotting=asyncio.Lock(),
-        gpu_index=host.inventory.index_of,
+        inventory=host.inventory,
         gpus_listing=host.inventory.listing if settings.simulate is None else lambda _key: (),
-        signs=EngineSigns(
-            waits=requests.proxy.waits,
-            forget=requests.proxy.forget_waits,
-            tokens_still=requests.counter.tokens_still,
-            tokens_moved=requests.counter.tokens_moved,
-            probing=requests.counter.probing,
-            gpu_idle=host.inventory.idle_for,
-        ),
+        activity=EngineActivity(requests.proxy, requests.counter, host.inventory),
         report=lambda record: send_queue.add_report(record.report()),
         fetches=fetches,
         containers=containers,
-        note_missing=host.inventory.note_missing,
         engine_environment=settings.engine_environment,
     )
 
 
 def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
     """The worker's name, its host and what reads its GPUs: real ones, or simulated ones."""
-    known = journal.facts.worker
+    known = journal.host_state.worker
     if known is not None and settings.name is not None and settings.name != known:
         raise DataFolderError(
             f"{settings.data_dir}: belongs to worker {known!r}; use --name {known} or another --data-dir"

@@ -209,7 +209,7 @@ class ContainerRuntime:
     async def sweep(self) -> None:
         """Removes containers with this agent's label of which the journal knows no live process. Never returns."""
         while self._engine is not None:
-            if self._journal.facts.container_owner is not None:
+            if self._journal.host_state.container_owner is not None:
                 with contextlib.suppress(DockerAwayError, DockerRefusalError):
                     await self._remove_strays(self._engine)
             await asyncio.sleep(SWEEP_S)
@@ -217,7 +217,7 @@ class ContainerRuntime:
 
     def owner(self) -> str:
         """The id that this agent's containers carry; made at the first use and kept with its data folder."""
-        known = self._journal.facts.container_owner
+        known = self._journal.host_state.container_owner
         if known is None:
             known = secrets.token_hex(16)
             self._journal.remember(container_owner=known)

@@ -16,7 +16,7 @@ from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes
 from agent.errors import AgentError, RefusedError
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
-from agent.state.host_state import Facts
+from agent.state.host_state import HostState
 from agent.tasks import in_background
 from http1.tls.pinned import trusting
 
@@ -196,7 +196,7 @@ def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Fin
     return host.judge_port(port, agent)
 
 
-async def _controller(patient: Patient, agent: host.AgentFacts, journal: Facts | None) -> list[Finding]:
+async def _controller(patient: Patient, agent: host.AgentFacts, journal: HostState | None) -> list[Finding]:
     """What the first controller says that answers; else why the first one does not."""
     controllers, found = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
     try:

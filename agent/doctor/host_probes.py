@@ -1,4 +1,4 @@
-"""Facts about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
+"""HostState about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
 
 import errno
 import os
@@ -30,8 +30,8 @@ from agent.host_inventory.host import read_boot_id
 from agent.processes.cgroups import delegated_folder
 from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
-from agent.state.host_state import Facts
-from agent.state.journal import LOCK_FILE, read_facts
+from agent.state.host_state import HostState
+from agent.state.journal import LOCK_FILE, read_host_state
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -48,10 +48,10 @@ def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/p
     return CgroupFacts(unified=True, controllers=controllers, delegated=delegated)
 
 
-def read_agent(data_dir: Path) -> tuple[AgentFacts, Facts | None]:
+def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
     """The agent of a data folder, and its journal's facts; None: there are none, or they are not readable."""
     try:
-        facts = read_facts(data_dir)
+        facts = read_host_state(data_dir)
     except (OSError, sqlite3.Error, ValidationError):
         return AgentFacts(str(data_dir), readable=False), None
     pid = _lock_holder(data_dir / LOCK_FILE)
@@ -94,7 +94,7 @@ def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[
     return EnvironmentFacts(held_back(env, listed), running=True)
 
 
-def condemned_gpus(journal: Facts | None) -> dict[str, str]:
+def condemned_gpus(journal: HostState | None) -> dict[str, str]:
     if journal is None or journal.condemned_boot_id != read_boot_id():
         return {}
     return {uuid: known.reason for uuid, known in journal.condemned.items()}

@@ -96,7 +96,7 @@ class Proxy:
         Raises:
             AgentError: the port is in use.
         """
-        last = self._journal.facts.proxy_port or 0
+        last = self._journal.host_state.proxy_port or 0
         failure: OSError | None = None
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
         for choice in choices:
@@ -143,7 +143,7 @@ class Proxy:
         path = head.path
         if path in (HEALTH_PATH, READY_PATH):
             return self._health(path, connection)
-        facts = self._journal.facts
+        facts = self._journal.host_state
         secret, given = facts.proxy_secret, head.named.get(b"authorization", b"")
         known = secret is not None and hmac.compare_digest(given, b"Bearer " + secret.encode())
         if not known and not is_other_secret(facts, given, time.time()):

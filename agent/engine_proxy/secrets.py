@@ -8,7 +8,7 @@ import hmac
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent.state.host_state import Facts
+from agent.state.host_state import HostState
 
 PREVIOUS_KEPT_S: Final = 86_400.0
 NO_PROXY_SECRETS: Final = MappingProxyType(
@@ -16,19 +16,19 @@ NO_PROXY_SECRETS: Final = MappingProxyType(
 )
 
 
-def used_from_now_on(facts: Facts, secret: str, now_s: float) -> dict[str, Any]:
-    """What changes in the facts once the controller says that this secret is in use. `now_s` is Unix time."""
-    if secret == facts.proxy_secret:
+def used_from_now_on(state: HostState, secret: str, now_s: float) -> dict[str, Any]:
+    """What changes in the state once the controller says that this secret is in use. `now_s` is Unix time."""
+    if secret == state.proxy_secret:
         return {}
     changes: dict[str, Any] = {"proxy_secret": secret, "next_proxy_secret": None}
-    if facts.proxy_secret is not None:
-        changes |= {"previous_proxy_secret": facts.proxy_secret, "previous_proxy_until_s": now_s + PREVIOUS_KEPT_S}
+    if state.proxy_secret is not None:
+        changes |= {"previous_proxy_secret": state.proxy_secret, "previous_proxy_until_s": now_s + PREVIOUS_KEPT_S}
     return changes
 
 
-def is_other_secret(facts: Facts, given: bytes, now_s: float) -> bool:
+def is_other_secret(state: HostState, given: bytes, now_s: float) -> bool:
     """Whether this `Authorization` is with a secret that is valid beside the present one."""
     # One that was set back by a clock that jumped is not valid for longer than it should be.
-    kept = 0 < facts.previous_proxy_until_s - now_s <= PREVIOUS_KEPT_S
-    others = (facts.next_proxy_secret, facts.previous_proxy_secret if kept else None)
+    kept = 0 < state.previous_proxy_until_s - now_s <= PREVIOUS_KEPT_S
+    others = (state.next_proxy_secret, state.previous_proxy_secret if kept else None)
     return any(hmac.compare_digest(given, b"Bearer " + other.encode()) for other in others if other is not None)

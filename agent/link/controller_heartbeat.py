@@ -16,8 +16,8 @@ class ControllerHeartbeat:
     """
 
     def __init__(self, journal: Journal, clock: Clock, boot_id: str) -> None:
-        facts = journal.facts
-        saved_s = facts.contact_s if facts.contact_boot_id == boot_id else None
+        state = journal.host_state
+        saved_s = state.contact_s if state.contact_boot_id == boot_id else None
         self.connected = False
         self._journal = journal
         self._clock = clock

@@ -64,11 +64,11 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         protocol=channel.protocol,
         agent_version=__version__,
         boot_id=context.boot_id,
-        highest_term=journal.facts.highest_term,
-        highest_session=journal.facts.highest_session,
-        told=journal.facts.told,
+        highest_term=journal.host_state.highest_term,
+        highest_session=journal.host_state.highest_session,
+        told=journal.host_state.told,
         takes_proxy_secrets=True,
-        report_seq=journal.facts.report_seq,
+        report_seq=journal.host_state.report_seq,
         advertise=context.settings.advertised(context.proxy_port),
         proxy_port=context.proxy_port,
         sent_s=context.clock(),
@@ -81,13 +81,13 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
     answer = await _answer(context, channel)
     if not isinstance(answer, Welcome):
         raise UnreachableError("the controller's first message must be a welcome")
-    if answer.term < journal.facts.highest_term:
+    if answer.term < journal.host_state.highest_term:
         raise UnreachableError(f"the controller's term {answer.term} is over")
     journal.remember(
         worker=answer.worker,
         highest_term=answer.term,
         highest_session=answer.session,
-        **used_from_now_on(journal.facts, answer.proxy_secret, time.time()),
+        **used_from_now_on(journal.host_state, answer.proxy_secret, time.time()),
     )
     remember_told(context, answer)
     return answer

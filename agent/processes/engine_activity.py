@@ -1,37 +1,39 @@
-"""What this agent sees of an engine's work: at its proxy, in the engine's counters, and on its GPUs."""
+"""An engine's activity as this agent observes it: at its proxy, in the engine's counters, and on its GPUs."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from agent.decide.stalls import Evidence, Wait
-from agent.state.process_records import ProcessKey, ProcessRecord
+from agent.decide.stalls import Evidence
+from agent.engine_proxy.proxy import Proxy
+from agent.host_inventory.inventory import InventoryWatch
+from agent.sampling.request_counts import RequestCounter
+from agent.state.process_records import ProcessRecord
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSigns:
-    """Where the signs come from.
+class EngineActivity:
+    """The sources of what is observed."""
 
-    `waits` and `forget` are of the proxy, by instance. `tokens_still`, `tokens_moved` and `probing` are of what counts
-    requests, by process. `gpu_idle` is of a GPU, by UUID.
-    """
+    proxy: Proxy
+    counter: RequestCounter
+    inventory: InventoryWatch
 
-    waits: Callable[[str], tuple[list[Wait], float | None]]
-    forget: Callable[[str], None]
-    tokens_still: Callable[[ProcessKey], float | None]
-    tokens_moved: Callable[[ProcessKey], float | None]
-    probing: Callable[[ProcessKey], AbstractContextManager[None]]
-    gpu_idle: Callable[[str], float | None]
+    def forget(self, instance: str) -> None:
+        """A new process of the instance starts: no request waits for it yet."""
+        self.proxy.forget_waits(instance)
+
+    def probing(self, record: ProcessRecord) -> AbstractContextManager[None]:
+        """Around a request of the agent itself, which does not count."""
+        return self.counter.probing(record.key)
 
     def of(self, record: ProcessRecord) -> Evidence:
-        """What is known of a process now."""
-        waits, answered = self.waits(record.instance)
-        idle = [self.gpu_idle(claim.device) for claim in record.claims]
+        waits, answered = self.proxy.waits(record.instance)
+        idle = [self.inventory.idle_for(claim.device) for claim in record.claims]
         known = [seconds for seconds in idle if seconds is not None]
         return Evidence(
             waits=waits,
             answered=answered,
-            counters_still=self.tokens_still(record.key),
-            counters_moved=self.tokens_moved(record.key),
+            counters_still=self.counter.tokens_still(record.key),
+            counters_moved=self.counter.tokens_moved(record.key),
             gpus_idle=min(known) if known and len(known) == len(idle) else None,
         )

@@ -158,7 +158,7 @@ class EngineStart:
             key,
             port=port,
             data_dir=folders.data_dir,
-            gpu_index=context.gpu_index,
+            gpu_index=context.inventory.index_of,
             cache_dir=context.fetches.path,
             own=None if account is None else account_env(account, home),
             listed=context.engine_environment,
@@ -170,7 +170,7 @@ class EngineStart:
             try:
                 return await self._run_launched(launch, record)
             except ProgramMissingError:
-                context.note_missing(argv[0])
+                context.inventory.note_missing(argv[0])
                 raise
 
     async def _check_paths(self, account: Account | None, work: Path) -> None:

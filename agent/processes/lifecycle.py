@@ -1,4 +1,4 @@
-"""The lifecycle of one process on this host: start or adopt, watch, stop, report. One task per process."""
+"""The lifecycle of one process on this host: start or adopt, watch, graceful stop, report. One task per process."""
 
 import asyncio
 import contextlib
@@ -83,13 +83,13 @@ class EngineProcess:
                 group.exited.wait(),
             )
             if self._kept.now.stop is not None:
-                await self._drain(group)
+                await self._stop_gracefully(group)
             await self._kill(group)
             await self._note_last_words()
             await self._report_end(group)
             await group.forget()
         finally:
-            self._context.signs.forget(self.key.instance)  # else they stay when the instance has gone for good
+            self._context.activity.forget(self.key.instance)  # else they stay when the instance has gone for good
             await group.aclose()
 
     def adopt_container(self) -> None:
@@ -100,7 +100,7 @@ class EngineProcess:
         plan, message = await watch_health(self._kept, self._order, self._context, group)
         self.stop(plan, message)
 
-    async def _drain(self, group: Running) -> None:
+    async def _stop_gracefully(self, group: Running) -> None:
         """Waits for requests in flight, then sends SIGTERM; returns at the exit or when the drain time is over."""
         if self._kept.now.state != "stopping":
             self._kept.write(state="stopping")

@@ -33,7 +33,7 @@ class PendingJoin(Wire):
     credential: str
 
 
-class Facts(Wire):
+class HostState(Wire):
     """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
 
     worker: str | None = None

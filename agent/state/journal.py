@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from agent.errors import DataFolderError
-from agent.state.host_state import Facts
+from agent.state.host_state import HostState
 from agent.state.process_records import ProcessKey, ProcessRecord
 
 LOCK_FILE: Final = "agent.lock"
@@ -46,8 +46,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def read_facts(folder: Path) -> Facts | None:
-    """The facts of a data folder's journal, read without its lock; None: it has no journal yet.
+def read_host_state(folder: Path) -> HostState | None:
+    """The state of a data folder's journal, read without its lock; None: it has no journal yet.
 
     Raises:
         OSError, sqlite3.Error, ValidationError: this user may not read it, or it is damaged.
@@ -57,7 +57,7 @@ def read_facts(folder: Path) -> Facts | None:
         return None
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     try:
-        return _facts_in(db)
+        return _host_state_in(db)
     finally:
         db.close()
 
@@ -105,7 +105,7 @@ class Journal:
                 f"{folder}: the journal cannot be opened ({error}); use another --data-dir"
             ) from error
         try:
-            self._facts = self._read_facts()
+            self._host_state = self._read_host_state()
             self._read_all()
         except (sqlite3.Error, ValueError) as error:
             self.close()
@@ -115,9 +115,9 @@ class Journal:
             ) from error
 
     @property
-    def facts(self) -> Facts:
+    def host_state(self) -> HostState:
         """The agent's identity, highest term and report sequence number."""
-        return self._facts
+        return self._host_state
 
     @property
     def processes(self) -> Mapping[ProcessKey, ProcessRecord]:
@@ -145,22 +145,22 @@ class Journal:
         return tuple(self._open.values())
 
     def remember(self, **changes: object) -> None:
-        """Changes some of the facts; the others stay."""
-        facts = self._facts.model_copy(update=changes)
-        if facts != self._facts:
+        """Changes some of the fields."""
+        state = self._host_state.model_copy(update=changes)
+        if state != self._host_state:
             with self._transaction():
-                self._write_facts(facts)
-            self._facts = facts
+                self._write_host_state(state)
+            self._host_state = state
 
     def record(self, record: ProcessRecord) -> ProcessRecord:
         """Writes a process's new state under the next sequence number, and returns it with that number."""
-        facts = self._facts.model_copy(update={"report_seq": self._facts.report_seq + 1})
-        record = record.model_copy(update={"seq": facts.report_seq})
+        state = self._host_state.model_copy(update={"report_seq": self._host_state.report_seq + 1})
+        record = record.model_copy(update={"seq": state.report_seq})
         with self._transaction():
-            self._write_facts(facts)
+            self._write_host_state(state)
             self._write_process(record)
-            self._raise_epoch(record.instance, record.epoch, facts.report_seq)
-        self._facts = facts
+            self._raise_epoch(record.instance, record.epoch, state.report_seq)
+        self._host_state = state
         if record.key not in self._open:
             _fill_reserve(self._db)
         self._hold(record)
@@ -231,8 +231,8 @@ class Journal:
             raise
         self._db.execute("COMMIT")
 
-    def _write_facts(self, facts: Facts) -> None:
-        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (facts.model_dump_json(exclude_defaults=True),))
+    def _write_host_state(self, state: HostState) -> None:
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (state.model_dump_json(exclude_defaults=True),))
 
     def _write_process(self, record: ProcessRecord) -> None:
         body = record.model_dump_json(exclude_defaults=True)
@@ -245,8 +245,8 @@ class Journal:
             (instance, epoch, touched),
         )
 
-    def _read_facts(self) -> Facts:
-        return _facts_in(self._db)
+    def _read_host_state(self) -> HostState:
+        return _host_state_in(self._db)
 
     def _read_all(self) -> None:
         """Reads what stays in memory, and checks that this version understands the rest.
@@ -280,9 +280,9 @@ class Journal:
         return [instance for (instance,) in self._db.execute("SELECT instance FROM epochs ORDER BY touched")]
 
 
-def _facts_in(db: sqlite3.Connection) -> Facts:
+def _host_state_in(db: sqlite3.Connection) -> HostState:
     row = db.execute("SELECT body FROM facts").fetchone()
-    return Facts() if row is None else Facts.model_validate_json(row[0])
+    return HostState() if row is None else HostState.model_validate_json(row[0])
 
 
 def _lock_folder(folder: Path) -> int:

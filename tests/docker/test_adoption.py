@@ -157,7 +157,7 @@ async def test_strays_go_and_others_stay(
             await started(controller, "i-2")
             await agent.crash()
         journal = Journal(tmp_path / "data")
-        owner = journal.facts.container_owner
+        owner = journal.host_state.container_owner
         (lost,) = journal.of("i-2")
         journal.record(lost.model_copy(update={"state": "exited", "reason": "gone", "order": None}))
         journal.close()

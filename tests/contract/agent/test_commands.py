@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes import health_watch, lifecycle
-from agent.processes import lifecycle as end_cause
+from agent.processes import end_cause, health_watch, lifecycle
 from schemas.exit_causes import KILLED_FOR_MEMORY, cause_of
 from support.processes.agents import GPU0, GPU1
 from support.standins.controller import ControllerDouble, simulated_order, start_order
