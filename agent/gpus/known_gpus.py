@@ -11,7 +11,7 @@ from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
 from schemas.xids import CONDEMNING, FALLEN_OFF
 
-HOLD_S: Final = 5.0  # a known GPU that is silent or not listed is unknown for so long, then unhealthy or gone
+HOLD_S: Final = 5.0  # against flapping: for this time a GPU that is silent or not listed is unknown, not unhealthy
 _LOST: Final = 15
 _RESET_REQUIRED: Final = 16
 _MOST_MIB: Final = 2**40
@@ -200,7 +200,7 @@ class KnownGpus:
             used_mib=used_mib if readable else None,
             utilization=None if utilization is None else float(utilization),
             parent=gpu.parent,
-            details=self._details_of(gpu) if readable else None,
+            details=self._details(gpu) if readable else None,
         )
 
     def _memory(self, gpu: _Gpu) -> tuple[int, int | None, str]:
@@ -219,13 +219,10 @@ class KnownGpus:
         gpu.memory_mib = total_mib
         return total_mib, used_mib, ""
 
-    def _details_of(self, gpu: _Gpu) -> GpuDetails:
-        if gpu.details is None:
-            gpu.details = self._details(gpu)
-        return gpu.details
-
     def _details(self, gpu: _Gpu) -> GpuDetails:
-        values = {name: r.value for name, r in gpu.fields.items() if name in _FOR_DETAILS and r.value is not None}
+        if gpu.details is not None:
+            return gpu.details
+        values = {name: gpu.value(name) for name in _FOR_DETAILS}
         rows = gpu.value("remapped_rows")
         if rows is not None:
             values |= dict(zip(_ROWS, (rows[0], rows[1], bool(rows[2]), bool(rows[3])), strict=True))
@@ -233,7 +230,7 @@ class KnownGpus:
         unsupported = [name for name, r in named.items() if r.unsupported]
         if gpu.uuid in self._xids_unsupported:
             unsupported.append("xids")
-        return GpuDetails.model_validate(
+        gpu.details = GpuDetails.model_validate(
             {
                 **values,
                 "xids": {str(code): number for code, number in gpu.xids.most_common(32)},
@@ -242,6 +239,7 @@ class KnownGpus:
                 "errors": {name: r.error[:200] for name, r in named.items() if r.error},
             }
         )
+        return gpu.details
 
 
 def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
