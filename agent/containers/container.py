@@ -20,7 +20,6 @@ from agent.containers.log_follow import LogFollow
 from agent.decide.containers import FirstProcess, NoWord, exit_code, has_ended
 from agent.processes.cgroups import OOM_KILLED
 from agent.processes.procfs import read_process, start_ticks
-from agent.rare_log import RareLog
 from schemas.wire import ExitReason
 
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
@@ -78,7 +77,6 @@ class Container:
         self._state: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._log = LogFollow(engine, name, copy)
-        self._rare = RareLog(log, boot_clock)
 
     def open(self, pid: int | None = None, ticks: int | None = None) -> None:
         """Starts to watch. `pid` and its start: as an earlier agent knew them."""
@@ -166,7 +164,7 @@ class Container:
                 await self._unless_killed(self._engine.wait(self._name))
             except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
                 self._away = True
-                self._rare.warning("container state unknown", cause="away", container=self._name, error=str(error))
+                log.warning("container state unknown", container=self._name, error=str(error))
                 if self._is_dead(error):
                     break
                 await asyncio.sleep(next(delays, _RETRY_S[-1]))
@@ -233,7 +231,7 @@ class Container:
         try:
             self._on_pid(*self._pid)
         except Exception as error:  # noqa: BLE001 - such as a full disk; it is told again after the next answer
-            self._rare.warning("pid not noted", cause="pid", container=self._name, error=str(error))
+            log.warning("pid not noted", container=self._name, error=str(error))
         else:
             self._noted_pid = pid
 

@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import structlog
 
-from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.decide.containers import lacks_init
-from agent.rare_log import RareLog
 
 _RETRY_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 2.0  # for what cannot run: if it stays, it is removed later, as a stray
@@ -18,7 +16,6 @@ _TELL_AFTER_S: Final = 3.0
 _CONFLICT: Final = 409
 
 log = structlog.get_logger()
-_rare: Final = RareLog(log, boot_clock)
 
 
 class ContainerStart:
@@ -108,5 +105,5 @@ class ContainerStart:
                     self._asked = False
                     return
             except (DockerAwayError, DockerRefusalError) as error:
-                _rare.warning("container not removed", cause=self._name, container=self._name, error=str(error))
+                log.warning("container not removed", container=self._name, error=str(error))
             await asyncio.sleep(_RETRY_S)

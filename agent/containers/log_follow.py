@@ -9,7 +9,6 @@ import structlog
 from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.log_copy import LogCopy
-from agent.rare_log import RareLog
 
 MOST_BYTES: Final = 4 * 2**20  # that are read and not written yet; and one piece more
 _SILENT_S: Final = 120.0  # then the stream is opened anew: it may be dead
@@ -38,7 +37,6 @@ class LogFollow:
         self._over = asyncio.Event()
         self._held: list[bytes] = []
         self._has_space = asyncio.Event()
-        self._rare = RareLog(log, boot_clock)
 
     def begin(self) -> None:
         """The container runs: there may be something to read."""
@@ -62,7 +60,7 @@ class LogFollow:
                 if over and isinstance(error, DockerRefusalError):
                     return
             except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
-                self._rare.warning("log not copied", cause="log", container=self._name, error=str(error))
+                log.warning("log not copied", container=self._name, error=str(error))
             else:
                 if over:
                     return

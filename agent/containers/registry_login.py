@@ -11,10 +11,8 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from agent.clock import boot_clock
 from agent.decide.registry_logins import config_trouble, file_login, has_none, helper_for, helper_login, server_of
 from agent.program_io import output_of
-from agent.rare_log import RareLog
 from agent.tasks import in_background
 
 _HELPER_LIMIT_S: Final = 10.0
@@ -24,7 +22,6 @@ _CONFIG_LIMIT_S: Final = 5.0
 _FIX: Final = "correct it, or remove it and run `docker login` again as the agent's user"
 
 log = structlog.get_logger()
-_rare: Final = RareLog(log, boot_clock)
 _readers: Final = threading.Semaphore(16)  # threads that read the configuration at once
 
 
@@ -55,7 +52,7 @@ async def stored_login(registry: str) -> Login:
         helper = helper_for(config, registry)
     except (_ConfigError, ValueError) as error:
         trouble = f"{path}: {error}; {_FIX}"
-        _rare.warning("Docker login unknown", cause=str(path), error=trouble)
+        log.warning("Docker login unknown", error=trouble)
         return Login(None, trouble)
     return Login(file_login(config, registry)) if helper is None else await _ask(helper, registry)
 

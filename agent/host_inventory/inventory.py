@@ -15,7 +15,6 @@ from agent.gpus.reader import GpuReader, GpuReading, GpuWork
 from agent.host_inventory.engine_builds import EngineBuilds
 from agent.host_inventory.installed_engines import PROGRAMS, installed_engines, program_of
 from agent.processes.procfs import process_name
-from agent.rare_log import RareLog
 from agent.state.process_records import ProcessKey
 from schemas.engine_builds import LLAMA_CPP_ON_CPU
 from schemas.wire import DeviceFacts, ForeignProcess, HostFacts, Inventory, RuntimeFacts
@@ -94,7 +93,6 @@ class InventoryWatch:
         self._idle = IdleGpus(boot_clock)
         self._impossible = 0
         self._reports = 0
-        self._rare = RareLog(log, boot_clock)
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
@@ -112,7 +110,7 @@ class InventoryWatch:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
         except OSError as error:  # TimeoutError is one
-            self._rare.warning("GPUs not read", cause="read", error=repr(error))
+            log.warning("GPUs not read", error=repr(error))
             return None
         gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
@@ -127,7 +125,7 @@ class InventoryWatch:
             async with asyncio.timeout(_READ_LIMIT_S):
                 reading = await self._reader.sample()
         except OSError as error:  # as above
-            self._rare.warning("GPUs not sampled", cause="sample", error=repr(error))
+            log.warning("GPUs not sampled", error=repr(error))
             return None
         if reading is None:
             return None

@@ -1,12 +1,10 @@
 """Gives each engine the account that it runs as: the agent's, one for all engines, or one for each instance."""
 
-import errno
 import grp
 import os
 import pwd
-import socket
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,51 +13,13 @@ from agent.decide.engine_accounts import UNUSED_UIDS, EngineUser, next_uid, pars
 from agent.errors import SettingError, SpawnError
 from agent.processes.account import Account
 from agent.processes.folders import InstanceFolders
+from agent.processes.host_locks import HostLocks
 from agent.processes.privileges import missing_capabilities
 from agent.processes.procfs import list_uids
 from agent.state.journal import Journal
 
 # Whose groups an engine gets, so that it may open what the agent may.
 _GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")
-
-
-class UidLocks:
-    """The uids that one agent has locked, as ports are (`ports.py`), for as long as their instances live.
-
-    Between the choice of a uid and the engine's start another agent of the host could choose it too. At the end each
-    of them would kill all that runs as its uid.
-    """
-
-    def __init__(self) -> None:
-        self._locks: dict[int, socket.socket] = {}
-
-    def lock(self, uid: int) -> bool:
-        """Locks a uid; False if another agent has locked it.
-
-        Raises:
-            OSError: no socket can be opened.
-        """
-        if uid in self._locks:
-            return True
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            lock.bind(f"\0gpuward-engine-uid-{uid}")
-        except OSError as error:
-            lock.close()
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-        self._locks[uid] = lock
-        return True
-
-    def keep(self, uids: Collection[int]) -> None:
-        """Unlocks all others."""
-        for uid in self._locks.keys() - set(uids):
-            self._locks.pop(uid).close()
-
-    def close(self) -> None:
-        """Unlocks all."""
-        self.keep(())
 
 
 def why_not_isolated(needed: Iterable[Path]) -> str:
@@ -93,7 +53,9 @@ class EngineAccounts:
         self._last: int | None = None
         self._first = None if user is None else first_account(user)
         self._uids = range(0) if user is None else user.uids
-        self._locks = UidLocks()
+        # Between the choice of a uid and the engine's start another agent of the host could choose it too. At the end
+        # each of them would kill all that runs as its uid.
+        self._locks = HostLocks("uid")
         if self._first is not None:
             folders.let_pass()
         for record in journal.live():
@@ -153,7 +115,7 @@ class EngineAccounts:
 
     def close(self) -> None:
         """Lets other agents have its uids."""
-        self._locks.close()
+        self._locks.keep(())
 
 
 def first_account(user: EngineUser) -> Account:

@@ -9,7 +9,6 @@ import structlog
 from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
 from agent.host_inventory.inventory import InventoryWatch
-from agent.rare_log import RareLog
 from agent.sampling.backlog import Backlog
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.sampling.pid_owners import PidOwners
@@ -61,7 +60,6 @@ class Sampler:
         self._unsent: dict[ProcessKey, Requests] = {}
         self._present: dict[ProcessKey, Requests] = {}
         self._impossible = 0
-        self._rare = RareLog(log, clock)
         self._due_s = 0.0  # the last reading that was due
 
     async def run(self) -> None:
@@ -151,5 +149,5 @@ class Sampler:
         try:
             return self._finding.result()
         except OSError as error:
-            self._rare.warning("owners of GPU processes not read", cause="owners", error=repr(error))
+            log.warning("owners of GPU processes not read", error=repr(error))
             return {}
