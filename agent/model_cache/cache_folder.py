@@ -19,7 +19,7 @@ from agent.decide.eviction import CachedRevision, Use, is_used
 from agent.model_cache.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.model_cache.file_lock import LockBeneath, LockedError, file_lock
 from agent.model_cache.hub_layout import blob_sizes, blobs_of, folder_name, remove_name, snapshots
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 _OWN: Final = ".gpuward"
 _NOTE: Final = ".json"

@@ -20,7 +20,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 from agent.model_cache.beneath import OpenFolder, is_beneath
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.exit_causes import Cause
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 _AT_ONCE: Final = 4
 _READ_BYTES: Final = 2**20

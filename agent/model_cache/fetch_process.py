@@ -17,7 +17,7 @@ from agent.model_cache.fetch_account import fetch_account
 from agent.model_cache.fetch_errors import FetchError
 from agent.processes.account import Account
 from agent.program_io import give
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 _MAX_LINE_BYTES: Final = 2**16
 _SILENT_LIMIT_S: Final = 60.0

@@ -19,7 +19,7 @@ from agent.model_cache.fetch_process import FetchProcess, opened_place
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 from schemas.wire import ModelFetch
 
 _AT_ONCE: Final = 4  # children; others wait

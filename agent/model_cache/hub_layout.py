@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.model_cache.beneath import OpenFolder
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 from schemas.wire import StartOrder
 
 

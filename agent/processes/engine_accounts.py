@@ -115,7 +115,7 @@ class EngineAccounts:
 
     def close(self) -> None:
         """Lets other agents have its uids."""
-        self._locks.keep(())
+        self._locks.close()
 
 
 def first_account(user: EngineUser) -> Account:

@@ -21,7 +21,7 @@ from agent.processes.running import Running
 from agent.processes.spawn import account_env, engine_argv, engine_env
 from agent.state.process_records import name_of
 from agent.tasks import wait_first
-from schemas.hub_commits import hub_reference
+from schemas.hub import hub_reference
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder
 

@@ -45,3 +45,6 @@ class HostLocks:
         """Releases all others."""
         for number in self._locks.keys() - set(numbers):
             self.release(number)
+
+    def close(self) -> None:
+        self.keep(())

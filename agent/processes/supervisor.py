@@ -54,7 +54,7 @@ class Supervisor:
         for task in (*self._own_tasks, *self._process_tasks):
             task.cancel()
         await self._tasks.__aexit__(None, None, None)
-        self._context.ports.keep(())
+        self._context.ports.close()
 
     def handle(self, command: Command) -> CommandResult:
         """Decides, journals, starts the action, and answers. A repeated command changes nothing."""

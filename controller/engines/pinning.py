@@ -15,7 +15,7 @@ from controller.engines.estimates.drafts import (
     vllm_speculation,
 )
 from controller.engines.estimates.model_analysis import model_fetches
-from schemas.hub_commits import hub_reference
+from schemas.hub import hub_reference
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ModelFetch
 

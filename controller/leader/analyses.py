@@ -15,7 +15,7 @@ from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
 from controller.leader.model_cache import NEW_S, ModelCache, source_of
 from controller.model_files.concealed import UnreadError, local_path, unread
-from controller.model_files.errors import GatedModelError
+from controller.model_files.files import GatedModelError
 from controller.runtime.child import ChildCrashed, ChildError, ChildFailure, ChildTimeout, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import ComputationMetrics, Computations

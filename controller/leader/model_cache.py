@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from controller.engines.base import Analysis
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 MAX_KEPT: Final = 1024  # each takes a few KiB
 # A folder's content may be replaced before an apply. Checking for that would make the event loop wait for a disk,

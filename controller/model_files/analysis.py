@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 from controller.domain.model_facts import COMMITS, ModelFacts, facts_to_json
 from controller.model_files.concealed import concealed, place_of
 from controller.model_files.config import read_config, with_config
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder, ModelFiles
+from controller.model_files.files import LocalFolder, MetadataError, ModelFiles
 from controller.model_files.weights import read_weights
-from schemas.hub_commits import hub_reference, is_commit
+from schemas.hub import hub_reference, is_commit
 
 MAX_ADAPTERS: Final = 64
 _MODULES_FILE: Final = "modules.json"

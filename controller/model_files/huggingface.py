@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from controller.model_files.errors import GatedModelError, MetadataError
-from controller.model_files.files import MAX_FILES, where
+from controller.model_files.files import MAX_FILES, GatedModelError, MetadataError, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
 _RETRIES: Final = 2  # the whole analysis is retried too

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import ModelFiles, refuse_pointer, where
-from controller.model_files.json_object import read_object
+from controller.model_files.files import MetadataError, ModelFiles, read_object, refuse_pointer, where
 from controller.model_files.safetensors import Tensor, header_text, parse_header
 
 SINGLE_FILE: Final = "model.safetensors"
