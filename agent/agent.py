@@ -32,15 +32,7 @@ log = structlog.get_logger()
 
 
 class Agent:
-    """One agent on one data folder.
-
-    Args:
-        settings: validated settings.
-        stop: set it for a clean shutdown.
-        on_ready: called once, at the controller's first welcome.
-        on_started: called once it looks after its engines, with a controller or without.
-        spoken: the protocols that it offers to the controller.
-    """
+    """One agent on one data folder."""
 
     def __init__(
         self,

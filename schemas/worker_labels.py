@@ -20,10 +20,6 @@ def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[st
     """The labels that the agent sets itself: model and number of GPUs, driver, host name.
 
     A label is absent where its value is unknown or empty. `gpu-model` is absent where models differ.
-
-    Args:
-        host: the host as its agent reads it.
-        gpus: its GPUs; None: unknown.
     """
     found = {"hostname": host.hostname, "driver": host.driver or ""}
     if gpus is not None:

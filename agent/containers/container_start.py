@@ -19,13 +19,7 @@ log = structlog.get_logger()
 
 
 class ContainerStart:
-    """One attempt.
-
-    Args:
-        engine: the Docker engine.
-        name: of the container.
-        config: what Docker is asked to create, with an init process before it or without.
-    """
+    """One attempt. `config` makes the request to Docker, with an init process or without."""
 
     def __init__(self, engine: DockerEngine, name: str, config: Callable[[bool], dict[str, Any]]) -> None:
         self.done = False

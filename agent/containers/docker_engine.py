@@ -43,9 +43,6 @@ class DockerEngine:
     """A client that connects when it is first needed.
 
     Each call raises DockerAwayError if Docker does not answer, and DockerRefusalError if it refuses.
-
-    Args:
-        address: such as unix:///var/run/docker.sock.
     """
 
     def __init__(self, address: str) -> None:

@@ -54,12 +54,6 @@ async def provide_image(
 ) -> None:
     """Returns once the image is on this host. Cancelling it ends the pull; layers that are whole stay.
 
-    Args:
-        engine: the Docker engine.
-        container: names the image.
-        stall_s: how long the pull may make no progress, in seconds.
-        tell: is told of progress, in words.
-
     Raises:
         SpawnError: it cannot be had.
     """

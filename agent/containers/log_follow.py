@@ -20,13 +20,7 @@ log = structlog.get_logger()
 
 
 class LogFollow:
-    """The log of one container.
-
-    Args:
-        engine: the Docker engine.
-        name: of the container.
-        copy: where the log goes.
-    """
+    """The log of one container."""
 
     def __init__(self, engine: DockerEngine, name: str, copy: LogCopy) -> None:
         self.held_bytes = 0

@@ -64,17 +64,7 @@ class EngineNetwork:
 
 
 class ContainerRuntime:
-    """Containers on the Docker engine of this host.
-
-    Args:
-        engine: the Docker engine; None: containers are switched off.
-        journal: of the agent; it keeps the id that labels name.
-        folders: of the instances.
-        cache_dir: where models of the hub are.
-        user: as which containers run; None: as the account that `accounts` allots, else as the agent.
-        accounts: of engines.
-        index_of: a GPU's present index on this host.
-    """
+    """Containers on the Docker engine of this host; without an engine they are switched off."""
 
     def __init__(
         self,

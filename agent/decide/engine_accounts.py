@@ -48,13 +48,6 @@ def next_uid(
     """The uid for an instance; None: all are in use.
 
     It keeps the one that owns its folder. Else the range is gone through in turn, so that a uid comes back late.
-
-    Args:
-        uids: the range.
-        instance: its name.
-        in_use: uids of live processes, of other instances or of anything else.
-        owners: the owner of each instance's folder, by instance.
-        last: the uid that was given last.
     """
     own = owners.get(instance)
     if own in uids and own not in in_use:

@@ -20,12 +20,7 @@ _LIMIT_S: Final = 10.0
 
 
 class KnownRuntimes:
-    """The facts of this host's Docker engine for the controller, read at most every 30 s.
-
-    Args:
-        address: of the Docker engine; None: containers are switched off.
-        clock: seconds since the host's boot.
-    """
+    """The facts of this host's Docker engine for the controller, read at most every 30 s."""
 
     def __init__(self, address: str | None, clock: Clock) -> None:
         self._address = address

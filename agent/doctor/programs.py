@@ -35,11 +35,7 @@ async def toolkit_version() -> str | None:
 
 
 async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
-    """The engines on the agent's search path, each with its version.
-
-    Args:
-        listed: the setting `engine_environment`: they are asked with what they would run with.
-    """
+    """The engines on the agent's search path, each with its version."""
     env = passed_on(os.environ, listed)
     path = search_path(env)
     found = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]

@@ -23,13 +23,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 class PlainLog:
-    """The log of one process. Its methods block: call them in a thread.
-
-    Args:
-        log: the file.
-        index: its index, which knows of rotations.
-        redactor: takes out what must not be shown.
-    """
+    """The log of one process. Its methods block: call them in a thread."""
 
     def __init__(self, log: Path, index: LogIndex, redactor: Redactor) -> None:
         self._rotated, self._log = log.with_suffix(".log.1"), log

@@ -18,11 +18,7 @@ MASK: Final = MARK.encode()
 
 
 class Redactor:
-    """The values of one process.
-
-    Args:
-        values: what must not be shown. Each line of a value counts by itself, too.
-    """
+    """The secret values of one process. Each line of a value counts by itself, too."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._lines = sorted({line for value in values for line in _lines_of(value)}, key=len, reverse=True)
@@ -69,12 +65,7 @@ class Redactor:
 
 
 class RedactedStream:
-    """A text that comes in parts, at whose borders no value is shown either.
-
-    Args:
-        redactor: takes the values out.
-        cut: the text begins in the middle of what was logged.
-    """
+    """A text that comes in parts, at whose borders no value is shown either; `cut`: its begin may be missing."""
 
     def __init__(self, redactor: Redactor, *, cut: bool = False) -> None:
         self._redactor = redactor

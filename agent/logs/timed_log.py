@@ -15,13 +15,7 @@ _END: Final = re.compile(rb"\r\n|\n|\r(?!\n)(?!\Z)")  # progress bars return to 
 
 
 class TimedLog:
-    """The log of one process, from a line on. Its methods block: call them in a thread.
-
-    Args:
-        log: the file.
-        index: its index.
-        redactor: takes out what must not be shown.
-    """
+    """The log of one process, from a line on. Its methods block: call them in a thread."""
 
     def __init__(self, log: Path, index: LogIndex, redactor: Redactor) -> None:
         self._redactor = redactor

@@ -47,9 +47,6 @@ class OpenFolder:
     """An open folder. All names are relative to it, with slashes.
 
     Each method raises OSError where the system refuses or a link is in the way, and ValueError as `parts_of`.
-
-    Args:
-        fd: of the folder, which this object closes.
     """
 
     def __init__(self, fd: int) -> None:

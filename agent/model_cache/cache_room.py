@@ -22,13 +22,7 @@ log = structlog.get_logger()
 
 
 class CacheRoom:
-    """What the cache holds, and what leaves it.
-
-    Args:
-        folder: the cache.
-        limit_mib: of the whole cache; None: the disk is the limit.
-        uses: what may not leave.
-    """
+    """What the cache holds, and what leaves it."""
 
     def __init__(self, folder: CacheFolder, limit_mib: int | None, uses: CacheUses) -> None:
         self._folder = folder

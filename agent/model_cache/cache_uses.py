@@ -20,12 +20,6 @@ log = structlog.get_logger()
 class CacheUses:
     """Keeps the uses, and writes them where other agents read them.
 
-    Args:
-        folder: the cache.
-        marks: what all agents of this host use of the cache.
-        in_use: the repositories that each live process uses.
-        fetching: the repositories that are fetched now.
-
     Attributes:
         wanted: bytes still to be written, by repository.
     """

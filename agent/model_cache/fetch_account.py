@@ -37,9 +37,6 @@ def fetch_account(model: OpenFolder) -> Account | None:
     It is the owner of the folder. Folders that root has made in it are handed over: to `FETCH_UID`, or to the account
     that the model's folder belongs to already. Files keep their owners: to replace them needs the folder alone.
 
-    Args:
-        model: the folder.
-
     Raises:
         OSError: it cannot be handed over.
     """

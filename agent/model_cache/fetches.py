@@ -54,13 +54,6 @@ class _Running:
 class Fetches:
     """All fetches of this agent, and its host's cache.
 
-    Args:
-        folder: the cache.
-        limit_mib: of the whole cache; None: the disk is the limit.
-        offline: the hub is never asked.
-        in_use: the repositories that each live process uses.
-        marks: what all agents of this host use of the cache.
-
     Attributes:
         uses: of the cache.
         room: what the cache holds, and what leaves it.

@@ -31,13 +31,7 @@ def agent_id(data_dir: Path) -> str:
 
 
 class UseMarks:
-    """The marks of all agents.
-
-    Args:
-        folder: of the marks.
-        agent: this agent's id.
-        boot_id: of the host now.
-    """
+    """The marks of all agents."""
 
     def __init__(self, folder: PlaceBeneath, agent: str, boot_id: str) -> None:
         self._folder = folder

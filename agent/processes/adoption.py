@@ -26,12 +26,7 @@ log = structlog.get_logger()
 
 
 class EngineAdoption:
-    """One adoption.
-
-    Args:
-        context: the agent around the processes.
-        launch: runs the lifecycle of a process.
-    """
+    """One adoption."""
 
     def __init__(self, context: ProcessContext, launch: Callable[[EngineProcess], None]) -> None:
         self._context = context

@@ -27,12 +27,7 @@ log = structlog.get_logger()
 
 
 def delegated_folder(mount: Path = _MOUNT, own: Path = _OWN) -> Path | None:
-    """The folder of the unit in whose group `agent` a process runs; None: it is in no such group.
-
-    Args:
-        mount: of version 2.
-        own: the process's file `cgroup` in /proc.
-    """
+    """The folder of the unit in whose group `agent` a process runs; None: it is in no such group."""
     try:
         (line,) = [line for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("0::")]
     except (OSError, ValueError):
@@ -92,11 +87,7 @@ class Cgroup:
 
 
 class Cgroups:
-    """The groups of this agent's engines.
-
-    Args:
-        folder: where it may make groups; None: nowhere.
-    """
+    """The groups of this agent's engines."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / _FOLDER

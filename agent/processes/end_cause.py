@@ -34,15 +34,7 @@ class EndCause(NamedTuple):
 async def end_cause(
     kept: KeptRecord, order: StartOrder, folders: InstanceFolders, group: Running, kills: deque[int]
 ) -> EndCause:
-    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most.
-
-    Args:
-        kept: the process's record.
-        order: what it ran.
-        folders: where its log is.
-        group: what has ended.
-        kills: how often the kernel had killed for want of memory, at the last readings.
-    """
+    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most."""
     if killed := group.oom_message(order.host_memory_mib):
         return EndCause(killed)
     if group.end != "exit":
@@ -63,11 +55,6 @@ async def end_cause(
 
 async def memory_back(key: ProcessKey, listing: Callable[[ProcessKey], tuple[str, ...]], clock: Clock) -> str:
     """Waits until the driver lists an ended process on no GPU any more: only then is its memory back.
-
-    Args:
-        key: the process.
-        listing: the GPUs on which the driver listed it at the newest reading.
-        clock: seconds since the host's boot.
 
     Returns:
         Why the end is reported all the same, a code and a text; empty: the memory is back.

@@ -31,14 +31,7 @@ log = structlog.get_logger()
 
 
 class EngineStart:
-    """One start.
-
-    Args:
-        kept: the process's record.
-        order: what to run.
-        context: the agent around it.
-        stopped: set when it shall stop.
-    """
+    """One start."""
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext, stopped: asyncio.Event) -> None:
         self._kept = kept

@@ -12,13 +12,7 @@ log = structlog.get_logger()
 
 
 class KeptRecord:
-    """One process's record.
-
-    Args:
-        record: as journalled last.
-        journal: of the agent.
-        report: queues a report.
-    """
+    """One process's record."""
 
     def __init__(self, record: ProcessRecord, journal: Journal, report: Callable[[ProcessRecord], None]) -> None:
         self.now = record

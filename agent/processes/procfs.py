@@ -104,13 +104,6 @@ def group_members(
     """Live processes of a started process: its group and session, and all that carry its marker or have its uid.
 
     The marker also finds children that created a session of their own, and the uid those that have no marker any more.
-
-    Args:
-        leader: pid of the process that was started.
-        key: the key in its marker.
-        folder: the agent's data folder, which is part of the marker.
-        trust_session: False if the leader's pid may have been reused: then only markers count.
-        uid: of this instance alone; None: others have it too.
     """
     return tuple(
         process.pid

@@ -11,11 +11,7 @@ _DEPTH_MAX: Final = 64
 
 
 class PidOwners:
-    """Caches owners: a pid with its start time identifies one process, and its ancestry does not change.
-
-    Args:
-        folder: the agent's data folder, which its processes' markers name.
-    """
+    """Caches owners: a pid with its start time identifies one process, and its ancestry does not change."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -62,14 +62,7 @@ class _Tokens:
 
 
 class RequestCounter:
-    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`.
-
-    Args:
-        live: the processes that run now.
-        in_flight: the proxy's counts.
-        session: for the scrapes.
-        clock: seconds.
-    """
+    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`."""
 
     def __init__(
         self,

@@ -28,14 +28,6 @@ class Sampler:
 
     Attributes:
         period_s: length of a period; a change also applies to the present period.
-
-    Args:
-        inventory: reads the GPUs; limits the time of each reading.
-        live: the processes that run now.
-        owners: maps pids to processes.
-        requests: counts requests.
-        backlog: keeps the closed periods.
-        clock: seconds since the host's boot.
     """
 
     def __init__(

@@ -63,12 +63,7 @@ def read_host_state(folder: Path) -> HostState | None:
 
 
 class _Rows(Mapping[K, V]):
-    """A table, read when it is asked: what ended long ago takes no memory.
-
-    Args:
-        find: one row's value by its key; None: there is none.
-        keys: of all rows, in order.
-    """
+    """A table, read when it is asked: what ended long ago takes no memory."""
 
     def __init__(self, find: Callable[[K], V | None], keys: Callable[[], list[K]]) -> None:
         self._find = find

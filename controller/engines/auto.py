@@ -18,11 +18,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 
 class AutoEngine(Engine):
-    """Stands for several engines.
-
-    Args:
-        engines: best first. The last is the default for revisions stored without an engine.
-    """
+    """Stands for several engines."""
 
     name = "auto"
 

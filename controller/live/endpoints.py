@@ -57,9 +57,6 @@ class Endpoint:
 class EndpointReader:
     """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten.
 
-    Args:
-        keys: open the secrets of agents' proxies.
-
     Attributes:
         closed: workers of which the last read found the secret sealed under a key that is not here. Their replicas are
             left out.

@@ -21,13 +21,7 @@ _READ_LIMIT_S: Final = 5.0
 
 
 class KnownSecrets:
-    """Reads the values of those secrets that a key of this controller opens.
-
-    Args:
-        database: holds them.
-        changes: wakes it at each change of kind `secret`; what was told before is then told anew.
-        keys: open them.
-    """
+    """Reads the values of those secrets that a key of this controller opens."""
 
     def __init__(self, database: Database, changes: ChangeFanout, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database

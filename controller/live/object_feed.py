@@ -87,13 +87,7 @@ class _ObjectReading(Reading[Batch]):
 
 
 class ObjectFeed(SharedFeed[Batch]):
-    """Gives watchers the objects and their updates.
-
-    Args:
-        database: to read from.
-        changes: which objects have changed; counts the watchers too.
-        redaction: what no watcher is shown.
-    """
+    """Gives watchers the objects and their updates."""
 
     def __init__(
         self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED

@@ -188,12 +188,7 @@ class Objects:
         return b'{"type":"snapshot","object":{%b}}' % b",".join(parts)
 
     def workers_of_changed_claims(self, found: Iterable[Shown], scope: Scope) -> frozenset[str]:
-        """The workers on which instances have other claims now: their sums have changed with them.
-
-        Args:
-            found: all instances of the scope's deployments, and maybe other objects.
-            scope: of the read.
-        """
+        """The workers on which instances have other claims now: their sums have changed with them."""
         before = {one.uid: one.claims for one in self._covered(scope) if one.kind == "Instance"}
         after = {one.uid: one.claims for one in found if one.kind == "Instance"}
         names: set[str] = set()

@@ -92,11 +92,7 @@ class Stream(Generic[B]):
 
 
 class Reading(ABC, Generic[B]):
-    """One reader task and its watchers.
-
-    Args:
-        name: of the task.
-    """
+    """One reader task and its watchers."""
 
     def __init__(self, name: str) -> None:
         self._streams: set[Stream[B]] = set()

@@ -93,10 +93,6 @@ class Options:
     def check(self, spec: DeploymentSpec, known: frozenset[str]) -> None:
         """Refuses args that would outgrow the claim, repeat an option, or that a server would read as another one.
 
-        Args:
-            spec: of the deployment.
-            known: further spellings that the engine reads.
-
         Raises:
             RefusedFlagError: names the arg.
         """

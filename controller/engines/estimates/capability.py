@@ -11,13 +11,7 @@ from schemas.manifest.deployment import DeploymentSpec
 def demanded_capability(
     spec: DeploymentSpec, facts: ModelFacts, capabilities: Mapping[str, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The least compute capability; None if the types need nothing special.
-
-    Args:
-        spec: its args may set the types.
-        facts: of the model.
-        capabilities: the engine's table, by the names that `_demands` yields.
-    """
+    """The least compute capability; None if the types need nothing special."""
     found = [capabilities[name] for name in _demands(spec, facts) if name in capabilities]
     return max(found, default=None)
 

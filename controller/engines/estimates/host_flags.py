@@ -58,13 +58,7 @@ class HostFlags:
         return min(_number(spec, self.weights) * _GIB, offloadable) if self.weights else 0.0
 
     def host_mib(self, spec: DeploymentSpec, gpus: int, cache_bytes: float) -> int:
-        """MiB of the host's memory for an instance on that many GPUs of one worker.
-
-        Args:
-            spec: its flags.
-            gpus: how many it has.
-            cache_bytes: of the key-value cache on each of them.
-        """
+        """MiB of the host's memory for an instance on that many GPUs of one worker."""
         each = sum(_number(spec, name) for name in (self.weights, *self.each_gpu) if name) * _GIB
         if any(stated(spec, (name,)) is True for name in self.tiers):
             size = _number(spec, self.tier_gb) * _GB

@@ -28,13 +28,7 @@ def stated_memory(spec: DeploymentSpec) -> int | None:
 
 
 def bounded(size: Size, bounds: Bounds, given_mib: int) -> tuple[int, int] | None:
-    """The largest context, and with it the most sequences, whose memory fits; None: not even the least fits.
-
-    Args:
-        size: MiB for a context and a number of sequences; it never falls with either.
-        bounds: of both.
-        given_mib: the stated memory.
-    """
+    """The largest context, and with it the most sequences, whose memory fits; None: not even the least fits."""
     context = _most(bounds.least_context, bounds.context, lambda n: size(n, bounds.least_sequences) <= given_mib)
     if context is None:
         return None
