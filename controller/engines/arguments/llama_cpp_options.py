@@ -2,25 +2,7 @@
 
 from typing import Any, Final
 
-from controller.engines.arguments.options import (
-    BY_AGENT,
-    BY_MODEL,
-    BY_PLACEMENT,
-    BY_PROXY,
-    DRAFT,
-    KEYS,
-    OWN_PATHS,
-    PLAIN_HTTP,
-    PRINTS,
-    PROGRAM,
-    READS,
-    TEMPLATE,
-    WRITES,
-    Limit,
-    Options,
-    memories_stated,
-    whole_gpus,
-)
+from controller.engines.arguments.options import Limit, Needs, Options, Refused, each, memories_stated, whole_gpus
 from controller.engines.estimates.drafts import llama_cpp_draft
 from controller.engines.estimates.llama_cpp_offload import only_to_host, unread_overrides
 from schemas.manifest.deployment import DeploymentSpec
@@ -44,7 +26,7 @@ def _to_host(spec: DeploymentSpec, _value: Any) -> bool:
 def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
     """Whether speculation needs no further model: from n-grams of the text alone."""
     kinds = [kind for one in (value if isinstance(value, list) else [value]) for kind in str(one).split(",")]
-    if DRAFT.allowed(spec, value) or all(kind == "none" or kind.startswith("ngram") for kind in kinds):
+    if Refused.DRAFT.allowed(spec, value) or all(kind == "none" or kind.startswith("ngram") for kind in kinds):
         return True
     own = {"none", "draft-simple", "draft-eagle3"}
     return llama_cpp_draft(spec) is not None and all(kind in own or kind.startswith("ngram") for kind in kinds)
@@ -52,7 +34,7 @@ def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
 
 def _draft_reckoned(spec: DeploymentSpec, value: Any) -> bool:
     """Whether the draft model is a file of this host, or the memory is stated."""
-    return DRAFT.allowed(spec, value) or llama_cpp_draft(spec) is not None
+    return Refused.DRAFT.allowed(spec, value) or llama_cpp_draft(spec) is not None
 
 
 LLAMA_CPP: Final = Options(
@@ -97,55 +79,37 @@ LLAMA_CPP: Final = Options(
         "lv": "verbosity",
     },
     limits={
-        **{name: Limit(BY_MODEL) for name in (
-            "model", "model-url", "hf-repo", "hf-file", "docker-repo", "models-dir", "models-preset", "models-max",
-            "models-autoload", *_PRESETS,
-        )},
-        **{name: Limit(BY_PLACEMENT) for name in ("device", "main-gpu", "mmproj-device")},
-        **dict.fromkeys(("ssl-key-file", "ssl-cert-file"), PLAIN_HTTP),
-        **dict.fromkeys(("api-key", "api-key-file"), KEYS),
-        **dict.fromkeys(("help", "version", "cache-list", "list-devices", "completion-bash"), PRINTS),
-        "api-prefix": OWN_PATHS,
-        "reuse-port": Limit(BY_AGENT),
+        **each(Refused.AGENT, "reuse-port", "port"),
+        **each(Limit("Gpuward checks before the start that it fits; leave it out"), "fit", "fit-target", "fit-ctx"),
+        **each(Refused.MODEL, "model", "model-url", "hf-repo", "hf-file", "docker-repo", "models-dir", "models-preset",
+               "models-max", "models-autoload", *_PRESETS),
+        **each(Refused.PLACEMENT, "device", "main-gpu", "mmproj-device"),
+        **each(Refused.PLAIN_HTTP, "ssl-key-file", "ssl-cert-file"),
+        **each(Refused.KEYS, "api-key", "api-key-file"),
+        **each(Refused.PRINTS, "help", "version", "cache-list", "list-devices", "completion-bash"),
+        "api-prefix": Refused.OWN_PATHS,
         "override-kv": Limit("changes the model after it was read for the estimate; claim whole GPUs", whole_gpus),
         "kv-unified-per-slot": Limit("is set by Gpuward; set ctx-size for all slots together, and parallel"),
-        "spec-type": Limit(DRAFT.fix, _without_draft),
+        "spec-type": Limit(Refused.DRAFT.fix, _without_draft),
         "tensor-split": Limit("is set by Gpuward; each GPU gets as many layers, and the claims follow from that"),
         "rpc": Limit("is set by Gpuward; engine llama-cpp does not span workers"),
-        "host": Limit(BY_PROXY),
-        "port": Limit(BY_AGENT),
+        "host": Refused.PROXY,
         "metrics": Limit("is set by Gpuward; always on: requests are counted by it"),
         "lora-scaled": Limit("is not read for the estimate; set lora, or claim whole GPUs", whole_gpus),
-        "fit": Limit("Gpuward checks before the start that it fits; leave it out"),
-        "fit-target": Limit("Gpuward checks before the start that it fits; leave it out"),
-        "fit-ctx": Limit("Gpuward checks before the start that it fits; leave it out"),
         "mmproj-url": Limit("is not read for the estimate; download the file and set mmproj"),
-        **dict.fromkeys(_DRAFTS, DRAFT),
-        "spec-draft-model": Limit(DRAFT.fix, _draft_reckoned),
+        **each(Refused.DRAFT, *_DRAFTS),
+        "spec-draft-model": Limit(Refused.DRAFT.fix, _draft_reckoned),
         "override-tensor": Limit("moves tensors away from where they are claimed; name CPU as the target, and where a "
                                  "pattern is not a plain one, state resources.gpu_memory and resources.host_memory",
                                  _to_host),
     },
     privileged={
-        "tools": PROGRAM,
-        "tools-runtime": PROGRAM,
-        "agent": PROGRAM,
-        "mcp-servers-config": PROGRAM,
-        "mcp-servers-json": PROGRAM,
-        "ui-mcp-proxy": PROGRAM,
-        "video-ffmpeg-dir": PROGRAM,
-        "chat-template": TEMPLATE,
-        "chat-template-file": READS,
-        "grammar-file": READS,
-        "json-schema-file": READS,
-        "media-path": READS,
-        "path": READS,
-        "ui-config-file": READS,
-        "lookup-cache-static": READS,
-        "lookup-cache-dynamic": WRITES,
-        "slot-save-path": WRITES,
-        "log-file": WRITES,
-        "log-prompts-dir": WRITES,
+        **each(Needs.PROGRAM, "tools", "tools-runtime", "agent", "mcp-servers-config", "mcp-servers-json",
+               "ui-mcp-proxy", "video-ffmpeg-dir"),
+        **each(Needs.READS, "chat-template-file", "grammar-file", "json-schema-file", "media-path", "path",
+               "ui-config-file", "lookup-cache-static"),
+        **each(Needs.WRITES, "lookup-cache-dynamic", "slot-save-path", "log-file", "log-prompts-dir"),
+        "chat-template": Needs.TEMPLATE,
     },
     exact=frozenset({
         "cache-type-k", "cache-type-v", "cpu-moe", "ctx-size", "grammar", "json-schema", "kv-unified", "lora", "mmproj",

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from controller.domain.grants import Grant
 from controller.engines.arguments.flags import args_of
@@ -19,6 +19,7 @@ _NUMBER: Final = re.compile(r"-[0-9.][0-9.eE+-]*")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed, which templates have
 _INLINE: Final = ("{{", "{%", "\n")  # a template itself, and not the name of its file
 _OFF: Final = (False, None)
+V = TypeVar("V")
 Allowed = Callable[[DeploymentSpec, Any], bool]
 
 
@@ -191,44 +192,57 @@ def memories_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
     return gpu_memory_stated(spec) and host_memory_stated(spec)
 
 
-# What to do instead of setting an option.
-BY_PARALLEL: Final = "is set by Gpuward; set it under parallel"
-BY_PLACEMENT: Final = "is set by Gpuward; it follows from the placement"
-BY_RESOURCES: Final = "is set by Gpuward; set resources.gpu_memory instead, which is then claimed"
-BY_MODEL: Final = "is set by Gpuward; set it as model"
-BY_REVISION: Final = "is set by Gpuward; set it as model: hf:org/name@revision"
-BY_PROXY: Final = "is set by Gpuward; the agent's proxy serves it"
-BY_AGENT: Final = "is set by Gpuward; the agent chooses it"
-BY_ARGS: Final = "is set by Gpuward; write what is in the file under args"
-PLAIN_HTTP: Final = Limit("probe and proxy speak plain HTTP on the host; put TLS before the gateway, and leave it out")
-KEYS: Final = Limit("keys are checked by the gateway, which sends none on; leave it out: gpuward key create")
-OWN_PATHS: Final = Limit("probe and gateway ask for the server's own paths; leave it out")
-COUNTED: Final = Limit("requests are counted by the server's metrics; leave it out")
-ONE_PART: Final = Limit("serves only a part of the work, and Gpuward does not connect the parts; leave it out")
-PRINTS: Final = Limit("prints something and exits, so that nothing is served; run the program by hand")
-DRAFT: Final = Limit(
-    "a draft model that cannot be read is not in the estimate; state resources.gpu_memory, or remove it",
-    gpu_memory_stated,
-)
-OFFLOADED: Final = Limit(
-    "keeps weights in the host's memory, and how many cannot be reckoned; state resources.gpu_memory and "
-    "resources.host_memory",
-    memories_stated,
-)
-HOST_MEMORY: Final = Limit("takes memory of the host; state resources.host_memory, which is then claimed",
-                           host_memory_stated)  # fmt: skip
-FOR_EACH_GPU: Final = Limit(
-    "takes memory of the host for each GPU; state resources.gpus, or resources.host_memory",
-    lambda spec, value: (
-        str(value) == "0" or host_memory_stated(spec) or spec.gpus_stated is not None or spec.takes_all_named_gpus
-    ),
-)
-CODE: Final = Privilege(Grant.CODE, "loads code that does not come with the engine")
-REMOTE_CODE: Final = Privilege(Grant.CODE, "runs code that comes with the model")
-PROGRAM: Final = Privilege(Grant.CODE, "runs programs on the host")
-READS: Final = Privilege(Grant.HOST_FILES, "reads files of the host")
-WRITES: Final = Privilege(Grant.HOST_FILES, "writes files on the host")
-TEMPLATE: Final = Privilege(Grant.HOST_FILES, "reads a file of the host; write the template itself", files_only=True)
-LISTED_FILE: Final = Privilege(Grant.HOST_FILES, "reads a file of the host", files_only=True)
+class Refused:
+    """What to do instead of setting an option."""
+
+    PARALLEL = Limit("is set by Gpuward; set it under parallel")
+    PLACEMENT = Limit("is set by Gpuward; it follows from the placement")
+    RESOURCES = Limit("is set by Gpuward; set resources.gpu_memory instead, which is then claimed")
+    MODEL = Limit("is set by Gpuward; set it as model")
+    REVISION = Limit("is set by Gpuward; set it as model: hf:org/name@revision")
+    PROXY = Limit("is set by Gpuward; the agent's proxy serves it")
+    AGENT = Limit("is set by Gpuward; the agent chooses it")
+    ARGS = Limit("is set by Gpuward; write what is in the file under args")
+    PLAIN_HTTP = Limit("probe and proxy speak plain HTTP on the host; put TLS before the gateway, and leave it out")
+    KEYS = Limit("keys are checked by the gateway, which sends none on; leave it out: gpuward key create")
+    OWN_PATHS = Limit("probe and gateway ask for the server's own paths; leave it out")
+    COUNTED = Limit("requests are counted by the server's metrics; leave it out")
+    ONE_PART = Limit("serves only a part of the work, and Gpuward does not connect the parts; leave it out")
+    PRINTS = Limit("prints something and exits, so that nothing is served; run the program by hand")
+    DRAFT = Limit(
+        "a draft model that cannot be read is not in the estimate; state resources.gpu_memory, or remove it",
+        gpu_memory_stated,
+    )
+    OFFLOADED = Limit(
+        "keeps weights in the host's memory, and how many cannot be reckoned; state resources.gpu_memory and "
+        "resources.host_memory",
+        memories_stated,
+    )
+    HOST_MEMORY = Limit("takes memory of the host; state resources.host_memory, which is then claimed",
+                               host_memory_stated)  # fmt: skip
+    FOR_EACH_GPU = Limit(
+        "takes memory of the host for each GPU; state resources.gpus, or resources.host_memory",
+        lambda spec, value: (
+            str(value) == "0" or host_memory_stated(spec) or spec.gpus_stated is not None or spec.takes_all_named_gpus
+        ),
+    )
+
+
+class Needs:
+    """Options that need a grant, by what they do."""
+
+    CODE = Privilege(Grant.CODE, "loads code that does not come with the engine")
+    REMOTE_CODE = Privilege(Grant.CODE, "runs code that comes with the model")
+    PROGRAM = Privilege(Grant.CODE, "runs programs on the host")
+    READS = Privilege(Grant.HOST_FILES, "reads files of the host")
+    WRITES = Privilege(Grant.HOST_FILES, "writes files on the host")
+    TEMPLATE = Privilege(Grant.HOST_FILES, "reads a file of the host; write the template itself", files_only=True)
+    LISTED_FILE = Privilege(Grant.HOST_FILES, "reads a file of the host", files_only=True)
+
+
+def each(value: V, *names: str) -> dict[str, V]:
+    return dict.fromkeys(names, value)
+
+
 # Flags that several engines have, so that they do not show which engine is meant.
 COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})

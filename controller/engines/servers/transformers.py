@@ -9,15 +9,13 @@ from controller.domain.placement import Compatibility, Need, Share
 from controller.domain.splits import splits
 from controller.engines.arguments.flags import Writing, flags, text
 from controller.engines.arguments.options import (
-    BY_AGENT,
-    BY_MODEL,
-    BY_PROXY,
     COMMON_FLAGS,
-    READS,
-    REMOTE_CODE,
     Limit,
+    Needs,
     Options,
     Privilege,
+    Refused,
+    each,
     whole_gpus,
 )
 from controller.engines.arguments.switches import TRANSFORMERS_SWITCHES
@@ -66,18 +64,15 @@ _BATCHES: Final = Limit("takes a share of the whole GPU; claim whole GPUs by res
 TRANSFORMERS: Final = Options(
     aliases={"torch-dtype": "dtype"},
     limits={
-        "host": Limit(BY_PROXY),
-        "port": Limit(BY_AGENT),
-        "force-model": Limit(BY_MODEL),
-        "continuous-batching": _BATCHES,
-        "cb-num-blocks": _BATCHES,
-        "cb-block-size": _BATCHES,
-        "cb-max-batch-tokens": _BATCHES,
-        "cb-max-memory-percent": _BATCHES,
+        **each(_BATCHES, "continuous-batching", "cb-num-blocks", "cb-block-size", "cb-max-batch-tokens",
+               "cb-max-memory-percent"),
+        "host": Refused.PROXY,
+        "port": Refused.AGENT,
+        "force-model": Refused.MODEL,
     },
     privileged={
-        "trust-remote-code": REMOTE_CODE,
-        "decision-config": READS,
+        "trust-remote-code": Needs.REMOTE_CODE,
+        "decision-config": Needs.READS,
         "attn-implementation": Privilege(
             Grant.CODE, "loads kernels from the hub",
             harmless=frozenset({"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}),
