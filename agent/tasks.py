@@ -36,6 +36,24 @@ async def in_background(call: Callable[[], _Result]) -> _Result:
     return await done
 
 
+async def in_thread(call: Callable[[], _Result], undo: Callable[[_Result], object], name: str) -> _Result:
+    """Runs a call in a thread; returns or raises what it does.
+
+    A caller that is cancelled does not wait: the call goes on, and `undo` gets its result.
+    """
+    running = asyncio.create_task(asyncio.to_thread(call), name=name)
+
+    def take_back(ended: asyncio.Task[_Result]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            undo(ended.result())
+
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        running.add_done_callback(take_back)
+        raise
+
+
 async def wait_first(*coroutines: Coroutine[Any, Any, Any], limit_s: float | None = None) -> None:
     """Runs all; returns when the first has ended or `limit_s` has passed. The others are cancelled and awaited.
 

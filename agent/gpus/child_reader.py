@@ -14,7 +14,7 @@ from agent.clock import Clock, boot_clock
 from agent.errors import INSTALL_EXTRA, NoGpusError
 from agent.gpus.answers import NO_LIBRARY, ChildAnswer
 from agent.gpus.known_gpus import KnownGpus
-from agent.gpus.reader import GpuReading
+from agent.gpus.reader import GpuReader, GpuReading
 from agent.gpus.verdicts import Verdicts
 from agent.program_io import give
 from agent.rare_log import RareLog
@@ -79,7 +79,7 @@ class NvmlChild:
                 await process.wait()
 
 
-class ChildReader:
+class ChildReader(GpuReader):
     """Asks a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
 
     Args:

@@ -16,7 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agent.gpus.nvml_fields import DETAILS, FAST, LINKS, STANDING, Fields, FieldTable, LibraryBrokenError, text
+from agent.gpus.nvml_fields import (
+    DETAILS,
+    FAST,
+    LINKS,
+    STANDING,
+    Fields,
+    FieldTable,
+    LibraryBrokenError,
+    read_fields,
+    text,
+)
 from agent.gpus.nvml_processes import ProcessReader
 from agent.gpus.nvml_xids import XidLoop
 
@@ -108,11 +118,11 @@ class Reader:
                     raise
 
     def _fields(self, uuid: str, handle: Any) -> Fields:
-        fields = FAST.read(self._nvml, handle)
+        fields = read_fields(FAST, self._nvml, handle)
         now = self._clock()
         for number, (table, every_s) in enumerate(_SLOW):
             if now - self._read_at.get((uuid, number), float("-inf")) >= every_s:
-                fields |= table.read(self._nvml, handle)
+                fields |= read_fields(table, self._nvml, handle)
                 self._read_at[uuid, number] = now
         return fields
 

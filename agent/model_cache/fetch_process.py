@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from agent.model_cache.beneath import OpenFolder
@@ -17,6 +18,7 @@ from agent.model_cache.fetch_account import fetch_account
 from agent.model_cache.fetch_errors import FetchError
 from agent.processes.account import Account
 from agent.program_io import give
+from agent.tasks import in_thread
 from schemas.hub import is_commit
 
 _MAX_LINE_BYTES: Final = 2**16
@@ -65,23 +67,14 @@ async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPla
     Raises:
         FetchError: it cannot be opened; what is in the cache may be used.
     """
-    opening = asyncio.create_task(asyncio.to_thread(open_place, folder, repo), name=f"open the folder of {repo}")
     try:
-        place = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
-        raise
+        place = await in_thread(partial(open_place, folder, repo), FetchPlace.close, f"open the folder of {repo}")
     except OSError as error:
         raise FetchError(f"hf:{repo} cannot be fetched into {folder.path}: {error}") from error
     try:
         yield place
     finally:
         place.close()
-
-
-def _close_opened(opening: asyncio.Task[FetchPlace]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 class FetchProcess:

@@ -1,16 +1,17 @@
 """A lock between processes of one host: a locked file. It ends with the process that holds it."""
 
-import asyncio
 import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from agent.model_cache.beneath import PlaceBeneath
+from agent.tasks import in_thread
 
 _POLL_S: Final = 0.02
 
@@ -58,21 +59,15 @@ def file_lock(path: Path | LockBeneath, limit_s: float) -> Iterator[None]:
 @asynccontextmanager
 async def waited_lock(path: Path | LockBeneath, limit_s: float) -> AsyncIterator[None]:
     """Holds the lock as `file_lock` does, and waits for it in a thread. Cancelling the wait leaves no lock behind."""
-    taking = asyncio.create_task(asyncio.to_thread(take_lock, path, limit_s), name=f"lock {path.name}")
-    try:
-        release = await asyncio.shield(taking)
-    except asyncio.CancelledError:
-        taking.add_done_callback(_release_taken)  # the thread goes on, and may still get it
-        raise
+    release = await in_thread(partial(take_lock, path, limit_s), _call, f"lock {path.name}")
     try:
         yield
     finally:
         release()
 
 
-def _release_taken(taking: asyncio.Task[Callable[[], None]]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        taking.result()()
+def _call(release: Callable[[], None]) -> None:
+    release()
 
 
 def take_lock(path: Path | LockBeneath, limit_s: float) -> Callable[[], None]:
