@@ -221,7 +221,7 @@ def _cgroup_folder(settings: AgentSettings) -> Path | None:
 
 
 def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:
-    """Says at the start what does not isolate engines, or will stop them."""
+    """Reports at the start what does not isolate engines, or will stop them."""
     account = accounts.any
     if account is None:
         log.warning("engines run as the agent and can read its data folder; see --engine-user", uid=os.geteuid())

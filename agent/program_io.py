@@ -1,4 +1,4 @@
-"""What a program prints, within a limit of time and size."""
+"""The output of a program, within a limit of time and size."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ async def output_of(
     stderr: bool = True,
     most_bytes: int = 65_536,
 ) -> tuple[str, str]:
-    """What a program prints, up to a bound, and why it failed, or nothing. Its group is killed at the limit.
+    """The output of a program, up to a bound, and why it failed, or nothing. Its group is killed at the limit.
 
     Args:
         argv: program and arguments.

@@ -39,7 +39,7 @@ async def in_background(call: Callable[[], _Result]) -> _Result:
 async def in_thread(call: Callable[[], _Result], undo: Callable[[_Result], object], name: str) -> _Result:
     """Runs a call in a thread; returns or raises what it does.
 
-    A caller that is cancelled does not wait: the call goes on, and `undo` gets its result.
+    A caller that is cancelled does not wait: the call continues, and `undo` gets its result.
     """
     running = asyncio.create_task(asyncio.to_thread(call), name=name)
 

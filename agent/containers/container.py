@@ -40,7 +40,7 @@ class Container:
         engine: the Docker engine.
         name: of the container.
         copy: where its log goes.
-        on_pid: is told the pid of its first process, and when that started.
+        on_pid: gets the pid of its first process, and when that started.
         bridge: whether its port is passed on by Docker, as far as is known before Docker has told.
         known: whether Docker has answered for it yet.
         earlier_boot: whether it was started before the host's last start.
@@ -162,7 +162,7 @@ class Container:
                     break
                 self._away, self._gone_since_s, delays = False, None, iter(_RETRY_S)
                 await self._unless_killed(self._engine.wait(self._name))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
+            except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch continues
                 self._away = True
                 log.warning("container state unknown", container=self._name, error=str(error))
                 if self._is_dead(error):
@@ -192,7 +192,7 @@ class Container:
             await asyncio.gather(asking, killed, return_exceptions=True)
 
     async def _has_ended(self) -> bool:
-        """Asks Docker how it is.
+        """Reads its state from Docker.
 
         Raises:
             DockerAwayError, DockerRefusalError, ValueError, TypeError: that is unknown.
@@ -220,7 +220,7 @@ class Container:
             self.exit_code = exit_code(int(state.get("ExitCode") or 0))
             self._state = state
             return True
-        if status == "created":  # an agent ended while it was started, and Docker may go on
+        if status == "created":  # an agent ended while it was started, and Docker may continue
             await self._engine.remove(self._name)
         raise DockerAwayError(f"its state is {status!r}")
 
@@ -304,8 +304,8 @@ def ticks_of_container(pid: int, container_id: str) -> int | None:
     process's by now. The kernel says which container a process is in: its cgroup bears the container's id.
 
     Args:
-        pid: of the container's first process, as Docker says.
-        container_id: 64 hexadecimal digits, as Docker says.
+        pid: of the container's first process, by Docker.
+        container_id: 64 hexadecimal digits, by Docker.
     """
     ticks = start_ticks(pid)
     if ticks is None or not container_id or container_id not in _cgroups(pid):

@@ -60,7 +60,7 @@ class ContainerStart:
         asked to start may run until Docker says that it is gone.
 
         Args:
-            tell: is told why this takes time.
+            tell: gets the reason why this takes time.
         """
         if not self._made:
             return

@@ -137,7 +137,7 @@ class DockerEngine:
         headers = {} if auth is None else {"X-Registry-Auth": compose_auth_header(dict(auth), registry_of(reference))}
         params = {"fromImage": reference, **({} if has_tag(reference) else {"tag": "latest"})}
         async with self._call(None) as docker:
-            # aiodocker's own pull leaves the connection open when it is given up, and Docker would go on.
+            # aiodocker's own pull leaves the connection open when it is given up, and Docker would continue.
             url = await self._url(docker, "images/create")
             async with docker.session.post(url, params=params, headers=headers, timeout=_STREAM) as response:
                 await _check(response)

@@ -11,7 +11,7 @@ from agent.containers.docker_engine import DockerAwayError, DockerEngine, Docker
 from agent.containers.log_copy import LogCopy
 
 MOST_BYTES: Final = 4 * 2**20  # that are read and not written yet; and one piece more
-_SILENT_S: Final = 120.0  # then the stream is opened anew: it may be dead
+_SILENT_S: Final = 120.0  # then the stream is opened again: it may be dead
 _FLUSH_S: Final = 0.1
 _RETRY_S: Final = (0.2, 1.0, 2.0, 5.0)
 _LAST_WORDS_RETRY_S: Final = 0.2
@@ -42,7 +42,7 @@ class LogFollow:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Copies until the container has ended; goes on after Docker was away."""
+        """Copies until the container has ended; continues after Docker was away."""
         delays = iter(_RETRY_S)
         while True:
             await self._wanted.wait()

@@ -114,7 +114,7 @@ class ContainerRuntime:
             order: what to run.
             on_pid: as of `Container`.
             given_up: the process shall be stopped. Docker is not waited for, unless the container may run.
-            tell: is told why giving it up takes time.
+            tell: gets the reason why giving it up takes time.
             offline: it must not ask the hub: the model is here.
 
         Returns:

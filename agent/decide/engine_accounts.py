@@ -47,7 +47,7 @@ def next_uid(
 ) -> int | None:
     """The uid for an instance; None: all are in use.
 
-    It keeps the one that owns its folder. Else the range is gone through in turn, so that a uid comes back late.
+    It keeps the one that owns its folder. Else the range is used in turn, so that a uid comes back late.
     """
     own = owners.get(instance)
     if own in uids and own not in in_use:

@@ -13,7 +13,7 @@ _COUNTED: Final = 4  # a request counts once it has waited for this part of the 
 
 
 class Wait(NamedTuple):
-    """A request that the engine has wholly and did not answer, or not go on with. Its begin and end, in seconds ago.
+    """A request that the engine has wholly and did not answer, or not continue with. Its begin and end, in seconds ago.
 
     `ended` 0: it still waits. Else its caller has left.
     """

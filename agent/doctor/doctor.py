@@ -94,7 +94,7 @@ async def _examine_all(patients: Sequence[Patient]) -> tuple[Finding, ...]:
 
 
 async def _examine_agent(patient: Patient) -> tuple[Finding, ...]:
-    """What one agent has of its own, beside others on its host."""
+    """What one agent has of its own, apart from the other agents of its host."""
     checks = [_within("agent", 4 * _QUICK_S, partial(_agent, patient))]
     if patient.simulate is not None:
         checks.append(_within("nvml", _NVML_S, partial(_gpus, patient)))

@@ -61,7 +61,7 @@ def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
 
 
 def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts:
-    """The accounts of engines, as the setting says, and whether they get to these folders."""
+    """The accounts of engines, by the setting, and whether they get to these folders."""
     root = os.geteuid() == 0
     if user is None:
         return IsolationFacts(root)

@@ -5,8 +5,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
@@ -17,7 +17,6 @@ from agent.gpus.known_gpus import KnownGpus
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.gpus.verdicts import Verdicts
 from agent.program_io import give
-from agent.rare_log import RareLog
 from schemas.wire import DeviceFacts
 
 READ_LIMIT_S: Final = 2.0
@@ -31,6 +30,29 @@ _MOST_TEXT: Final = 300
 log = structlog.get_logger()
 _MAX_LINE_BYTES: Final = 4 * 2**20
 _REAP_LIMIT_S: Final = 1.0
+_EVERY_S: Final = 60.0
+_MOST_CAUSES: Final = 1_000
+
+
+class RareLog:
+    """Writes a line of one event and cause at most once a minute, with the number of those that it left out."""
+
+    def __init__(self, log: Any, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._written: dict[Hashable, tuple[float, int]] = {}  # when, and how many were left out since
+
+    def warning(self, event: str, *, cause: Hashable, **context: Any) -> None:
+        now_s, key = self._clock(), (event, cause)
+        at_s, left_out = self._written.get(key, (float("-inf"), 0))
+        if now_s - at_s < _EVERY_S:
+            self._written[key] = (at_s, left_out + 1)
+            return
+        if len(self._written) >= _MOST_CAUSES:
+            self._written.clear()
+        self._written[key] = (now_s, 0)
+        repeated = {"repeated": left_out} if left_out else {}
+        self._log.warning(event, **context, **repeated)
 
 
 class NvmlChild:
@@ -80,7 +102,7 @@ class NvmlChild:
 
 
 class ChildReader(GpuReader):
-    """Asks a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
+    """Queries a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
 
     Args:
         argv: of the child; empty: this package's NVML reader.

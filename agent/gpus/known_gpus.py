@@ -49,7 +49,7 @@ class _Gpu:
     xids: Counter[int] = field(default_factory=Counter)
     last_xid: int | None = None
     ever_read: bool = False
-    details: GpuDetails | None = None  # of these fields; None: to be made anew
+    details: GpuDetails | None = None  # of these fields; None: to be made again
 
     def value(self, name: str) -> Any:
         """The field's value; None: unsupported, an error, or not read yet."""
@@ -243,7 +243,7 @@ class KnownGpus:
 
 
 def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
-    """Whether its counter of energy has fallen. It begins anew when the driver initializes the GPU."""
+    """Whether its counter of energy has fallen. It begins again when the driver initializes the GPU."""
     energy = one.fields.get("energy_j")
     if energy is None or energy.value is None:
         return False

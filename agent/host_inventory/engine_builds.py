@@ -21,7 +21,7 @@ from schemas.engine_builds import LLAMA_CPP_ON_CPU, LLAMA_CPP_WITHOUT_CACHE_RAM,
 
 _LIMIT_S: Final = 5.0
 _MOST_BYTES: Final = 2**19  # its help has 60 KiB
-_AGAIN_S: Final = 600.0  # what is missing may be repaired beside the program: a library, a driver
+_AGAIN_S: Final = 600.0  # what is missing may be repaired next to the program: a library, a driver
 _HIDDEN: Final = {
     "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "GGML_VK_VISIBLE_DEVICES": "",
 }  # fmt: skip
@@ -117,7 +117,7 @@ async def _without_gpu(file: str, env: Mapping[str, str]) -> bool:
 
 
 def _identity(file: str) -> _Identity | None:
-    """What changes with the program or the libraries beside it; None: it is gone."""
+    """What changes with the program or the libraries next to it; None: it is gone."""
     try:
         path = Path(file).resolve(strict=True)
         own, beside = path.stat(), path.parent.stat()

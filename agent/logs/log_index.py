@@ -1,6 +1,6 @@
-"""When a log grew: positions and times beside an engine's log, which the engine writes itself and never dates.
+"""When a log grew: positions and times next to an engine's log, which the engine writes itself and never dates.
 
-A position counts all bytes that the process has logged, also those that rotations have removed. Beside `1-0.log` stands
+A position counts all bytes that the process has logged, also those that rotations have removed. Next to `1-0.log` is
 `1-0.index`: a head (mark, position of the log's first byte, position of the rotated log's first byte), then an entry
 for each time that the log was seen to have grown: the position of its end, and the time of its last write in
 milliseconds since 1970. What lies between two ends was written no later than the second one's time. An entry is not
@@ -148,7 +148,7 @@ class LogIndex:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """On a full disk the index stays in memory, and is written anew later."""
+        """On a full disk the index stays in memory, and is written again later."""
         try:
             yield
         except OSError:

@@ -40,7 +40,7 @@ class PlainLog:
             rotated = _Backwards(_opened(self._rotated, files))
             newest = log.last_lines(lines, _TAIL_MAX_BYTES)
             shown = sum(map(_shown, newest))
-            # The rotated log's last line may go on in the log.
+            # The rotated log's last line may continue in the log.
             lacking = lines - len(newest) + (log.is_whole and bool(newest) and not rotated.ends_line)
             older = rotated.last_lines(lacking, _TAIL_MAX_BYTES - shown) if log.is_whole else []
             text = [self._show(line, rotated.read(*line)) for line in older]

@@ -39,11 +39,11 @@ class Redactor:
         return MASK + text[rest:] if rest else text
 
     def rest(self, text: bytes) -> int:
-        """How many bytes at the begin of a text may be the end or the middle of a value."""
+        """How many bytes at the start of a text may be the end or the middle of a value."""
         return max((_rest(line, text) for line in self._lines), default=0)
 
     def without_begun(self, text: bytes) -> bytes:
-        """A text that ends at a cut, without the begin of a value at its end."""
+        """A text that ends at a cut, without the start of a value at its end."""
         begun = self.begun(text)
         return text[: len(text) - begun] + MASK if begun >= LEAST else text
 
@@ -60,7 +60,7 @@ class Redactor:
         return any(one.start() < len(begin) < one.end() for one in found)
 
     def begun(self, text: bytes) -> int:
-        """How many bytes at the end of a text may be the begin of a value that goes on."""
+        """How many bytes at the end of a text may be the start of a value that continues."""
         return max((_begun(line, text[-len(line) + 1 :]) for line in self._lines), default=0)
 
 
@@ -115,7 +115,7 @@ def _lines_of(value: str) -> Iterator[bytes]:
 
 
 def _rest(value: bytes, text: bytes) -> int:
-    """How many bytes at the begin of a text are the end of this value, or all of it are from its middle."""
+    """How many bytes at the start of a text are the end of this value, or all of it are from its middle."""
     at = value.find(text[:LEAST]) if len(text) >= LEAST else -1
     while at >= 0:
         size = min(len(value) - at, len(text))

@@ -109,7 +109,7 @@ class TimedLog:
         return _read(log, position - self._index.base, most)
 
     def _skip(self) -> int:
-        """The rotated log is gone: goes on with the present one."""
+        """The rotated log is gone: continues with the present one."""
         self._position, self._rest, self._cut, self._skips = self._index.base, b"", True, False
         return self._position
 

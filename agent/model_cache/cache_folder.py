@@ -60,7 +60,7 @@ class CacheFolder:
 
     @property
     def marks(self) -> PlaceBeneath:
-        """The folder in which agents say what they use."""
+        """The folder in which agents write what they use."""
         return PlaceBeneath(self.path, f"{_OWN}/agents")
 
     @property
@@ -246,7 +246,7 @@ def _begun_name(repo: str) -> str:
 
 
 def _begun(own: OpenFolder, repo: str) -> list[str]:
-    """The commits of which a snapshot was begun."""
+    """The commits of which a snapshot was started."""
     with suppress(OSError, ValueError):
         return [one for one in own.read_text(_begun_name(repo)).split() if is_commit(one)]
     return []

@@ -16,7 +16,7 @@ from schemas.exit_causes import Cause
 from schemas.units import format_bytes
 
 _MIB: Final = 2**20
-_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files meanwhile
+_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files in between
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class CacheRoom:
                 raise FetchError(f"hf:{repo} waits for room in {self._folder.path}: {error}") from error
 
     async def _remove_until_it_fits(self, repo: str, needed: int) -> None:
-        kept: set[Use] = set()  # that another agent has begun to use or to fetch meanwhile
+        kept: set[Use] = set()  # that another agent has started to use or to fetch in between
         while True:
             others, wanted = await self._uses.others()
             revisions = await self.revisions()

@@ -1,4 +1,4 @@
-"""What this agent's processes and fetches use of the cache, and what other agents of the host are told of it."""
+"""What this agent's processes and fetches use of the cache, and what other agents of the host learn of it."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ class CacheUses:
         self._saves: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Tells other agents what processes use that run already."""
+        """Reports to other agents what processes use that run already."""
         if self._in_use():
             await self.save()
 
@@ -89,7 +89,7 @@ class CacheUses:
         return self._marks.all_uses()
 
     async def save(self) -> None:
-        """Tells other agents what this one uses. Failures are logged."""
+        """Reports to other agents what this one uses. Failures are logged."""
         try:
             await self.mark()
         except OSError as error:  # a TimeoutError is one

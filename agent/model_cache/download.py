@@ -79,7 +79,7 @@ class Download:
         self._repo, self._revision, self._named = repo, revision, name
 
     def look(self) -> Repository:
-        """Asks the hub.
+        """Queries the hub.
 
         Raises:
             DownloadError: there is no such model, or the token may not read it.
@@ -165,7 +165,7 @@ class Download:
 
         Raises:
             DownloadError: a file is not what the hub says.
-            OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt goes on from here.
+            OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt continues from here.
         """
         self._model.folder("blobs", make=_OPEN_TO_ALL).close()
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -23,7 +23,7 @@ from agent.processes.account import Account
 
 _TELL_S: Final = 1.0
 _MOST_TEXT: Final = 600
-# In a URL: credentials, and the signature for a store behind the hub. What is told is shown and stored.
+# In a URL: credentials, and the signature for a store behind the hub. These texts are shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
 
 

@@ -125,7 +125,7 @@ class FetchProcess:
         await self._write("go")
 
     async def words(self) -> AsyncGenerator[dict[str, Any], None]:
-        """What it says.
+        """Its messages.
 
         Raises:
             FetchError: it ended, or says nothing.

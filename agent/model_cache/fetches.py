@@ -97,7 +97,7 @@ class Fetches:
             fetch: the model.
             own: the deployment's variables: its token, and how the hub is reached.
             stall_s: how long the fetch may make no progress.
-            tell: is told of progress, in words.
+            tell: gets progress, as text.
 
         Returns:
             Its commit, and whether the hub was asked.

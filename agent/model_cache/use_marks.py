@@ -1,6 +1,6 @@
-"""What each agent of this host uses of a shared cache, in a file of each agent beside the models. Blocks.
+"""What each agent of this host uses of a shared cache, in a file of each agent next to the models. Blocks.
 
-A mark outlives its agent, since the engines do. It counts until its agent writes it anew or the host has rebooted.
+A mark outlives its agent, since the engines do. It counts until its agent writes it again or the host has rebooted.
 """
 
 import json
@@ -44,7 +44,7 @@ class UseMarks:
         return {} if known is None else known["commits"]
 
     def save(self, uses: Collection[Use], commits: Mapping[str, Mapping[str, str]], wanted_bytes: int) -> None:
-        """Says what this agent uses, and how much it is about to write."""
+        """Writes what this agent uses, and how much it is about to write."""
         told = {
             "boot_id": self._boot_id,
             "uses": sorted(uses),

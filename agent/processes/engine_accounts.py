@@ -39,7 +39,7 @@ class EngineAccounts:
     """The accounts of one agent's engines.
 
     Args:
-        user: as the setting says; None: the agent's own.
+        user: by the setting; None: the agent's own.
         journal: of the agent; live processes in it hold their uid.
         folders: of the instances.
 

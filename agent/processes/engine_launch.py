@@ -97,7 +97,7 @@ class EngineLaunch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """What waits still ends; what runs goes on."""
+        """What waits still ends; what runs continues."""
         self.close()
 
     def close(self) -> None:

@@ -60,7 +60,7 @@ def engine_env(
     one would neither count nor spare its files.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     `own` is what `account_env` says where the engine runs as another account than the agent.
-    `listed` is what the host's administrator passes on beside what all agents do.
+    `listed` is what the host's administrator passes on in addition to what all agents do.
     """
     env = passed_on(base, listed)
     if own is not None:

@@ -101,7 +101,7 @@ class PeriodAccumulator:
     """The readings of GPUs, cut into pieces where reading stopped. One `add` for each GPU and second.
 
     A reading speaks for the time since the one before if that is at most two seconds; otherwise it speaks for none. So
-    periods follow one another without a gap while reading goes on. A failed reading is not added.
+    periods follow one another without a gap while reading continues. A failed reading is not added.
     """
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ class RequestCounter:
 
     @contextmanager
     def probing(self, key: ProcessKey) -> Iterator[None]:
-        """A request of ours is at the engine meanwhile: it does not count."""
+        """A request of ours is at the engine during this: it does not count."""
         self._probed[key] = self._probed.get(key, 0) + 1
         try:
             yield

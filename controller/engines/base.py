@@ -19,7 +19,7 @@ class SpecError(ValueError):
 
 
 class RefusedFlagError(SpecError):
-    """A flag that an apply refuses. A spec that an earlier version stored goes on running with it."""
+    """A flag that an apply refuses. A spec that an earlier version stored continues running with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Told:
     Attributes:
         rank: of this gateway among all that report, from 0.
         gateways: how many these are, at least 1.
-        anew: the database knew nothing of this gateway: what it told before is lost.
+        again: the database knew nothing of this gateway: what it told before is lost.
     """
 
     rank: int

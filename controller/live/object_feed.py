@@ -49,7 +49,7 @@ class _ObjectReading(Reading[Batch]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._changes.subscribe() as subscription:  # before the read: what changes meanwhile is read again
+        with self._changes.subscribe() as subscription:  # before the read: what changes in between is read again
             await self._read(Scope(everything=True))
             self._first.set()
             self._sweep_at = loop.time() + SWEEP_S

@@ -15,7 +15,7 @@ from controller.runtime.database import DATABASE_ERRORS
 log = structlog.get_logger(__name__)
 
 READ_LIMIT_S: Final = 15.0
-LINGER_S: Final = 10.0  # that a reader goes on without watchers: who comes back soon costs no new read of everything
+LINGER_S: Final = 10.0  # that a reader continues without watchers: who comes back soon costs no new read of everything
 MAX_BATCHES: Final = 128  # that wait for one watcher
 MAX_WAITING_BYTES: Final = 32 * 2**20
 _STOP_LIMIT_S: Final = 2.0

@@ -33,7 +33,7 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
             it; and, of a GGUF model, `"to_host"`, the rules of `layer_bytes`.
 
     Returns:
-        `ModelFacts` as JSON; beside them `commits`, of the models on a hub, by `org/name@revision`.
+        `ModelFacts` as JSON; with them `commits`, of the models on a hub, by `org/name@revision`.
 
     Raises:
         UnreadError: a path of this host holds no model.

@@ -114,7 +114,7 @@ def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterato
             )
         try:
             found = entry.stat()
-        except OSError as error:  # a broken or circular link, or deleted meanwhile
+        except OSError as error:  # a broken or circular link, or deleted in between
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 continue
             raise

@@ -44,7 +44,7 @@ class Weights:
 def read_weights(files: ModelFiles) -> Weights:
     """Finds the weights of a model or an adapter, in the order of the engines.
 
-    Safetensors come before `.bin`, the usual file name before other names, and a model before an adapter beside it.
+    Safetensors come before `.bin`, the usual file name before other names, and a model before an adapter next to it.
 
     Raises:
         MetadataError: retryable if files are missing, terminal if one is corrupt; names the file.

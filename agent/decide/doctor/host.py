@@ -26,7 +26,7 @@ class CgroupFacts:
     Attributes:
         unified: whether version 2 is mounted.
         controllers: those that version 2 has.
-        delegated: whether the running agent may make groups beside its own; None: no agent runs.
+        delegated: whether the running agent may make groups next to its own; None: no agent runs.
     """
 
     unified: bool

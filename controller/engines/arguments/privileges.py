@@ -64,7 +64,7 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
 def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:
     """What a caller with these grants lacks to change a stored spec with unlisted fields; empty: nothing.
 
-    Earlier versions asked no grant for it, so that the spec may be stored. It goes on running.
+    Earlier versions asked no grant for it, so that the spec may be stored. It continues running.
     """
     lacking = [power for power in powers(spec) if power.unlisted and power.grant not in granted]
     if not lacking:

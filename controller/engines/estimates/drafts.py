@@ -87,7 +87,7 @@ def draft_bytes(draft: ModelFacts, split: Split, workload: Workload, dtype_bytes
 def _place(model: str, revision: str | None) -> str | None:
     if model.startswith("/"):
         return f"path:{model}"
-    # A name without an owner may be a folder beside the server, or a word of its own.
+    # A name without an owner may be a folder next to the server, or a word of its own.
     return f"hf:{model}" + (f"@{revision}" if revision else "") if model.count("/") == 1 and _readable(model) else None
 
 

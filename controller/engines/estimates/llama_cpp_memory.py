@@ -41,7 +41,7 @@ CACHE_TYPES: Final = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
-# A vision tower's compute buffer, beside its file: users measure 0.9 to 1.4 GiB. An allowance, not derived.
+# A vision tower's compute buffer, in addition to its file: users measure 0.9 to 1.4 GiB. An allowance, not derived.
 IMAGES_MIB: Final = 1536
 _UBATCH: Final = ("ubatch-size",)
 _DRAFT_LAYERS: Final = ("spec-draft-ngl", "gpu-layers-draft", "n-gpu-layers-draft")

@@ -40,7 +40,7 @@ def host_rules(spec: DeploymentSpec) -> list[dict[str, Any]]:
 
 
 def uses_host(spec: DeploymentSpec) -> bool:
-    """Whether a part of the model or of its cache stays in the host's memory, beside whole layers."""
+    """Whether a part of the model or of its cache stays in the host's memory, in addition to whole layers."""
     return bool(host_rules(spec)) or cache_on_host(spec) or any(True for _ in _overrides(spec))
 
 

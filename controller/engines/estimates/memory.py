@@ -208,7 +208,7 @@ def group_size(counts: Sequence[int]) -> int:
 
 
 def activations(facts: ModelFacts, workload: Workload, element_bytes: int) -> float:
-    """Memory of the largest step besides weights and cache. The constants say where the figures come from.
+    """Memory of the largest step in addition to weights and cache. The constants say where the figures come from.
 
     A mixture of experts sends each token to several experts, and keeps two copies of its hidden state per expert.
     """

@@ -33,7 +33,7 @@ def model_analysis(
 
     Args:
         spec: of a deployment with a model.
-        adapters: what is loaded beside it: folders, files or names on the hub.
+        adapters: what is loaded with it: folders, files or names on the hub.
         draft: a model that drafts for it, such as `path:/folder`.
         to_host: of a GGUF model, the rules by which tensors stay in the host's memory; None: layers are not measured.
     """

@@ -104,7 +104,7 @@ def paged_cache(facts: ModelFacts, split: Split, workload: Workload, rules: Stat
 def pooled_cache(
     facts: ModelFacts, split: Split, workload: Workload, recurrent_bytes: int, slots: int, share: float | None
 ) -> float | None:
-    """SGLang's cache where layers keep states: a pool of these beside keys and values; None: unknown.
+    """SGLang's cache where layers keep states: a pool of these in addition to keys and values; None: unknown.
 
     Args:
         facts: of the model.
