@@ -52,41 +52,27 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """What the agent keeps in its data folder, and what it knows of its host and its GPUs.
+    """What the agent keeps in its data folder, and what it knows of its host and its GPUs."""
 
-    Attributes:
-        collections: what its garbage collector did.
-        name: of the worker.
-        accounts: as which engines run.
-        heartbeat: of the controller, which outlives a restart of the agent.
-    """
-
-    collections: GcWatch
+    collections: GcWatch  # what its garbage collector did
     journal: Journal
-    name: str
+    name: str  # of the worker
     boot_id: str
     folders: InstanceFolders
-    accounts: EngineAccounts
+    accounts: EngineAccounts  # as which engines run
     inventory: InventoryWatch
-    heartbeat: ControllerHeartbeat
+    heartbeat: ControllerHeartbeat  # of the controller, which outlives a restart of the agent
 
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What requests to engines pass, and what counts them.
+    """What requests to engines pass, and what counts them."""
 
-    Attributes:
-        in_flight: requests at the proxy now.
-        certificate: that the proxy shows; None: it speaks no TLS.
-        counter: counts at the proxy and in engines.
-        prober: asks engines whether they are ready.
-    """
-
-    in_flight: InFlightRequests
-    certificate: ServedCertificate | None
+    in_flight: InFlightRequests  # requests at the proxy now
+    certificate: ServedCertificate | None  # that the proxy shows; None: it speaks no TLS
     proxy: Proxy
-    counter: RequestCounter
-    prober: Prober
+    counter: RequestCounter  # counts at the proxy and in engines
+    prober: Prober  # asks engines whether they are ready
 
 
 async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -> HostParts:

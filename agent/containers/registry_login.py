@@ -27,15 +27,10 @@ _readers: Final = threading.Semaphore(16)  # threads that read the configuration
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What is known for a registry.
+    """What is known for a registry."""
 
-    Attributes:
-        auth: user and password, or a token; None: there is none.
-        trouble: why a stored one cannot be had, without any secret. Public images can be pulled all the same.
-    """
-
-    auth: dict[str, str] | None
-    trouble: str = ""
+    auth: dict[str, str] | None  # user and password, or a token; None: there is none
+    trouble: str = ""  # why a stored one cannot be had, without any secret. Public images can be pulled all the same
 
 
 class _ConfigError(Exception):

@@ -52,15 +52,10 @@ _INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class EngineNetwork:
-    """Where a container listens.
+    """Where a container listens."""
 
-    Attributes:
-        id: of the network; None: it uses the host's.
-        why: it does that; empty with an id.
-    """
-
-    id: str | None
-    why: str = ""
+    id: str | None  # of the network; None: it uses the host's
+    why: str = ""  # it does that; empty with an id
 
 
 class ContainerRuntime:

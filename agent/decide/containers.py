@@ -36,51 +36,31 @@ _OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
 
 @dataclass(frozen=True, slots=True)
 class NoWord:
-    """What is known of a container without a word of Docker's that says how it is.
+    """What is known of a container without a word of Docker's that says how it is."""
 
-    Attributes:
-        answers: Docker answers, with an error or with what makes no sense; else it is silent.
-        process: the first process of the container, known by pid and start. `gone`: it ran, and /proc, which shows all
-            processes of this host, has it no more. `unknown`: anything else.
-        signalled_by_pid: this agent has signalled it by its pid while it ran, in place of Docker.
-        earlier_boot: the container was started before the host's last start, and has no first process since.
-        for_s: how long all of this has been so, in seconds.
-    """
-
-    answers: bool
+    answers: bool  # Docker answers, with an error or with what makes no sense; else it is silent
+    # the first process of the container, known by pid and start. `gone`: it ran, and /proc, which shows all processes
+    # of this host, has it no more. `unknown`: anything else
     process: FirstProcess
-    signalled_by_pid: bool = False
-    earlier_boot: bool = False
-    for_s: float = 0.0
+    signalled_by_pid: bool = False  # this agent has signalled it by its pid while it ran, in place of Docker
+    earlier_boot: bool = False  # the container was started before the host's last start, and has no first process since
+    for_s: float = 0.0  # how long all of this has been so, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and as what a container runs on this host.
+    """Where and as what a container runs on this host."""
 
-    Attributes:
-        owner: id of this agent, which its label names.
-        image: what runs: an id or a reference.
-        user: `uid:gid` of the agent.
-        groups: its other groups.
-        work: working folder of the instance, on the host and in the container.
-        port: the port of the host, and in the container; None: it needs none.
-        network: id of the network that it is in; None: it uses the host's.
-        env: its whole environment.
-        read: files and folders of the host that it reads at the same path.
-        init: whether Docker puts a small init before it, which passes signals on and reaps.
-    """
-
-    owner: str
-    image: str
-    user: str
-    groups: tuple[str, ...]
-    work: PurePath
-    port: int | None
-    network: str | None
-    env: Mapping[str, str]
-    read: tuple[str, ...] = ()
-    init: bool = True
+    owner: str  # id of this agent, which its label names
+    image: str  # what runs: an id or a reference
+    user: str  # `uid:gid` of the agent
+    groups: tuple[str, ...]  # its other groups
+    work: PurePath  # working folder of the instance, on the host and in the container
+    port: int | None  # the port of the host, and in the container; None: it needs none
+    network: str | None  # id of the network that it is in; None: it uses the host's
+    env: Mapping[str, str]  # its whole environment
+    read: tuple[str, ...] = ()  # files and folders of the host that it reads at the same path
+    init: bool = True  # whether Docker puts a small init before it, which passes signals on and reaps
 
     @property
     def on_bridge(self) -> bool:

@@ -12,17 +12,11 @@ UNUSED_UIDS: Final = "60706-61183"  # which neither distributions nor systemd gi
 
 @dataclass(frozen=True, slots=True)
 class EngineUser:
-    """What the setting says.
+    """What the setting says."""
 
-    Attributes:
-        user: a name or uid; empty: `uids` are given.
-        group: a name or gid; empty: the user's own, with a range the one of the instance's uid.
-        uids: of which each instance gets one of its own.
-    """
-
-    user: str = ""
-    group: str = ""
-    uids: range = range(0)
+    user: str = ""  # a name or uid; empty: `uids` are given
+    group: str = ""  # a name or gid; empty: the user's own, with a range the one of the instance's uid
+    uids: range = range(0)  # of which each instance gets one of its own
 
 
 def parse_engine_user(text: str) -> EngineUser:

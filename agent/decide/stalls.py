@@ -32,21 +32,14 @@ class StallLimits:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one engine. Times are ages in seconds; None: unknown, or never.
+    """What is known of one engine. Times are ages in seconds; None: unknown, or never."""
 
-    Attributes:
-        waits: of its requests.
-        answered: since it last gave a byte of any answer.
-        counters_still: for how long its counters of tokens have stood still, up to a fresh look.
-        counters_moved: since they were seen to have moved.
-        gpus_idle: for how long all its GPUs were seen to do nothing; None: one of them is unknown, or it has none.
-    """
-
-    waits: Sequence[Wait]
-    answered: float | None
-    counters_still: float | None
+    waits: Sequence[Wait]  # of its requests
+    answered: float | None  # since it last gave a byte of any answer
+    counters_still: float | None  # for how long its counters of tokens have stood still, up to a fresh look
+    # for how long all its GPUs were seen to do nothing; None: one of them is unknown, or it has none
     gpus_idle: float | None
-    counters_moved: float | None = None
+    counters_moved: float | None = None  # since they were seen to have moved
 
 
 def unanswered(evidence: Evidence, limits: StallLimits) -> list[Wait]:

@@ -24,29 +24,19 @@ _ROWS: Final = ("rows_corrected", "rows_uncorrected", "rows_pending", "rows_fail
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is known of one GPU or slice.
-
-    Attributes:
-        fields: by name, as last read.
-        silent_s: since when it cannot be read or is not listed; None: it can.
-        trouble: why it cannot.
-        condemned: the health reason of an Xid.
-        asks_recovery: whether the driver has asked for a recovery since then.
-        condemned_at_j: the energy that it had used by then, in joules.
-        xids: number of events by code.
-    """
+    """What is known of one GPU or slice."""
 
     uuid: str
     index: int
     parent: str | None = None
     memory_mib: int = 0
-    fields: dict[str, FieldReading] = field(default_factory=dict)
-    silent_s: float | None = None
-    trouble: str = ""
-    condemned: str = ""
-    asks_recovery: bool = False
-    condemned_at_j: float | None = None
-    xids: Counter[int] = field(default_factory=Counter)
+    fields: dict[str, FieldReading] = field(default_factory=dict)  # by name, as last read
+    silent_s: float | None = None  # since when it cannot be read or is not listed; None: it can
+    trouble: str = ""  # why it cannot
+    condemned: str = ""  # the health reason of an Xid
+    asks_recovery: bool = False  # whether the driver has asked for a recovery since then
+    condemned_at_j: float | None = None  # the energy that it had used by then, in joules
+    xids: Counter[int] = field(default_factory=Counter)  # number of events by code
     last_xid: int | None = None
     ever_read: bool = False
     details: GpuDetails | None = None  # of these fields; None: to be made again

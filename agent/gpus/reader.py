@@ -10,16 +10,11 @@ from schemas.wire import DeviceFacts, Wire
 
 
 class GpuWork(Wire):
-    """The processes of a GPU, as its driver reports them.
+    """The processes of a GPU, as its driver reports them."""
 
-    Attributes:
-        running: pids that have the GPU open.
-        memory_mib: memory by pid, of those of which the driver tells it.
-        percent: utilization by pid since the last reading, of those that worked; None: the driver does not report it.
-    """
-
-    running: tuple[int, ...] = ()
-    memory_mib: dict[int, int] = Field(default_factory=dict)
+    running: tuple[int, ...] = ()  # pids that have the GPU open
+    memory_mib: dict[int, int] = Field(default_factory=dict)  # memory by pid, of those of which the driver tells it
+    # utilization by pid since the last reading, of those that worked; None: the driver does not report it
     percent: dict[int, float] | None = None
 
 

@@ -185,15 +185,10 @@ class OpenFolder:
 
 @dataclass(frozen=True, slots=True)
 class PlaceBeneath:
-    """A folder beneath another one, opened when it is needed.
+    """A folder beneath another one, opened when it is needed."""
 
-    Attributes:
-        root: the folder above, of the administrator's.
-        name: relative to it.
-    """
-
-    root: Path
-    name: str
+    root: Path  # the folder above, of the administrator's
+    name: str  # relative to it
 
     def open(self, *, make: int | None = None) -> OpenFolder:
         """Opens it; raises as `OpenFolder`. `make`: as for `OpenFolder.folder`."""

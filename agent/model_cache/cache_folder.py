@@ -34,20 +34,13 @@ def digest(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What is noted of one repository.
+    """What is noted of one repository."""
 
-    Attributes:
-        repo: org/name.
-        used_s: seconds since 1970.
-        is_public: readable without a token.
-        readers: digests of tokens that could read it.
-        revisions: names that were asked for, with the commit of each, once it was fetched.
-    """
-
-    repo: str
-    used_s: float = 0.0
-    is_public: bool = False
-    readers: tuple[str, ...] = ()
+    repo: str  # org/name
+    used_s: float = 0.0  # seconds since 1970
+    is_public: bool = False  # readable without a token
+    readers: tuple[str, ...] = ()  # digests of tokens that could read it
+    # names that were asked for, with the commit of each, once it was fetched
     revisions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -45,21 +45,13 @@ class DownloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What the hub says of a model.
+    """What the hub says of a model."""
 
-    Attributes:
-        repo: org/name.
-        revision: that was asked for.
-        commit: that it names now.
-        is_public: readable without a token.
-        files: to fetch.
-    """
-
-    repo: str
-    revision: str
-    commit: str
-    is_public: bool
-    files: tuple[HubFile, ...]
+    repo: str  # org/name
+    revision: str  # that was asked for
+    commit: str  # that it names now
+    is_public: bool  # readable without a token
+    files: tuple[HubFile, ...]  # to fetch
 
 
 class Download:

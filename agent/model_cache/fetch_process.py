@@ -28,17 +28,11 @@ _REAP_LIMIT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchPlace:
-    """Where a child fetches to. Use `open_place`.
+    """Where a child fetches to. Use `open_place`."""
 
-    Attributes:
-        model: the folder of the repository.
-        lock_fd: the file that is locked while it is fetched.
-        account: as which it is fetched; None: the agent's own.
-    """
-
-    model: OpenFolder
-    lock_fd: int
-    account: Account | None
+    model: OpenFolder  # the folder of the repository
+    lock_fd: int  # the file that is locked while it is fetched
+    account: Account | None  # as which it is fetched; None: the agent's own
 
     def close(self) -> None:
         """Closes it. A child that has it keeps the lock."""

@@ -30,17 +30,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A model that is in the cache.
+    """A model that is in the cache."""
 
-    Attributes:
-        commit: of its revision.
-        asked: the hub was asked; else the process should not ask it either.
-        public: the hub gives it to all, without a token.
-    """
-
-    commit: str
-    asked: bool
-    public: bool = False
+    commit: str  # of its revision
+    asked: bool  # the hub was asked; else the process should not ask it either
+    public: bool = False  # the hub gives it to all, without a token
 
 
 @dataclass(slots=True)

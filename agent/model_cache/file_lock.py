@@ -22,15 +22,10 @@ class LockedError(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class LockBeneath:
-    """A file to lock in a folder beneath another one.
+    """A file to lock in a folder beneath another one."""
 
-    Attributes:
-        place: the folder.
-        name: of the file.
-    """
-
-    place: PlaceBeneath
-    name: str
+    place: PlaceBeneath  # the folder
+    name: str  # of the file
 
     def open(self) -> int:
         """Opens the file, which is made if it is missing; returns its descriptor. Raises as `OpenFolder`."""

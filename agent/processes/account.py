@@ -9,17 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account.
+    """One account."""
 
-    Attributes:
-        uid: of the host, and in the container.
-        gid: its group.
-        groups: its other groups.
-    """
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...] = ()
+    uid: int  # of the host, and in the container
+    gid: int  # its group
+    groups: tuple[int, ...] = ()  # its other groups
 
     def take(self, folder: Path) -> None:
         """Makes a folder this account's, with all that is in it, unless it is already. Blocks for a walk.

@@ -6,31 +6,20 @@ from schemas.wire import Told, Wire
 
 
 class Condemned(Wire):
-    """A GPU that an Xid has condemned.
+    """A GPU that an Xid has condemned."""
 
-    Attributes:
-        reason: its health reason.
-        asks_recovery: whether the driver has asked for a recovery since then.
-        energy_j: what it had used by then since its driver was loaded; less means that it was reset. None: unknown.
-    """
-
-    reason: str
-    asks_recovery: bool = False
+    reason: str  # its health reason
+    asks_recovery: bool = False  # whether the driver has asked for a recovery since then
+    # what it had used by then since its driver was loaded; less means that it was reset. None: unknown
     energy_j: float | None = None
 
 
 class PendingJoin(Wire):
-    """A join whose answer has not come yet: all that asking again needs, besides the token.
+    """A join whose answer has not come yet: all that asking again needs, besides the token."""
 
-    Attributes:
-        token_digest: of the token, without its authority's hash.
-        name: that the worker is to have.
-        credential: that the agent has chosen.
-    """
-
-    token_digest: str
-    name: str
-    credential: str
+    token_digest: str  # of the token, without its authority's hash
+    name: str  # that the worker is to have
+    credential: str  # that the agent has chosen
 
 
 class HostState(Wire):

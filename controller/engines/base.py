@@ -24,21 +24,13 @@ class RefusedFlagError(SpecError):
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work for the killable child. The need follows from its result.
+    """Work for the killable child. The need follows from its result."""
 
-    Attributes:
-        target: "module:function" to run.
-        payload: its argument, JSON.
-        deadline_s: limit of its run.
-        memory_bytes: limit of its address space.
-        hashed_as: the target's name in stored input hashes. It stays when the target is renamed.
-    """
-
-    target: str
-    payload: Mapping[str, Any]
-    deadline_s: float
-    memory_bytes: int
-    hashed_as: str
+    target: str  # "module:function" to run
+    payload: Mapping[str, Any]  # its argument, JSON
+    deadline_s: float  # limit of its run
+    memory_bytes: int  # limit of its address space
+    hashed_as: str  # the target's name in stored input hashes. It stays when the target is renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +81,12 @@ class Launch:
 
 
 class ServerMetrics(NamedTuple):
-    """Names of samples on a server's /metrics; empty: the server has none.
+    """Names of samples on a server's /metrics; empty: the server has none."""
 
-    Attributes:
-        request_gauges: their sum is the requests in flight or queued.
-        queue_gauges: the requests in the server's own queue.
-        cache_gauges: the share of its KV cache that is in use.
-        progress_counters: counters of tokens: while one of them rises, the server works.
-    """
-
-    request_gauges: tuple[str, ...] = ()
-    queue_gauges: tuple[str, ...] = ()
-    cache_gauges: tuple[str, ...] = ()
-    progress_counters: tuple[str, ...] = ()
+    request_gauges: tuple[str, ...] = ()  # their sum is the requests in flight or queued
+    queue_gauges: tuple[str, ...] = ()  # the requests in the server's own queue
+    cache_gauges: tuple[str, ...] = ()  # the share of its KV cache that is in use
+    progress_counters: tuple[str, ...] = ()  # counters of tokens: while one of them rises, the server works
 
 
 NO_METRICS: Final = ServerMetrics()
@@ -138,16 +123,12 @@ class EngineProcess:
 
 
 class Engine(ABC):
-    """One engine. All methods are pure and fast. `validate` has passed before any other is called.
-
-    Attributes:
-        own_flags: flags that few engines have. With `engine: auto` they show which engine is meant.
-        splits_models: the degrees are on its command line.
-    """
+    """One engine. All methods are pure and fast. `validate` has passed before any other is called."""
 
     name: str
+    # flags that few engines have. With `engine: auto` they show which engine is meant
     own_flags: frozenset[str] = frozenset()
-    splits_models: bool = False
+    splits_models: bool = False  # the degrees are on its command line
     server: Server = Server()
 
     @abstractmethod

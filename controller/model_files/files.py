@@ -33,17 +33,11 @@ class GatedModelError(MetadataError):
 
 
 class ModelFiles(Protocol):
-    """One model's files at the top level of its folder or repository.
+    """One model's files at the top level of its folder or repository."""
 
-    Attributes:
-        name: the model's name in messages.
-        sizes: bytes of each file, by name.
-        revision: the commit that is read; None for a folder.
-    """
-
-    name: str
-    sizes: Mapping[str, int]
-    revision: str | None
+    name: str  # the model's name in messages
+    sizes: Mapping[str, int]  # bytes of each file, by name
+    revision: str | None  # the commit that is read; None for a folder
 
     def read(self, name: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start`; fewer only at its end.

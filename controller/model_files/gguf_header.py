@@ -108,19 +108,12 @@ Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...] | A
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """A file's header.
+    """A file's header."""
 
-    Attributes:
-        values: by key; None for texts that are too long to keep.
-        dtypes: bytes of its tensors by type, such as `Q4_K`.
-        parameters: elements of its tensors.
-        tensors: bytes of each tensor by name.
-    """
-
-    values: Mapping[str, Value]
-    dtypes: Mapping[str, int]
-    parameters: int
-    tensors: Mapping[str, int]
+    values: Mapping[str, Value]  # by key; None for texts that are too long to keep
+    dtypes: Mapping[str, int]  # bytes of its tensors by type, such as `Q4_K`
+    parameters: int  # elements of its tensors
+    tensors: Mapping[str, int]  # bytes of each tensor by name
 
 
 def read_header(files: ModelFiles, name: str) -> GgufHeader:

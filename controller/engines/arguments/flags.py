@@ -68,21 +68,16 @@ def _put(into: dict[str, Any], keys: Sequence[str], value: Any, name: str) -> No
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a server reads its command line.
+    """How a server reads its command line."""
 
-    Attributes:
-        figures: flags that `figure` reads. They are written in full, since not every server accepts 8k.
-        repeated: flags repeated for each value of a list, while all others take several values; None: all flags.
-        switches: those with a `--no-` form; None: all. A switch that is off without one is left out.
-        lists: flags whose list is one JSON text.
-        dotted: whether a mapping may be written by dotted names.
-    """
-
+    # flags that `figure` reads. They are written in full, since not every server accepts 8k
     figures: Container[str] = ()
+    # flags repeated for each value of a list, while all others take several values; None: all flags
     repeated: Container[str] | None = None
+    # those with a `--no-` form; None: all. A switch that is off without one is left out
     switches: Container[str] | None = None
-    lists: Container[str] = ()
-    dotted: bool = False
+    lists: Container[str] = ()  # flags whose list is one JSON text
+    dotted: bool = False  # whether a mapping may be written by dotted names
 
 
 def flags(spec: DeploymentSpec, how: Writing = Writing()) -> list[str]:

@@ -33,21 +33,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Privilege:
-    """An option that needs a grant.
+    """An option that needs a grant."""
 
-    Attributes:
-        grant: what operators need.
-        why: what the option does, for the refusal.
-        harmless: values that need no grant.
-        files_only: only a value that names a file needs one; a template that is written out does not.
-        keys: where the value is JSON, only these keys need one; empty: any value.
-    """
-
-    grant: Grant
-    why: str
-    harmless: frozenset[str] = frozenset()
-    files_only: bool = False
-    keys: frozenset[str] = frozenset()
+    grant: Grant  # what operators need
+    why: str  # what the option does, for the refusal
+    harmless: frozenset[str] = frozenset()  # values that need no grant
+    files_only: bool = False  # only a value that names a file needs one; a template that is written out does not
+    keys: frozenset[str] = frozenset()  # where the value is JSON, only these keys need one; empty: any value
 
     def concerns(self, value: Any) -> bool:
         """Whether this value of the option needs the grant."""
@@ -66,21 +58,15 @@ class Privilege:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One server's options.
+    """One server's options."""
 
-    Attributes:
-        aliases: other long spellings, with the destination.
-        short: spellings that the server takes with one dash only, with the destination.
-        limits: destinations that Gpuward sets itself, or that would outgrow the claim.
-        privileged: destinations that need a grant.
-        exact: harmless options that are also the beginning of a listed one.
-    """
-
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other long spellings, with the destination
+    # spellings that the server takes with one dash only, with the destination
     short: Mapping[str, str] = field(default_factory=dict)
+    # destinations that Gpuward sets itself, or that would outgrow the claim
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    privileged: Mapping[str, Privilege] = field(default_factory=dict)
-    exact: frozenset[str] = frozenset()
+    privileged: Mapping[str, Privilege] = field(default_factory=dict)  # destinations that need a grant
+    exact: frozenset[str] = frozenset()  # harmless options that are also the beginning of a listed one
 
     @property
     def names(self) -> frozenset[str]:

@@ -26,19 +26,12 @@ UNKNOWN: Final = "is a flag that Gpuward does not know, so that what it does is 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """One field of a spec that needs a grant, and why.
+    """One field of a spec that needs a grant, and why."""
 
-    Attributes:
-        path: of the field.
-        grant: what operators need.
-        why: what the field does.
-        unlisted: what it does is unknown: it needs the grant since no list has it.
-    """
-
-    path: str
-    grant: Grant
-    why: str
-    unlisted: bool = False
+    path: str  # of the field
+    grant: Grant  # what operators need
+    why: str  # what the field does
+    unlisted: bool = False  # what it does is unknown: it needs the grant since no list has it
 
 
 def powers(spec: DeploymentSpec) -> Iterator[Power]:

@@ -16,28 +16,19 @@ _GB: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class HostFlags:
-    """The flags of one server; empty where it has none. Sizes are in GiB unless named otherwise.
+    """The flags of one server; empty where it has none. Sizes are in GiB unless named otherwise."""
 
-    Attributes:
-        weights: how much of each GPU's weights stays in the host's memory.
-        copies: a layer of them is copied to the GPU while it computes.
-        each_gpu: further memory of the host for each GPU.
-        each_copy: likewise for each parallel copy of the model.
-        unknown: with these the server itself chooses how many weights stay there.
-        tiers: switches of a second cache in the host's memory, whose size is `tier_gb` (GB for each GPU), or else
-            `tier_ratio` of the cache on the GPU.
-        tier_default: that ratio where nothing is said.
-    """
-
-    weights: str = ""
-    copies: bool = False
-    each_gpu: tuple[str, ...] = ()
-    each_copy: tuple[str, ...] = ()
-    unknown: frozenset[str] = frozenset()
+    weights: str = ""  # how much of each GPU's weights stays in the host's memory
+    copies: bool = False  # a layer of them is copied to the GPU while it computes
+    each_gpu: tuple[str, ...] = ()  # further memory of the host for each GPU
+    each_copy: tuple[str, ...] = ()  # likewise for each parallel copy of the model
+    unknown: frozenset[str] = frozenset()  # with these the server itself chooses how many weights stay there
+    # switches of a second cache in the host's memory, whose size is `tier_gb` (GB for each GPU), or else `tier_ratio`
+    # of the cache on the GPU
     tiers: tuple[str, ...] = ()
     tier_gb: str = ""
     tier_ratio: str = ""
-    tier_default: float = 0.0
+    tier_default: float = 0.0  # that ratio where nothing is said
 
     @property
     def sizes(self) -> tuple[str, ...]:

@@ -49,17 +49,11 @@ _DRAFT_LAYERS: Final = ("spec-draft-ngl", "gpu-layers-draft", "n-gpu-layers-draf
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as a spec loads it. Its methods give MiB or a share for a number of GPUs, a context and slots.
+    """A model as a spec loads it. Its methods give MiB or a share for a number of GPUs, a context and slots."""
 
-    Attributes:
-        spec: its flags.
-        facts: of its files.
-        wanted: layers on the GPUs, of which the output is one; None: all.
-    """
-
-    spec: DeploymentSpec
-    facts: ModelFacts
-    wanted: int | None
+    spec: DeploymentSpec  # its flags
+    facts: ModelFacts  # of its files
+    wanted: int | None  # layers on the GPUs, of which the output is one; None: all
 
     def workload(self, context: int, slots: int) -> Workload:
         """The load of that many slots of that many tokens each."""

@@ -99,21 +99,13 @@ def _overrides(spec: DeploymentSpec) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """Where a model is.
+    """Where a model is."""
 
-    Attributes:
-        gpu_bytes: of weights on the GPU that holds most.
-        gpu_layers: on the GPU that holds most of them.
-        host_bytes: of weights in the host's memory.
-        host_layers: that are there as a whole.
-        largest_bytes: of the layer with the most weights there.
-    """
-
-    gpu_bytes: float
-    gpu_layers: int
-    host_bytes: float
-    host_layers: int
-    largest_bytes: float
+    gpu_bytes: float  # of weights on the GPU that holds most
+    gpu_layers: int  # on the GPU that holds most of them
+    host_bytes: float  # of weights in the host's memory
+    host_layers: int  # that are there as a whole
+    largest_bytes: float  # of the layer with the most weights there
 
 
 def residence(facts: ModelFacts, wanted: int | None, gpus: int) -> Residence:

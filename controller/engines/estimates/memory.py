@@ -44,26 +44,17 @@ def mib(size: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The load that an engine serves at once.
+    """The load that an engine serves at once."""
 
-    Attributes:
-        context: tokens of the longest sequence, prompt and answer together.
-        sequences: number of concurrent sequences of that length.
-        cache_bytes: bytes of one element of the key-value cache; the mean where keys and values differ.
-        batch_tokens: most tokens that pass through the model in one step.
-        batch_sequences: most sequences that get a token in one step.
-        beyond_windows: tokens that a layer with a sliding window holds besides the windows, over all sequences: the
-            tokens of a step enter before the oldest leave.
-        window_groups: where some layers have a window, layers are allocated in groups; see `in_groups`.
-    """
-
-    context: int
-    sequences: int
-    cache_bytes: float
-    batch_tokens: int
-    batch_sequences: int
+    context: int  # tokens of the longest sequence, prompt and answer together
+    sequences: int  # number of concurrent sequences of that length
+    cache_bytes: float  # bytes of one element of the key-value cache; the mean where keys and values differ
+    batch_tokens: int  # most tokens that pass through the model in one step
+    batch_sequences: int  # most sequences that get a token in one step
+    # tokens that a layer with a sliding window holds besides the windows, over all sequences: the tokens of a step
+    # enter before the oldest leave
     beyond_windows: int = 0
-    window_groups: bool = False
+    window_groups: bool = False  # where some layers have a window, layers are allocated in groups; see `in_groups`
 
 
 def loaded_bytes(facts: ModelFacts, dtype_bytes: int | None) -> int:

@@ -31,15 +31,11 @@ SGLANG_SHARE: Final = 0.9  # of states to keys and values, by default (mamba_ful
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The cache of one GPU.
+    """The cache of one GPU."""
 
-    Attributes:
-        size: bytes.
-        block: bytes of one block over the layers of a group, of which each running sequence needs one; 0: no layer
-            keeps a state, so that fewer blocks than sequences do no harm.
-    """
-
-    size: float
+    size: float  # bytes
+    # bytes of one block over the layers of a group, of which each running sequence needs one; 0: no layer keeps a
+    # state, so that fewer blocks than sequences do no harm
     block: int = 0
 
 

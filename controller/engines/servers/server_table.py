@@ -16,38 +16,27 @@ _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode",
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A server as data. Flags without dashes, the server's own spelling of each first.
+    """A server as data. Flags without dashes, the server's own spelling of each first."""
 
-    Attributes:
-        capabilities: least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`.
-        unsupported: architectures that it cannot run, with the reason.
-        options: which flags the user may not set, and which need a grant.
-        repeated: flags repeated for each value; all others take several values.
-        switches: those with a `--no-` form.
-        lists: flags whose list is one JSON text.
-        plain_switches: those without one, so that `false` leaves them out; None: all other flags.
-        windows: whether its cache is bounded by the window in layers with a sliding window.
-        no_windows: the switch that turns this off.
-        host: the flags that take memory of the host.
-        draft: where the draft model is, by the spec's flags; `draft_flags` are those.
-    """
-
+    # least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`
     capabilities: Mapping[str, tuple[int, int]]
-    unsupported: Mapping[str, str]
-    options: Options
+    unsupported: Mapping[str, str]  # architectures that it cannot run, with the reason
+    options: Options  # which flags the user may not set, and which need a grant
     context: tuple[str, ...]
     sequences: tuple[str, ...]
     batch_tokens: tuple[str, ...]
     batch_tokens_default: int
     batch_sequences_default: int
     adapters: tuple[str, ...]
-    repeated: frozenset[str] = frozenset()
-    switches: frozenset[str] = frozenset()
-    lists: frozenset[str] = frozenset()
+    repeated: frozenset[str] = frozenset()  # flags repeated for each value; all others take several values
+    switches: frozenset[str] = frozenset()  # those with a `--no-` form
+    lists: frozenset[str] = frozenset()  # flags whose list is one JSON text
+    # those without one, so that `false` leaves them out; None: all other flags
     plain_switches: frozenset[str] | None = None
-    windows: bool = True
-    no_windows: str = ""
-    host: HostFlags = field(default_factory=HostFlags)
+    windows: bool = True  # whether its cache is bounded by the window in layers with a sliding window
+    no_windows: str = ""  # the switch that turns this off
+    host: HostFlags = field(default_factory=HostFlags)  # the flags that take memory of the host
+    # where the draft model is, by the spec's flags; `draft_flags` are those
     draft: Callable[[DeploymentSpec], str | None] = lambda _spec: None
     draft_flags: tuple[str, ...] = ()
 
