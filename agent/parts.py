@@ -135,11 +135,7 @@ def open_containers(settings: AgentSettings, host: HostParts, stack: contextlib.
 async def open_requests(
     settings: AgentSettings, host: HostParts, fetches: Fetches, stack: contextlib.AsyncExitStack
 ) -> RequestParts:
-    """Binds the proxy's port.
-
-    Raises:
-        AgentError: the port is in use, or the certificate cannot be used.
-    """
+    """Binds the proxy's port. Raises AgentError if the port is in use, or the certificate cannot be used."""
     in_flight, certificate = InFlightRequests(), proxy_certificate(settings, host.name)
     probes = await stack.enter_async_context(_probe_session())
     proxy = Proxy(

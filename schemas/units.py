@@ -55,11 +55,7 @@ def format_bytes(number: int) -> str:
 
 
 def parse_duration_s(value: object) -> float:
-    """Parses a duration: `30s`, `5m`, `1h30m`, or a number of seconds.
-
-    Raises:
-        ValueError: not a valid duration.
-    """
+    """Parses a duration: `30s`, `5m`, `1h30m`, or a number of seconds. Raises ValueError if not a valid duration."""
     wrong = f"{value!r} is not a valid duration; write seconds or a text such as 30s, 5m or 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)

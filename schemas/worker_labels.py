@@ -48,11 +48,7 @@ def with_stated_labels(labels: Mapping[str, str], stated: Mapping[str, str], tru
 
 
 def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as a user configures them.
-
-    Raises:
-        ValueError: one has the agent's prefix.
-    """
+    """Labels as a user configures them. Raises ValueError if one has the agent's prefix."""
     taken = sorted(name for name in labels if name.startswith(AGENT_PREFIX))
     if taken:
         raise ValueError(f"{', '.join(taken)}: labels that begin with {AGENT_PREFIX} are set by the agent; remove it")

@@ -280,11 +280,7 @@ class _Prepared:
 
 
 async def _run(start: ContainerStart, order: StartOrder) -> None:
-    """Runs the start.
-
-    Raises:
-        SpawnError: it failed; the message says why in words of ours.
-    """
+    """Runs the start. Raises SpawnError if it failed; the message says why in words of ours."""
     image = order.container.image if order.container else ""
     try:
         await start.run()

@@ -132,11 +132,7 @@ def visible_gpus(order: StartOrder, index_of: Callable[[str], int | None]) -> di
 
 
 def create_config(order: StartOrder, key: ProcessKey, place: Place) -> dict[str, Any]:
-    """What Docker is asked to create.
-
-    Raises:
-        ValueError: the order has no container.
-    """
+    """What Docker is asked to create. Raises ValueError if the order has no container."""
     container = order.container
     if container is None:
         raise ValueError("the order has no container")

@@ -20,11 +20,7 @@ class EngineUser:
 
 
 def parse_engine_user(text: str) -> EngineUser:
-    """`USER[:GROUP]` or `FIRST-LAST[:GROUP]`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """`USER[:GROUP]` or `FIRST-LAST[:GROUP]`. Raises ValueError if it is neither."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"must be USER[:GROUP], or a range of uids FIRST-LAST[:GROUP], got {text!r}")

@@ -68,11 +68,7 @@ class Reader:
         self._xids = XidLoop(nvml)
 
     def read(self, *, processes: bool) -> dict[str, Any]:
-        """The answer to one question.
-
-        Raises:
-            LibraryBrokenError: only a new process can read again.
-        """
+        """The answer to one question. Raises LibraryBrokenError if only a new process can read again."""
         handles: dict[str, Any] = {}
         gpus: list[dict[str, Any]] = []
         for index in range(self._nvml.nvmlDeviceGetCount()):

@@ -30,11 +30,7 @@ class GpuReader(ABC):
     """Limits its own reading time, and never raises for a failed reading: what cannot be read is unknown."""
 
     async def open(self) -> None:  # noqa: B027 - nothing, unless the reader has something to prepare
-        """Prepares the reader.
-
-        Raises:
-            NoGpusError: this host has no GPUs that can be read.
-        """
+        """Prepares the reader. Raises NoGpusError if this host has no GPUs that can be read."""
 
     @abstractmethod
     async def read(self) -> tuple[DeviceFacts, ...] | None:

@@ -100,19 +100,14 @@ def _shown(line: Span) -> int:
 
 
 class _Backwards:
-    """Finds the last lines of a file, and holds no more of it than a chunk: a line may be as long as the file.
-
-    Attributes:
-        size: of the file, in bytes.
-        ends_line: whether its last line has ended.
-        is_whole: whether `last_lines` has found all lines.
-    """
+    """Finds the last lines of a file, and holds no more of it than a chunk: a line may be as long as the file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.size = file.seek(0, 2)
+        self.size = file.seek(0, 2)  # of the file, in bytes
+        # whether its last line has ended
         self.ends_line = not self.size or self.read(self.size - 1, self.size) in (b"\n", b"\r")
-        self.is_whole = not self.size
+        self.is_whole = not self.size  # whether `last_lines` has found all lines
 
     def read(self, begin: int, end: int) -> bytes:
         """What is between two positions, at most `LINE_BYTES` of it."""

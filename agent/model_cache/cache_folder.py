@@ -80,11 +80,7 @@ class CacheFolder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Holds the lock of what is noted of all models and their use.
-
-        Raises:
-            OSError: it cannot be had.
-        """
+        """Holds the lock of what is noted of all models and their use. Raises OSError if it cannot be had."""
         with file_lock(LockBeneath(self._own, "notes.lock"), _NOTES_LIMIT_S):
             yield
 
@@ -116,11 +112,7 @@ class CacheFolder:
         return found
 
     def note_use(self, repo: str, now_s: float, commit: str = "") -> None:
-        """A process waits for it, or uses this commit of it.
-
-        Raises:
-            OSError: it cannot be noted.
-        """
+        """A process waits for it, or uses this commit of it. Raises OSError if it cannot be noted."""
         if commit:
             with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(repo)).open() as model:
                 model.touch(f"snapshots/{commit}", now_s)

@@ -47,11 +47,7 @@ class CacheRoom:
             return await self._remove(unused(found, await self._uses.used(), before_s))
 
     async def make(self, repo: str, needed: int) -> None:
-        """Removes what no process uses, until so many bytes of a model fit.
-
-        Raises:
-            FetchError: it does not fit.
-        """
+        """Removes what no process uses, until so many bytes of a model fit. Raises FetchError if it does not fit."""
         async with self._removing:
             try:
                 async with waited_lock(self._folder.room_lock, _ROOM_LIMIT_S):

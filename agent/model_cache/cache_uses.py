@@ -18,11 +18,7 @@ log = structlog.get_logger()
 
 
 class CacheUses:
-    """Keeps the uses, and writes them where other agents read them.
-
-    Attributes:
-        wanted: bytes still to be written, by repository.
-    """
+    """Keeps the uses, and writes them where other agents read them."""
 
     def __init__(
         self,
@@ -35,7 +31,7 @@ class CacheUses:
         self._marks = marks
         self._in_use = in_use
         self._fetching = fetching
-        self.wanted: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}  # bytes still to be written, by repository
         self._commits = marks.commits()  # that processes use, by process and repository
         self._marking = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
@@ -96,11 +92,7 @@ class CacheUses:
             log.warning("uses of the model cache not noted", folder=str(self._folder.path), error=str(error))
 
     async def mark(self) -> None:
-        """As `save`.
-
-        Raises:
-            OSError: they cannot be written, or not in time.
-        """
+        """As `save`. Raises OSError if they cannot be written, or not in time."""
         async with asyncio.timeout(_SAVE_LIMIT_S), self._marking:
             live = self._in_use()
             commits = {user: dict(known) for user, known in self._commits.items() if user in live}

@@ -119,11 +119,7 @@ class FetchProcess:
         await self._write("go")
 
     async def words(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Its messages.
-
-        Raises:
-            FetchError: it ended, or says nothing.
-        """
+        """Its messages. Raises FetchError if it ended, or says nothing."""
         process = self._process
         if process is None or process.stdout is None:
             raise AssertionError("it was not started")

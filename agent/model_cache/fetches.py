@@ -46,12 +46,7 @@ class _Running:
 
 
 class Fetches:
-    """All fetches of this agent, and its host's cache.
-
-    Attributes:
-        uses: of the cache.
-        room: what the cache holds, and what leaves it.
-    """
+    """All fetches of this agent, and its host's cache."""
 
     def __init__(
         self,
@@ -66,8 +61,8 @@ class Fetches:
         self._offline = offline
         self._running: dict[tuple[str, ...], _Running] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])
-        self.room = CacheRoom(folder, limit_mib, self.uses)
+        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])  # of the cache
+        self.room = CacheRoom(folder, limit_mib, self.uses)  # what the cache holds, and what leaves it
 
     async def aclose(self) -> None:
         """Ends all fetches; what is fetched stays."""

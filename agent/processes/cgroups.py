@@ -44,11 +44,7 @@ class Cgroup:
         self.path = path
 
     def add(self, pid: int) -> None:
-        """Puts a process in; those that it starts later are in it too.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Puts a process in; those that it starts later are in it too. Raises OSError if the kernel refuses."""
         self._write("cgroup.procs", str(pid))
 
     def kill(self) -> None:

@@ -25,11 +25,7 @@ class PortAllocator(HostLocks):
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
 
     def allocate(self) -> int:
-        """Chooses and locks a free port.
-
-        Raises:
-            SpawnError: no free port was found, or no socket can be opened.
-        """
+        """Chooses and locks a free port. Raises SpawnError if no free port was found, or no socket can be opened."""
         try:
             for _ in range(_TRIES):
                 port = self._rng.randint(FIRST_PORT, LAST_PORT)

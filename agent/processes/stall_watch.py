@@ -18,11 +18,7 @@ _SAME_S: Final = 0.05  # two ages of one sign differ by the time between two loo
 
 
 class StallWatch:
-    """An async context: leaving it ends a probe under way.
-
-    Attributes:
-        why: why the process counts as stalled, as it is reported; empty: it does not.
-    """
+    """An async context: leaving it ends a probe under way."""
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext) -> None:
         self._kept = kept
@@ -34,7 +30,7 @@ class StallWatch:
         self._sign_s = context.clock()  # the last sign that it generates
         self._failed = 0  # vain asks in a row
         self._asked_s = 0.0
-        self.why = ""
+        self.why = ""  # why the process counts as stalled, as it is reported; empty: it does not
         context.activity.forget(kept.key.instance)
 
     async def __aenter__(self) -> Self:

@@ -24,11 +24,7 @@ log = structlog.get_logger()
 
 
 class Sampler:
-    """Owns the sampling periods.
-
-    Attributes:
-        period_s: length of a period; a change also applies to the present period.
-    """
+    """Owns the sampling periods."""
 
     def __init__(
         self,
@@ -39,7 +35,7 @@ class Sampler:
         backlog: Backlog,
         clock: Clock,
     ) -> None:
-        self.period_s = SAMPLE_S
+        self.period_s = SAMPLE_S  # length of a period; a change also applies to the present period
         self._inventory = inventory
         self._live = live
         self._owners = owners

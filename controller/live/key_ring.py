@@ -52,9 +52,6 @@ class KeyRing:
         ended: called with the credentials, as `Principal.credential`, that are valid no longer.
         away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
-
-    Attributes:
-        task: from `start`. It ends only by a defect.
     """
 
     def __init__(
@@ -80,7 +77,7 @@ class KeyRing:
         self._wake = asyncio.Event()
         self._used: set[str] = set()  # ids of keys, to be noted
         self._noted_s = -math.inf
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # from `start`. It ends only by a defect
 
     def start(self) -> None:
         """Starts the task that reads. It ends only by a defect, which `authenticate` then raises."""

@@ -76,11 +76,7 @@ class Stream(Generic[B]):
         self._some.set()
 
     async def take(self) -> list[B]:
-        """Waits for batches and returns all; the caller limits the wait.
-
-        Raises:
-            WatchEndedError: no more comes.
-        """
+        """Waits for batches and returns all; the caller limits the wait. Raises WatchEndedError if no more comes."""
         await self._some.wait()
         if self._ended:
             raise WatchEndedError(self._ended)

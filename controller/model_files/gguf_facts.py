@@ -71,11 +71,7 @@ def by_layer(
 
 
 def gguf_bytes(files: ModelFiles, name: str) -> int:
-    """Bytes of the tensors, of any type of file, such as an adapter.
-
-    Raises:
-        MetadataError: as `gguf_facts`.
-    """
+    """Bytes of the tensors, of any type of file, such as an adapter. Raises MetadataError: as `gguf_facts`."""
     return _of_tensors(files, name, _headers(files, name)).weight_bytes
 
 

@@ -92,11 +92,7 @@ class HubFiles:
 
 
 def head_of(repo: str, revision: str, endpoint: str | None = None) -> str | None:
-    """The commit that a branch or tag names now.
-
-    Raises:
-        MetadataError: as `HubFiles`.
-    """
+    """The commit that a branch or tag names now. Raises MetadataError: as `HubFiles`."""
     with _as_metadata_error(f"hf:{repo}@{revision}", endpoint):
         from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 

@@ -223,11 +223,7 @@ def _flags(spec: DeploymentSpec) -> list[str]:
 
 
 def _gpu_layers(spec: DeploymentSpec) -> int | None:
-    """The number of layers on the GPUs; None: all.
-
-    Raises:
-        SpecError: the value is neither a number nor `all`.
-    """
+    """The number of layers on the GPUs; None: all. Raises SpecError if the value is neither a number nor `all`."""
     value = text(spec, *_LAYERS)
     if value is None or value == "all":
         return None
